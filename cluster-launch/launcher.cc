@@ -129,7 +129,6 @@ std::string Launcher::why_no_facts(const Host& host, const Captured& answer) con
 }
 
 Result<void> Launcher::look_at_hosts() {
-  const bool local = options_.reach == Reach::kLocal;
   std::vector<std::vector<std::string>> commands;
   for (const Host& host : processes_.hosts) {
     commands.push_back(
@@ -153,7 +152,7 @@ Result<void> Launcher::look_at_hosts() {
     });
     if (needed) return Error{Errc::kUnavailable, host.name + " cannot take part, and the plan needs it"};
   }
-  return folder_.write("lock.json", lock_of(plan_, options_.build, local ? "local" : "ssh", facts));
+  return folder_.write("lock.json", lock_of(plan_, options_.build, to_string(options_.reach), facts));
 }
 
 Result<void> Launcher::start(const PlannedProcess& process, const std::vector<std::string>& more) {
@@ -189,12 +188,12 @@ void Launcher::explain(const Running& running) const {
 const Running* Launcher::look() {
   const Running* lost = nullptr;
   for (Running& running : running_) {
-    if (running.process.start == 0 && options_.reach == Reach::kSsh) {
+    if (running.process.start == 0 && options_.reach != Reach::kLocal) {
       const Result<std::string> log = read_text(folder_.log(running.plan->log_name()));
       const std::optional<ProcessId> process = log ? announced_process(*log) : std::nullopt;
       if (process) {
         running.process = *process;
-        (void)folder_.append({running.plan->name, "ssh", running.plan->host, *process, {}});
+        (void)folder_.append({running.plan->name, to_string(options_.reach), running.plan->host, *process, {}});
       }
     }
     if (!running.status && (running.status = running.child.poll())) {
@@ -372,7 +371,7 @@ void Launcher::end_all() {
   say_state("ended");
 }
 
-Reach reach_of(const LedgerEntry& entry) { return entry.where == "ssh" ? Reach::kSsh : Reach::kLocal; }
+Reach reach_of(const LedgerEntry& entry) { return reach_named(entry.where).value_or(Reach::kLocal); }
 
 /// Sends a signal to each entry that is still the same process. @return which were alive.
 std::vector<LedgerEntry> signal_all(const std::vector<LedgerEntry>& entries, const std::string& signal) {

@@ -10,7 +10,10 @@ namespace {
 constexpr std::string_view kAnnounced = "outrider-launch process ";
 
 /// @param script  of sh
-std::vector<std::string> over_ssh(const Host& host, const std::string& script) {
+std::vector<std::string> elsewhere(Reach reach, const Host& host, const std::string& script) {
+  if (reach == Reach::kSrun)
+    return {"srun",      "--overlap", "--nodes=1", "--ntasks=1", "--nodelist=" + host.address, "--kill-on-bad-exit=0",
+            "--no-kill", "sh",        "-c",        script};
   std::vector<std::string> words = ssh_words(host);
   // The login shell there may be any; what it gets is one word in single quotes.
   words.insert(words.end(), {host.address, shell_line({"exec", "sh", "-c", script})});
@@ -26,7 +29,21 @@ std::optional<std::uint64_t> take_number(std::string_view& text) {
   return number;
 }
 
+constexpr Reach kReaches[] = {Reach::kLocal, Reach::kSsh, Reach::kSrun};
+
 }  // namespace
+
+const char* to_string(Reach reach) {
+  constexpr const char* kNames[] = {"local", "ssh", "srun"};
+  return kNames[static_cast<std::size_t>(reach)];
+}
+
+std::optional<Reach> reach_named(std::string_view name) {
+  for (const Reach reach : kReaches) {
+    if (name == to_string(reach)) return reach;
+  }
+  return std::nullopt;
+}
 
 std::vector<std::string> ssh_words(const Host& host) {
   std::vector<std::string> words = {"ssh", "-T"};
@@ -38,7 +55,7 @@ std::vector<std::string> ssh_words(const Host& host) {
 
 std::vector<std::string> command_on(Reach reach, const Host& host, const std::vector<std::string>& command) {
   if (reach == Reach::kLocal) return command;
-  return over_ssh(host, "exec " + shell_line(command));
+  return elsewhere(reach, host, "exec " + shell_line(command));
 }
 
 std::vector<std::string> announced_command_on(Reach reach, const Host& host, const std::vector<std::string>& command,
@@ -56,7 +73,7 @@ std::vector<std::string> announced_command_on(Reach reach, const Host& host, con
   }
   script += fmt::format("echo \"{}$$ $(cut -d\" \" -f22 /proc/$$/stat)\"; exec {}{}", kAnnounced, shell_line(command),
                         options);
-  return over_ssh(host, script);
+  return elsewhere(reach, host, script);
 }
 
 std::optional<ProcessId> announced_process(std::string_view output) {
@@ -76,7 +93,7 @@ std::vector<std::string> signal_command(Reach reach, const Host& host, const Pro
       "esac",
       process.pid, process.start, signal);
   if (reach == Reach::kLocal) return {"sh", "-c", script};
-  return over_ssh(host, script);
+  return elsewhere(reach, host, script);
 }
 
 }  // namespace outrider

@@ -11,21 +11,23 @@
 
 namespace outrider {
 
-/// How commands get to a host.
-enum class Reach { kLocal, kSsh };
+/// How commands get to a host: a step of Slurm's is for the node of this name, in the job that this process is in.
+enum class Reach { kLocal, kSsh, kSrun };
+const char* to_string(Reach reach);
+/// @return none for another name
+std::optional<Reach> reach_named(std::string_view name);
 
 /// How ssh is called for a host, but for its address: it asks no questions, gives up on a host that is silent for 15 s,
 /// and makes no terminal.
 std::vector<std::string> ssh_words(const Host& host);
 
-/// The command of this machine that runs `command` on `host`. Over ssh its standard input is
-/// that of the command.
+/// The command of this machine that runs `command` on `host`. Its standard input is that of the command.
 std::vector<std::string> command_on(Reach reach, const Host& host, const std::vector<std::string>& command);
 
 /// A file that a command of another host needs, and its option.
 using SentFile = std::pair<std::string, std::string>;
 
-/// The same; over ssh the command's process there prints a line before it begins, for announced_process(), and first
+/// The same; elsewhere the command's process prints a line before it begins, for announced_process(), and first
 /// reads the files from its standard input: the contents one after the other. They are there, for nobody else to read,
 /// as long as the process.
 std::vector<std::string> announced_command_on(Reach reach, const Host& host, const std::vector<std::string>& command,

@@ -61,7 +61,8 @@ Result<void> RunFolder::append(const LedgerEntry& entry) const {
   } else {
     line.update({{"pid", entry.process.pid}, {"start", entry.process.start}});
   }
-  if (entry.where == "ssh") line.update({{"address", entry.host.address}, {"ssh", entry.host.ssh}});
+  if (entry.where == "ssh" || entry.where == "srun")
+    line.update({{"address", entry.host.address}, {"ssh", entry.host.ssh}});
   ASSIGN_OR_RETURN(const DurableFile file, DurableFile::open(path_ / kLedger, O_WRONLY | O_CREAT | O_APPEND));
   return file.write_at(0, line.dump() + "\n");  // O_APPEND: at the end, whatever the offset
 }
@@ -77,7 +78,7 @@ Result<std::vector<LedgerEntry>> RunFolder::ledger() const {
     const JsonFields keys(object, "", first_error);
     LedgerEntry entry;
     entry.name = keys.text("name");
-    entry.where = keys.choice("where", {}, {"local", "ssh", "slurm"});
+    entry.where = keys.choice("where", {}, {"local", "ssh", "srun", "slurm"});
     entry.host.name = keys.text("host");
     entry.host.address = keys.text("address", entry.host.name);
     entry.job = keys.text("job", "");

@@ -15,9 +15,9 @@ namespace outrider {
 /// Something that a launch has started and that must be ended: a line of ledger.jsonl.
 struct LedgerEntry {
   std::string name;   ///< "drafter.3"; "launcher"
-  std::string where;  ///< local, ssh, slurm
+  std::string where;  ///< local, ssh, srun; slurm: a job
   Host host;
-  ProcessId process;  ///< of local and ssh
+  ProcessId process;  ///< of all but slurm
   std::string job;    ///< of slurm: the number of a job
 };
 

@@ -9,16 +9,19 @@
 
 #include "common/base/durable_file.h"
 #include "common/base/files.h"
+#include "common/base/json_fields.h"
 #include "common/base/random.h"
 #include "common/kernels/isa.h"
 #include "common/logging/logging.h"
 #include "lab/experiment/arrivals.h"
 #include "lab/experiment/cell.h"
+#include "lab/experiment/cell_plan.h"
 #include "lab/experiment/journal.h"
 #include "lab/experiment/report.h"
 #include "lab/read_bandwidth.h"
 #include "lab/reporting.h"
 #include "launch/command_support.h"
+#include "launch/plan_file.h"
 
 namespace outrider {
 namespace {
@@ -47,17 +50,15 @@ Json program_json(const ExperimentPlan& plan, const PairPaths& pair) {
 /// What running a plan needs, and the processes of the cell at hand.
 class Experiment {
  public:
-  Experiment(ExperimentPlan plan, const ExperimentFlags& flags)
+  /// @param runs  folder for the run folders of what is launched
+  Experiment(ExperimentPlan plan, const ExperimentFlags& flags, fs::path runs)
       : plan_(std::move(plan)),
         pair_(or_throw(pair_paths(plan_.model))),
         text_(load_text_side(open_model(pair_.backbone))),
         connect_(flags.connect),
+        runs_(std::move(runs)),
         context_(flags.security) {
-    for (const Axes& cell : plan_.cells) {
-      if (const auto axis = axis_of_rig(cell); axis && !connect_.empty())
-        throw std::runtime_error(fmt::format("{}: {} is {}, but with --connect the cluster is as it is",
-                                             flags.plan.string(), *axis, to_json(cell)[*axis].dump()));
-    }
+    check_cells(flags.plan.string());
     if (plan_.prompts.empty()) plan_.prompts.assign(kDemoPrompts.begin(), kDemoPrompts.begin() + kFewPrompts);
     std::vector<Json> cells;
     for (const Axes& cell : plan_.cells) cells.push_back(to_json(cell));
@@ -84,33 +85,35 @@ class Experiment {
   /// Starts and calibrates what a cell runs on, if that is not there already.
   void prepare(const Axes& axes) {
     if (!connect_.empty()) {
-      if (!rig_) rig_ = std::make_unique<Rig>(connect_);
+      if (!rig_) rig_ = std::make_unique<Rig>(context_, connect_);
       return;
     }
     if (rig_ && running_.same_rig(axes)) return;
     rig_.reset();  // its cores and memory first
     const TimePoint start = now();
-    rig_ = std::make_unique<Rig>(context_, pair_, axes);
-    calibration_ =
-        calibrate(Calibrator(context_, *rig_, text_, axes), questions(axes), kCalibrationRepeats * plan_.seconds);
+    rig_ = launched() ? std::make_unique<Rig>(plan_, axes, new_run_folder())
+                      : std::make_unique<Rig>(context_, pair_, axes);
+    calibration_ = calibrated(ExperimentArm::kColocated, axes);
+    if (launched()) calibration_there_ = calibrated(ExperimentArm::kRemote, axes);
     running_ = axes;
     prepare_s_ = to_seconds(now() - start);
   }
   Measured measure(std::size_t cell, int attempt) {
     const Axes& axes = plan_.cells[cell];
     prepare(axes);
-    return measure_cell(context_, *rig_, text_, questions(axes), axes, plan_,
+    return measure_cell(*rig_, text_, questions(axes), axes, plan_,
                         mix64(plan_.seed + cell * 1000 + static_cast<std::uint64_t>(attempt)), calibration_);
   }
   /// None of a cluster elsewhere, of whose links and drafters nothing is known.
   std::optional<Prediction> predicted(const Axes& axes) const {
-    return connect_.empty() ? predict(calibration_, axes) : std::nullopt;
+    if (!connect_.empty()) return std::nullopt;
+    return predict(calibration_, launched() ? with_seen_link(axes, calibration_, calibration_there_) : axes);
   }
   double prepare_s() const { return prepare_s_; }
 
   /// Seconds that a cell takes in one attempt, besides preparing, if the arms keep up with an open loop. @pre prepare()
   double expected_s(const Axes& axes, double bandwidth_s) const {
-    const auto prediction = predict(calibration_, axes);
+    const auto prediction = predicted(axes);
     Axes without = axes;
     without.draft_length = "0";
     without.arrivals = {};
@@ -151,6 +154,33 @@ class Experiment {
 
   static constexpr double kCalibrationRepeats = 5;  ///< of plan.seconds: as long as a cell of as many repeats
 
+  bool launched() const { return !plan_.launch.is_null(); }
+  /// Throws what cannot be measured as it is asked for.
+  void check_cells(const std::string& file) const {
+    for (const Axes& cell : plan_.cells) {
+      const auto refuse = [&](const std::optional<std::string>& axis, const std::string& why) {
+        if (!axis) return;
+        throw std::runtime_error(fmt::format("{}: {} is {}, but {}", file, *axis, to_json(cell)[*axis].dump(), why));
+      };
+      if (!connect_.empty()) {
+        refuse(axis_of_rig(cell), "with --connect the cluster is as it is");
+      } else if (launched()) {
+        refuse(axis_of_this_machine(cell), "what is launched has the hosts and links that it has");
+        or_throw(cell_plan(plan_.launch, cell, ExperimentArm::kRemote));
+      } else if (std::ranges::any_of(
+                     isas(), [&](Isa isa) { return cell.drafter_isa == to_string(isa) && isa > detect_isa(); })) {
+        refuse("drafter_isa", fmt::format("this CPU has only {}", to_string(detect_isa())));
+      }
+    }
+  }
+  fs::path new_run_folder() const {
+    for (int number = 0;; ++number) {
+      if (const fs::path folder = runs_ / std::to_string(number); fs::create_directories(folder)) return folder;
+    }
+  }
+  Calibration calibrated(ExperimentArm arm, const Axes& axes) const {
+    return calibrate(Calibrator(*rig_, arm, text_, axes), questions(axes), kCalibrationRepeats * plan_.seconds);
+  }
   std::vector<Question> questions(const Axes& axes) const { return cell_questions(text_, plan_.prompts, axes.context); }
 
   ExperimentPlan plan_;
@@ -158,10 +188,11 @@ class Experiment {
   PairPaths pair_;
   TextSide text_;
   const std::string connect_;
+  const fs::path runs_;
   TransportContext context_;
   Axes running_;
-  std::unique_ptr<Rig> rig_;  // after the context that it uses
-  Calibration calibration_;
+  std::unique_ptr<Rig> rig_;                     // after the context that it uses
+  Calibration calibration_, calibration_there_;  ///< of drafters beside the verifier, and of launched remote ones
   double prepare_s_ = 0;
 };
 
@@ -295,12 +326,32 @@ void run_plan(Experiment& experiment, const ExperimentFlags& flags) {
       (flags.out / "report.html").string());
 }
 
+/// Puts the launch plan in the place of its file's name, and its model where the experiment names none.
+void read_launch(ExperimentPlan& plan, const ExperimentFlags& flags) {
+  if (plan.launch.is_null()) return;
+  if (!flags.connect.empty())
+    throw std::runtime_error(flags.plan.string() + ": launch: a cluster to launch, beside --connect, which is there");
+  if (plan.launch.is_string()) {
+    const fs::path file = flags.plan.parent_path() / plan.launch.get<std::string>();
+    or_throw(parse_json_object(or_throw(read_text(file)), file.string(), /*bytes_max=*/16 << 20));
+    plan.launch = Json::parse(or_throw(read_text(file)));
+    plan.launch.erase("lock");
+  }
+  if (const auto model = plan.launch.find("model");
+      plan.model.empty() && model != plan.launch.end() && model->is_string())
+    plan.model = model->get<std::string>();
+}
+
 void experiment(const ExperimentFlags& flags) {
   if (flags.plan.empty()) throw std::runtime_error("experiment: wanted a PLAN.json, or report DIR");
+  if (flags.out.empty() && !flags.dry_run)
+    throw std::runtime_error("experiment: wanted --out DIR for what is measured");
   init_logging("outrider", "warn");
-  Experiment experiment(or_throw(parse_plan(or_throw(read_text(flags.plan)), flags.plan.string())), flags);
+  ExperimentPlan plan = or_throw(parse_plan(or_throw(read_text(flags.plan)), flags.plan.string()));
+  read_launch(plan, flags);
+  Experiment experiment(std::move(plan), flags,
+                        flags.out.empty() ? default_run_dir(flags.plan) : flags.out / "launched");
   if (flags.dry_run) return dry_run(experiment);
-  if (flags.out.empty()) throw std::runtime_error("experiment: wanted --out DIR for what is measured");
   run_plan(experiment, flags);
 }
 

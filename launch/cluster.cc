@@ -156,6 +156,13 @@ class ProcessCluster final : public Cluster {
     }
     return {};
   }
+  std::vector<pid_t> drafters() const override {
+    std::vector<pid_t> pids;
+    for (const Child& child : children_) {
+      if (child.role == kDrafter) pids.push_back(child.pid);
+    }
+    return pids;
+  }
 
  private:
   static constexpr const char* kDrafter = "drafter";
@@ -192,6 +199,9 @@ class ProcessCluster final : public Cluster {
       if (getppid() != parent) _exit(1);
       setpgid(0, 0);  // a terminal's Ctrl-C is for this program alone, which may want to cancel an answer
       setenv("OUTRIDER_LOG", "warn", 0);  // their life-cycle is of no interest beside an answer
+      if (role == kDrafter) {
+        for (const auto& [name, value] : options_.drafter_environment) setenv(name.c_str(), value.c_str(), 1);
+      }
       dup2(stdout_fd >= 0 ? stdout_fd : STDERR_FILENO, STDOUT_FILENO);
       execv(options_.program.c_str(), argv.data());
       _exit(127);

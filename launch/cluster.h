@@ -1,6 +1,9 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +31,8 @@ struct ClusterOptions {
   CoordinatorOptions coordinator = {};
   VerifierOptions verifier = {};
   DrafterOptions drafter = {};
+  /// start_processes(): variables that the drafters get besides this process's own.
+  std::map<std::string, std::string> drafter_environment = {};
   /// start_processes(): where the drafter dials instead of the coordinator's address, which it gets.
   std::function<Result<std::string>(const std::string& coordinator)> drafter_route = {};
   std::string program = "/proc/self/exe";  ///< what start_processes() runs
@@ -43,6 +48,8 @@ class Cluster {
   virtual Result<void> check() = 0;
   /// The same of the drafters, if there are any. Without them text comes more slowly.
   virtual Result<void> check_drafter() = 0;
+  /// The drafters' processes, where they are children of this one; they are not reaped while the cluster lives.
+  virtual std::vector<pid_t> drafters() const { return {}; }
 };
 
 /// All roles as threads of this process, over inproc://: the embedded default.

@@ -276,8 +276,8 @@ void add_run_options(Command& command, BatchFlags& flags) {
                                   "Launch this plan for the job, and end it with the job (docs/launch.md)");
   for (const char* other : {"--endpoint", "--connect", "--backbone"}) plan->excludes(command.get_option(other));
   for (const std::string& other : flags.cluster.chosen_there) plan->excludes(command.get_option(other));
-  command.add_option("--backend", flags.backend, "How the plan is launched: local (all on this machine) or ssh")
-      ->check(one_of({"local", "ssh"}))
+  command.add_option("--backend", flags.backend, "How the plan is launched: local (all on this machine), ssh or srun")
+      ->check(one_of({"local", "ssh", "srun"}))
       ->needs(plan)
       ->capture_default_str();
   command.add_option("--run-dir", flags.run_dir, "Folder for all that the launch leaves (default: PLAN.TIME)")

@@ -288,8 +288,8 @@ void add_launch_command(Command& app) {
   Command* command = app.add_subcommand("launch", "Start a plan's processes on hosts, and end them (docs/launch.md)");
   auto flags = std::make_shared<LaunchFlags>();
   command->add_option("PLAN", flags->plan, "A plan, or the lock.json of a run");
-  command->add_option("--backend", flags->backend, "How: local (all on this machine), ssh, slurm or kubernetes")
-      ->check(one_of({"local", "ssh", "slurm", "kubernetes"}))
+  command->add_option("--backend", flags->backend, "How: local (all on this machine), ssh, srun, slurm or kubernetes")
+      ->check(one_of({"local", "ssh", "srun", "slurm", "kubernetes"}))
       ->capture_default_str();
   command->add_option("--hosts", flags->hosts, "File with 'HOST role=verifier slots=1' a line, in place of the plan's");
   command->add_option("--run-dir", flags->run_dir, "Folder for all that the run leaves (default: PLAN.TIME)");

@@ -16,17 +16,21 @@ namespace fs = std::filesystem;
 Build this_build() { return {OUTRIDER_VERSION, kBuildCommit}; }
 
 PlanFile PlanFile::read(const fs::path& plan, const fs::path& hosts, const std::string& backend) {
-  PlanFile result;
-  result.object = or_throw(parse_json_object(or_throw(read_text(plan)), plan.string(), std::size_t{16} << 20));
+  nlohmann::json object = or_throw(parse_json_object(or_throw(read_text(plan)), plan.string(), std::size_t{16} << 20));
+  if (!hosts.empty()) or_throw(place_on_hosts(object, or_throw(read_text(hosts)), hosts.string()));
+  return of(std::move(object), plan.string(), backend);
+}
+
+PlanFile PlanFile::of(nlohmann::json object, const std::string& name, const std::string& backend) {
+  PlanFile result{.object = std::move(object), .plan = {}, .processes = {}};
   result.object.erase("lock");
-  if (!hosts.empty()) or_throw(place_on_hosts(result.object, or_throw(read_text(hosts)), hosts.string()));
-  result.plan = or_throw(read_plan(result.object, plan.string()));
+  result.plan = or_throw(read_plan(result.object, name));
   result.processes = or_throw(plan_processes(result.plan, /*one_host=*/backend == "local"));
   return result;
 }
 
 void PlanFile::set(LaunchOptions& options, const std::string& backend) const {
-  options.reach = backend == "ssh" ? Reach::kSsh : Reach::kLocal;
+  options.reach = reach_named(backend).value_or(Reach::kLocal);
   // As hosts see it: over ssh the one in the PATH.
   options.program = !plan.program.empty() ? plan.program
                     : backend == "ssh"    ? "outrider"

@@ -26,6 +26,9 @@ struct PlanFile {
   static PlanFile read(const std::filesystem::path& plan, const std::filesystem::path& hosts,
                        const std::string& backend);
 
+  /// The same of a plan that has been read. @param name  of it, in messages
+  static PlanFile of(nlohmann::json object, const std::string& name, const std::string& backend);
+
   /// Sets what of a launch follows from plan and backend.
   void set(LaunchOptions& options, const std::string& backend) const;
 };

@@ -48,6 +48,9 @@ Sample ask(const Asker& asker, const Block& block, std::size_t prompt, int clien
   sample.waited_s = to_seconds(now() - due);
   sample.text = hash_of(asker.ask(block.questions[prompt], block.length, sample.answer));
   sample.latency_s = to_seconds(now() - due);
+  for (const RoundOutcome& round : sample.answer.rounds) {
+    if (round.ahead) sample.ahead.add(round);
+  }
   sample.answer.rounds.clear();
   return sample;
 }
@@ -107,9 +110,12 @@ Json arm_json(ExperimentArm arm, const Axes& axes, const Measured& measured) {
   const std::vector<double> rates = measured.rates(arm, axes.clients);
   const Answers sums = measured.sums(arm);
   const RequestMetrics& metrics = sums.metrics;
-  std::vector<double> walls, acceptance, latency_ms, first_token_ms;
+  const Acceptance acceptance{metrics.drafted_per_position, metrics.accepted_per_position};
+  Acceptance ahead;
+  std::vector<double> walls, latency_ms, first_token_ms;
   for (const Sample& sample : measured.samples) {
     if (sample.arm != arm) continue;
+    ahead.add(sample.ahead);
     latency_ms.push_back(sample.latency_s * 1e3);
     first_token_ms.push_back(sample.waited_s * 1e3 + static_cast<double>(sample.answer.metrics.prefill_ns) / 1e6);
   }
@@ -121,8 +127,6 @@ Json arm_json(ExperimentArm arm, const Axes& axes, const Measured& measured) {
     }
     walls.push_back(per(tokens, measured.wall_s[static_cast<std::size_t>(arm)][repeat]));
   }
-  for (std::size_t i = 0; i < metrics.drafted_per_position.size(); ++i)
-    acceptance.push_back(per(static_cast<double>(metrics.accepted_per_position[i]), metrics.drafted_per_position[i]));
   const double drafted = static_cast<double>(metrics.drafted_tokens - metrics.ngram.drafted_tokens);
   return {{"tok_per_sec", median(rates)},
           {"mad", median_absolute_deviation(rates)},
@@ -133,7 +137,8 @@ Json arm_json(ExperimentArm arm, const Axes& axes, const Measured& measured) {
           {"rounds", metrics.rounds},
           {"drafted_tokens", metrics.drafted_tokens},
           {"accepted_tokens", metrics.accepted_tokens},
-          {"acceptance_per_position", acceptance},
+          {"acceptance_per_position", acceptance.shares()},
+          {"acceptance_per_position_ahead", ahead.shares()},
           {"tokens_per_round", per(static_cast<double>(sums.tokens), metrics.rounds)},
           {"round_ms", sums.per_round_ms(metrics.decode_ns)},
           {"verify_ms", sums.per_round_ms(metrics.verify_ns)},
@@ -159,7 +164,7 @@ std::vector<Compared> compared(const Measured& measured) {
   return result;
 }
 
-Json prediction_json(const Prediction& predicted, const Axes& axes, const Json& ratios) {
+Json prediction_json(const Prediction& predicted, const Json& ratios) {
   const auto error = [&](double ratio, const char* name) {
     const double measured = ratios[name]["median"];
     return measured > 0 ? Json(ratio / measured - 1) : Json();
@@ -169,13 +174,14 @@ Json prediction_json(const Prediction& predicted, const Axes& axes, const Json& 
           {"plain_round_ms", predicted.plain_round_ms},
           {"verify_ms", predicted.verify_ms},
           {"draft_ms_per_token", predicted.draft_ms},
+          {"remote_draft_ms_per_token", predicted.remote_draft_ms},
           {"wire_ms", predicted.wire_ms},
           {"exchange_ms", predicted.exchange_ms},
           {"colocated/plain", colocated},
           {"remote/plain", remote},
           {"remote/colocated", remote / colocated},
           {"colocated_error", error(colocated, "colocated/plain")},
-          {"remote_error", axes.drafts_ahead() ? Json() : error(remote, "remote/plain")},
+          {"remote_error", predicted.ahead ? Json() : error(remote, "remote/plain")},
           {"break_even_rtt_ms", predicted.break_even_rtt_ms ? Json(*predicted.break_even_rtt_ms) : Json()},
           {"capacity", predicted.capacity},
           {"capacity_shared", predicted.capacity_shared}};
@@ -214,8 +220,8 @@ std::optional<std::uint64_t> Measured::text() const {
   return all;
 }
 
-Measured measure_cell(TransportContext& context, Rig& rig, const TextSide& text, const std::vector<Question>& questions,
-                      const Axes& axes, const ExperimentPlan& plan, std::uint64_t seed, Calibration& calibration) {
+Measured measure_cell(Rig& rig, const TextSide& text, const std::vector<Question>& questions, const Axes& axes,
+                      const ExperimentPlan& plan, std::uint64_t seed, Calibration& calibration) {
   const TimePoint start = now();
   Measured measured;
   rig.set_link(axes.link);
@@ -228,7 +234,7 @@ Measured measure_cell(TransportContext& context, Rig& rig, const TextSide& text,
   std::vector<ExperimentArm> order = rig.arms();
   for (const ExperimentArm arm : order) {
     for (std::size_t i = 0; i < clients_of_arm; ++i) {
-      connections.push_back(or_throw(Client::connect(context, rig.address(arm))));
+      connections.push_back(rig.connect(arm));
       clients[static_cast<std::size_t>(arm)].emplace_back(connections.back(), text, axes.output, axes.synthetic());
     }
     Answers warm_up;
@@ -237,7 +243,7 @@ Measured measure_cell(TransportContext& context, Rig& rig, const TextSide& text,
   const std::vector<int> lengths = calibrated_lengths(axes);
   std::optional<Calibrator> calibrator;
   if (!lengths.empty() && rig.calibrates()) {
-    calibrator.emplace(context, rig, text, axes);
+    calibrator.emplace(rig, ExperimentArm::kColocated, text, axes);
     calibrator->ask(questions.front(), lengths, nullptr);
     calibration.forget_times();
   }
@@ -301,7 +307,7 @@ Json cell_json(std::size_t cell, int attempt, const Axes& axes, const Experiment
           {"text", compares && text ? Json(fmt::format("{:016x}", *text)) : Json()},
           {"arms", arms},
           {"ratios", ratios_json},
-          {"predicted", prediction ? prediction_json(*prediction, axes, ratios_json) : Json()},
+          {"predicted", prediction ? prediction_json(*prediction, ratios_json) : Json()},
           {"machine", to_json(measured.machine)},
           {"seconds", measured.seconds}};
 }

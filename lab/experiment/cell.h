@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lab/experiment/acceptance.h"
 #include "lab/experiment/machine.h"
 #include "lab/experiment/rig.h"
 
@@ -21,6 +22,7 @@ struct Sample {
   double waited_s = 0;     ///< from then until it was sent
   double latency_s = 0;    ///< from then until its last token
   Answers answer = {};     ///< this one alone, without its rounds
+  Acceptance ahead = {};   ///< of rounds whose drafts were made while the one before was verified
 };
 
 /// All that was measured of a cell in one attempt.
@@ -45,8 +47,8 @@ struct Measured {
 /// before and does not count. Throws when a worker or an answer fails.
 /// In each repeat, somewhere in the order, one question is calibrated too: the prediction is of the same minutes.
 /// @param seed  of the order. @param calibration  of the rig; gets this cell's times
-Measured measure_cell(TransportContext& context, Rig& rig, const TextSide& text, const std::vector<Question>& questions,
-                      const Axes& axes, const ExperimentPlan& plan, std::uint64_t seed, Calibration& calibration);
+Measured measure_cell(Rig& rig, const TextSide& text, const std::vector<Question>& questions, const Axes& axes,
+                      const ExperimentPlan& plan, std::uint64_t seed, Calibration& calibration);
 
 /// Why the attempt does not count, or none.
 std::optional<std::string> void_reason(const Measured& measured, const Axes& axes, const VoidRule& rule);

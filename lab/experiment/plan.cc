@@ -9,6 +9,8 @@
 
 #include "common/base/edit_distance.h"
 #include "common/base/json_fields.h"
+#include "common/base/names.h"
+#include "common/kernels/isa.h"
 #include "common/kernels/linear.h"
 #include "common/policy/policies.h"
 #include "common/protocol/donor_rows.h"
@@ -82,6 +84,9 @@ void check_axes(const JsonFields& fields, const Axes& axes) {
     fields.wrong("draft_length",
                  fmt::format("0 to {}, tree:1 to tree:{}, or auto", kDraftLengthAxisMax, kDraftLengthAxisMax));
   if (const auto type = parse_weight_type(axes.dtype); !type) fields.refuse("dtype", type.error().message);
+  const bool isa_known = std::ranges::any_of(isas(), [&](Isa isa) { return axes.drafter_isa == to_string(isa); });
+  if (axes.drafter_isa != kDetectedIsa && !isa_known)
+    fields.wrong("drafter_isa", fmt::format("{}, {}", kDetectedIsa, names_of(isas())));
   if (!parse_wire_form(axes.wire)) fields.wrong("wire", "exact, int8, int4 or auto");
   if (axes.open_loop() && axes.clients != 1)
     fields.refuse("clients", "is for a closed loop: with a request_rate each request has a client of its own");
@@ -127,6 +132,15 @@ std::vector<Axes> in_order(const std::vector<Axes>& cells) {
   return ordered;
 }
 
+/// The name of the first axis in which they differ.
+std::optional<std::string> first_difference(const Axes& a, const Axes& b) {
+  const Json left = to_json(a), right = to_json(b);
+  for (const auto& [name, value] : left.items()) {
+    if (value != right[name]) return name;
+  }
+  return std::nullopt;
+}
+
 void void_fields(auto& v, auto& rule) {
   constexpr Range<double> kShare{0, 1000};
   v("spread", rule.spread, kShare);
@@ -167,11 +181,14 @@ std::optional<std::string> axis_of_rig(const Axes& axes) {
   asked.arrivals = axes.arrivals;
   asked.context = axes.context;
   asked.output = axes.output;
-  const Json built = to_json(axes), any = to_json(asked);
-  for (const auto& [name, value] : built.items()) {
-    if (value != any[name]) return name;
-  }
-  return std::nullopt;
+  return first_difference(axes, asked);
+}
+
+std::optional<std::string> axis_of_this_machine(const Axes& axes) {
+  Axes elsewhere = axes;
+  elsewhere.link = {};
+  elsewhere.drafter_cpu_share = 1;
+  return first_difference(axes, elsewhere);
 }
 
 Json to_json(const Axes& axes) {
@@ -200,7 +217,8 @@ Result<ExperimentPlan> parse_plan(std::string_view text, std::string_view file) 
   const JsonFields whole(object, "", first_error);
   const JsonFields fields = lock ? whole.object("plan") : whole;
   const Json& ordered = lock ? in_text_order["plan"] : in_text_order;
-  refuse_unknown_keys(fields, {"model", "prompts", "seed", "repeats", "seconds", "void", "sweeps"});
+  refuse_unknown_keys(fields,
+                      {"model", "prompts", "seed", "repeats", "seconds", "void", "launch", "backend", "sweeps"});
 
   ExperimentPlan plan;
   plan.model = fields.text("model", "");
@@ -213,6 +231,14 @@ Result<ExperimentPlan> parse_plan(std::string_view text, std::string_view file) 
   plan.seed = static_cast<std::uint64_t>(fields.integer("seed", 1, 0, std::int64_t{1} << 52));
   plan.repeats = static_cast<int>(fields.integer("repeats", plan.repeats, 3, 1000));
   plan.seconds = fields.number("seconds", plan.seconds, 0, 86400);
+  if (const json* const launch = fields.find("launch"); launch != nullptr) {
+    plan.launch = lock ? in_text_order["plan"]["launch"] : in_text_order["launch"];
+    if (!launch->is_string() && !launch->is_object())
+      fields.wrong("launch", "a plan of launch, or the name of its file");
+    plan.backend = fields.choice("backend", "local", {"local", "ssh", "srun"});
+  } else if (fields.contains("backend")) {
+    fields.refuse("backend", "is for a plan with launch");
+  }
   NamesOf void_names, axis_names;
   void_fields(void_names, plan.void_rule);
   const Axes any_axes;
@@ -250,9 +276,11 @@ Json to_json(const ExperimentPlan& plan) {
     for (auto& value : lists) value = Json::array({value});
     sweeps.push_back(std::move(lists));
   }
-  return {{"model", plan.model},        {"prompts", plan.prompts}, {"seed", plan.seed},
-          {"repeats", plan.repeats},    {"seconds", plan.seconds}, {"void", rule},
-          {"sweeps", std::move(sweeps)}};
+  Json object = {{"model", plan.model},     {"prompts", plan.prompts}, {"seed", plan.seed},
+                 {"repeats", plan.repeats}, {"seconds", plan.seconds}, {"void", rule}};
+  if (!plan.launch.is_null()) object.update({{"launch", plan.launch}, {"backend", plan.backend}});
+  object["sweeps"] = std::move(sweeps);
+  return object;
 }
 
 }  // namespace outrider

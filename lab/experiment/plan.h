@@ -29,24 +29,29 @@ struct Arrivals {
   bool operator==(const Arrivals&) const = default;
 };
 
+/// The instruction set of a drafter that is told none: the strongest that its host has.
+inline constexpr const char* kDetectedIsa = "detected";
+
 /// What one cell of an experiment is run with.
 struct Axes {
-  std::string dtype = "bf16";            ///< of the backbone
-  std::string drafter_dtype = {};        ///< of the assistant; empty: as the backbone's
-  int threads = 0;                       ///< of the backbone's forward pass; 0: as many as are found fastest
-  int drafter_threads = 1;               ///< of the assistant's
-  std::string draft_vocabulary = "all";  ///< of every drafter: a number, a file or all (draft_vocabulary.h)
-  std::string wire = "exact";            ///< what rows are rounded to on their way to the drafter (a WireForm)
-  int verifiers = 1;                     ///< that share the clients' texts
-  int drafters = 1;                      ///< workers, each with a link of its own
-  double drafter_added_ms = 0;           ///< what a draft takes longer on the remote drafter's host
-  std::vector<double> acceptance = {};   ///< empty: the rule. Else a coin's rates, as --synthetic-acceptance has them
-  Link link = {};                        ///< between the remote drafter and the coordinator
-  std::string draft_length = "4";        ///< 0 to 16, tree:1 to tree:16, or auto
-  int clients = 1;                       ///< closed loop: each asks again as soon as it has its answer
-  Arrivals arrivals = {};                ///< of an open loop
-  int context = 0;                       ///< tokens of other text before each question
-  int output = 64;                       ///< longest answer, tokens
+  std::string dtype = "bf16";              ///< of the backbone
+  std::string drafter_dtype = {};          ///< of the assistant; empty: as the backbone's
+  int threads = 0;                         ///< of the backbone's forward pass; 0: as many as are found fastest
+  int drafter_threads = 1;                 ///< of the assistant's
+  std::string drafter_isa = kDetectedIsa;  ///< of every drafter, as OUTRIDER_ISA has it
+  double drafter_cpu_share = 1;            ///< of the remote drafters: how much of the time they may run (CpuShare)
+  std::string draft_vocabulary = "all";    ///< of every drafter: a number, a file or all (draft_vocabulary.h)
+  std::string wire = "exact";              ///< what rows are rounded to on their way to the drafter (a WireForm)
+  int verifiers = 1;                       ///< that share the clients' texts
+  int drafters = 1;                        ///< workers, each with a link of its own
+  double drafter_added_ms = 0;             ///< what a draft takes longer on the remote drafter's host
+  std::vector<double> acceptance = {};     ///< empty: the rule. Else a coin's rates, as --synthetic-acceptance has them
+  Link link = {};                          ///< between the remote drafter and the coordinator
+  std::string draft_length = "4";          ///< 0 to 16, tree:1 to tree:16, or auto
+  int clients = 1;                         ///< closed loop: each asks again as soon as it has its answer
+  Arrivals arrivals = {};                  ///< of an open loop
+  int context = 0;                         ///< tokens of other text before each question
+  int output = 64;                         ///< longest answer, tokens
   bool operator==(const Axes&) const = default;
 
   static void fields(auto& v, auto& m) {
@@ -56,6 +61,8 @@ struct Axes {
     v("drafter_dtype", m.drafter_dtype);
     v("threads", m.threads, kThreads);
     v("drafter_threads", m.drafter_threads, kThreads);
+    v("drafter_isa", m.drafter_isa);
+    v("drafter_cpu_share", m.drafter_cpu_share, Range<double>{0.01, 1});
     v("draft_vocabulary", m.draft_vocabulary);
     v("wire", m.wire);
     v("verifiers", m.verifiers, Range<int>{1, 64});
@@ -89,6 +96,9 @@ struct Axes {
 /// The first axis that says how a cluster is built, and not what it is asked, and is not as it is by default; none:
 /// the cell can be measured on a cluster that runs already.
 std::optional<std::string> axis_of_rig(const Axes& axes);
+/// The first axis that is not as it is by default and that only processes which this one starts itself can have: of a
+/// link through our relay, of a drafter that is stopped and continued. None: the cell can be launched on other hosts.
+std::optional<std::string> axis_of_this_machine(const Axes& axes);
 /// As {"dtype": "bf16", ...}, every axis.
 Json to_json(const Axes& axes);
 /// The names of the axes in which they are not all alike. @param axes  as to_json() has them; at least one
@@ -113,7 +123,11 @@ struct ExperimentPlan {
   int repeats = 5;
   double seconds = 1;  ///< that each arm runs at least in each repeat
   VoidRule void_rule = {};
-  std::vector<Axes> cells = {};  ///< each once, those together that the same processes can run
+  /// What a launched cluster is made of (cell_plan()): a plan of `outrider launch`, or the name of its file, beside
+  /// this one. Null: each cell's clusters are processes of this one.
+  Json launch = {};
+  std::string backend = "local";  ///< how it is launched: local, ssh or srun
+  std::vector<Axes> cells = {};   ///< each once, those together that the same processes can run
 };
 
 /// @param text  a plan's JSON, or a lock.json's, which has one.

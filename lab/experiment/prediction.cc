@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "lab/experiment/cpu_share.h"
+
 namespace outrider {
 
 void Calibration::observe(const RoundOutcome& outcome) {
@@ -32,11 +34,16 @@ namespace {
 
 constexpr double kRttMaxMs = 1e5;  ///< break-even is sought below it
 
-/// @param draft_s, exchange_s  what a draft and the drafts' exchange take longer than calibrated
-double predicted_rate(const Calibration& calibration, const Axes& axes, int length, double draft_s, double exchange_s) {
+/// What a round's drafts take on the remote drafter's host, where those of `draft_s` begin at any moment.
+double remote_drafting_s(const Axes& axes, int length, double draft_s) {
+  return CpuShare::mean_s(draft_s, axes.drafter_cpu_share) + length * axes.drafter_added_ms / 1e3;
+}
+
+/// @param drafting_s  what a round's drafts take. @param exchange_s  what their exchange takes longer than calibrated
+double predicted_rate(const Calibration& calibration, const Axes& axes, int length, double drafting_s,
+                      double exchange_s) {
   const RoundTerms terms = calibration.forecast().terms(length);
-  const double drafting_s = terms.draft_s + length * draft_s;
-  const double alone_s = terms.seconds() + length * draft_s + exchange_s;
+  const double alone_s = terms.seconds() - terms.draft_s + drafting_s + exchange_s;
   // A drafter drafts for half of its texts at a time (drafter_core.h), in a pass that takes as long as that of one.
   const double halves = axes.clients > axes.drafters ? 2 : 1;
   const double away_s = alone_s - terms.verify_s + (halves - 1) * drafting_s;
@@ -56,23 +63,25 @@ std::optional<Prediction> predict(const Calibration& calibration, const Axes& ax
   if (!axes.fixed_length() || axes.open_loop()) return std::nullopt;
   const int length = *axes.fixed_length();
   const RoundTerms plain = calibration.forecast().terms(0), terms = calibration.forecast().terms(length);
-  const double added_s = axes.drafter_added_ms / 1e3;
+  const double remote_s = length > 0 ? remote_drafting_s(axes, length, terms.draft_s) : 0;
   Prediction prediction{.tau = calibration.forecast().tau(length),
                         .plain_round_ms = plain.seconds() * 1e3,
                         .verify_ms = terms.verify_s * 1e3,
                         .draft_ms = length > 0 ? terms.draft_s / length * 1e3 : 0,
-                        .wire_ms = terms.rtt_s * 1e3};
+                        .remote_draft_ms = length > 0 ? remote_s / length * 1e3 : 0,
+                        .wire_ms = terms.rtt_s * 1e3,
+                        .ahead = axes.drafts_ahead()};
   const auto exchange_s = [&](const Link& link) {
     return length == 0 ? 0 : link.exchange_ms(calibration.request_bytes(prediction.tau)) / 1e3;
   };
   prediction.exchange_ms = exchange_s(axes.link) * 1e3;
   prediction.plain = predicted_rate(calibration, axes, 0, 0, 0);
-  prediction.colocated = predicted_rate(calibration, axes, length, 0, 0);
-  prediction.remote = predicted_rate(calibration, axes, length, added_s, exchange_s(axes.link));
+  prediction.colocated = predicted_rate(calibration, axes, length, terms.draft_s, 0);
+  prediction.remote = predicted_rate(calibration, axes, length, remote_s, exchange_s(axes.link));
   const auto rate_over = [&](double rtt_ms) {
     Link link = axes.link;
     link.rtt_ms = rtt_ms;
-    return predicted_rate(calibration, axes, length, added_s, exchange_s(link));
+    return predicted_rate(calibration, axes, length, remote_s, exchange_s(link));
   };
   if (length > 0 && rate_over(0) >= prediction.plain) {
     double pays_ms = 0, loses_ms = kRttMaxMs;
@@ -88,6 +97,16 @@ std::optional<Prediction> predict(const Calibration& calibration, const Axes& ax
     prediction.capacity_shared = 1 + sharing * terms.draft_s / calibration.verify_s(sharing * (length + 1));
   }
   return prediction;
+}
+
+Axes with_seen_link(const Axes& axes, const Calibration& calibration, const Calibration& there) {
+  Axes seen = axes;
+  const int length = axes.fixed_length().value_or(0);
+  if (length == 0) return seen;
+  const RoundTerms near = calibration.forecast().terms(length), far = there.forecast().terms(length);
+  seen.link.rtt_ms = std::max(0.0, far.rtt_s - near.rtt_s) * 1e3;
+  seen.drafter_added_ms = (far.draft_s - near.draft_s) / length * 1e3;
+  return seen;
 }
 
 std::vector<int> calibrated_lengths(const Axes& axes) {

@@ -34,18 +34,20 @@ class Calibration {
 
 /// A cell by the closed form. Rates are of all clients together.
 struct Prediction {
-  double tau = 1;                               ///< tokens a round
-  double plain_round_ms = 0;                    ///< T(1) and what a round pays besides
-  double verify_ms = 0;                         ///< T(g + 1)
-  double draft_ms = 0;                          ///< t_d beside the verifier; a remote draft takes drafter_added_ms more
-  double wire_ms = 0;                           ///< of the drafts' exchange without a link
-  double exchange_ms = 0;                       ///< what the link adds to it
-  double plain = 0, colocated = 0, remote = 0;  ///< tokens per second
+  double tau = 1;                                ///< tokens a round
+  double plain_round_ms = 0;                     ///< T(1) and what a round pays besides
+  double verify_ms = 0;                          ///< T(g + 1)
+  double draft_ms = 0;                           ///< t_d beside the verifier
+  double remote_draft_ms = 0;                    ///< t_d of a remote drafter: its share of the cores, and what is added
+  double wire_ms = 0;                            ///< of the drafts' exchange without a link
+  double exchange_ms = 0;                        ///< what the link adds to it
+  double plain = 0, colocated = 0, remote = 0;   ///< tokens per second
   std::optional<double> break_even_rtt_ms = {};  ///< remote is as fast as plain; none: at no round trip
   /// How many times as many clients a saturated verifier carries when its drafter is elsewhere and costs it nothing:
   /// 1 + g t_d / T(g + 1) (Speculation at a Distance), and with N clients whose rows share forward passes
   /// 1 + N g t_d / T(N (g + 1)).
   double capacity = 1, capacity_shared = 1;
+  bool ahead = false;  ///< Axes::drafts_ahead(), of which the closed form knows nothing
 };
 
 /// With T(M), t_d, wire and acceptance as calibrated, one client's round takes T(g + 1) + g t_d + wire + other. Of N
@@ -56,6 +58,11 @@ struct Prediction {
 /// Drafts are asked for: what drafting ahead saves (Axes::drafts_ahead) is not in it.
 /// @return none where a policy chooses the draft length, and of an open loop.
 std::optional<Prediction> predict(const Calibration& calibration, const Axes& axes);
+
+/// The axes with what the remote drafters' host and link cost beyond the calibrated drafter's, where no axis says it:
+/// the round trip and the added time with which predict() has what was seen there.
+/// @param calibration  of the drafter beside the verifier. @param there  of the remote one
+Axes with_seen_link(const Axes& axes, const Calibration& calibration, const Calibration& there);
 
 /// The draft lengths whose times the closed form needs for a cell, those of N clients' rows among them; none where it
 /// says nothing.

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <limits>
 #include <map>
+#include <set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -72,16 +73,38 @@ double column_of(double value, const std::vector<double>& columns) {
   return static_cast<double>(columns.size()) - 0.5;
 }
 
-std::string row_label(const Json& cell) {
-  if (!predicted(cell)) return fmt::format("+{:.4g} ms", axis(cell, "drafter_added_ms"));
+/// t_d on the remote drafter's host, which cells of earlier programs do not say. @pre predicted(cell)
+double remote_draft_ms(const Json& cell) {
   const Json& terms = cell["predicted"];
-  const double verify = terms["verify_ms"];
-  const double draft = terms["draft_ms_per_token"].get<double>() + axis(cell, "drafter_added_ms");
-  return fmt::format("{:.2f}", verify > 0 ? draft / verify : 0);
+  return terms.value("remote_draft_ms_per_token",
+                     terms["draft_ms_per_token"].get<double>() + axis(cell, "drafter_added_ms"));
+}
+
+/// What makes a remote drafter slower than one beside the verifier, the slower the later.
+struct Slowness {
+  double stopped = 0;   ///< share of the time
+  double added_ms = 0;  ///< to each draft
+  auto operator<=>(const Slowness&) const = default;
+
+  static Slowness of(const Json& cell) {
+    return {1 - cell["axes"].value("drafter_cpu_share", 1.0), axis(cell, "drafter_added_ms")};
+  }
+};
+
+std::string row_label(const Json& cell) {
+  if (!predicted(cell)) {
+    const Slowness slow = Slowness::of(cell);
+    const std::string added = fmt::format("+{:.4g} ms", slow.added_ms);
+    return slow.stopped > 0 ? fmt::format("{}, {:.4g} of a CPU", added, 1 - slow.stopped) : added;
+  }
+  const double verify = cell["predicted"]["verify_ms"];
+  return fmt::format("{:.2f}", verify > 0 ? remote_draft_ms(cell) / verify : 0);
 }
 
 Heatmap heatmap(const Cells& cells, const char* name, const std::string& title, bool with_line) {
-  const std::vector<double> columns = values_of(cells, "rtt_ms"), rows = values_of(cells, "drafter_added_ms");
+  const std::vector<double> columns = values_of(cells, "rtt_ms");
+  std::set<Slowness> rows;
+  for (const Json* cell : cells) rows.insert(Slowness::of(*cell));
   Heatmap map{.title = title, .x_title = "round trip, ms", .y_title = "t_d / t_v"};
   map.rows.resize(rows.size());
   map.values.assign(rows.size(), std::vector<double>(columns.size()));
@@ -89,7 +112,7 @@ Heatmap heatmap(const Cells& cells, const char* name, const std::string& title, 
   map.line.assign(rows.size(), std::numeric_limits<double>::quiet_NaN());
   for (const double column : columns) map.columns.push_back(fmt::format("{:.4g}", column));
   for (const Json* cell : cells) {
-    const auto row = static_cast<std::size_t>(std::ranges::find(rows, axis(*cell, "drafter_added_ms")) - rows.begin());
+    const auto row = static_cast<std::size_t>(std::distance(rows.begin(), rows.find(Slowness::of(*cell))));
     const auto column = static_cast<std::size_t>(std::ranges::find(columns, axis(*cell, "rtt_ms")) - columns.begin());
     map.values[row][column] = ratio(*cell, name);
     map.hatched[row][column] = is_void(*cell);
@@ -103,7 +126,7 @@ Heatmap heatmap(const Cells& cells, const char* name, const std::string& title, 
 
 std::string maps_html(const std::vector<Json>& cells) {
   std::string html;
-  for (const auto& [name, group] : groups(cells, {"rtt_ms", "drafter_added_ms"})) {
+  for (const auto& [name, group] : groups(cells, {"rtt_ms", "drafter_added_ms", "drafter_cpu_share"})) {
     if (values_of(group, "rtt_ms").size() < 2) continue;
     html += pair_html(heatmap_svg(heatmap(group, "remote/plain", "Remote over plain", true)),
                       heatmap_svg(heatmap(group, "remote/colocated", "Remote over co-located", false)), name);
@@ -220,15 +243,26 @@ std::string scatter_html(const std::vector<Json>& cells, const PredictionErrors&
 
 std::string acceptance_html(const std::vector<Json>& cells) {
   Chart chart{.title = "Acceptance by position", .x_title = "position in the draft", .y_title = "share that holds"};
-  for (const auto& [name, group] : groups(cells, {"rtt_ms", "jitter_ms", "bandwidth_mbit", "loss", "drafter_added_ms",
-                                                  "clients", "verifiers", "drafters", "threads", "drafter_threads"})) {
-    const Json& shares = (*group.front())["arms"]["remote"]["acceptance_per_position"];
-    Series series{.name = name.empty() ? "remote" : name, .index = static_cast<int>(chart.series.size() % 4)};
-    for (std::size_t i = 0; i < shares.size(); ++i) series.points.emplace_back(i + 1, shares[i].get<double>());
-    if (!series.points.empty()) chart.series.push_back(std::move(series));
+  for (const auto& [name, group] :
+       groups(cells, {"rtt_ms", "jitter_ms", "bandwidth_mbit", "loss", "drafter_added_ms", "drafter_cpu_share",
+                      "clients", "verifiers", "drafters", "threads", "drafter_threads", "drafter_isa"})) {
+    // The first cell that has any; those of earlier programs have none of drafts made ahead.
+    for (const auto& [key, kind] :
+         {std::pair("acceptance_per_position", ""), {"acceptance_per_position_ahead", ", made ahead"}}) {
+      Series series{.name = (name.empty() ? "remote" : name) + kind,
+                    .index = static_cast<int>(chart.series.size() % 4)};
+      for (const Json* cell : group) {
+        const Json shares = (*cell)["arms"]["remote"].value(key, Json::array());
+        for (std::size_t i = 0; i < shares.size(); ++i) series.points.emplace_back(i + 1, shares[i].get<double>());
+        if (!series.points.empty()) break;
+      }
+      if (!series.points.empty()) chart.series.push_back(std::move(series));
+    }
   }
   return "<h2>How many drafts hold?</h2>\n<figure>" + chart_svg(chart) +
-         "</figure>\n<p class='note'>The share of the drafts of a position that hold, and all before them.</p>\n";
+         "</figure>\n<p class='note'>The share of the drafts of a position that hold, and all before them. Made ahead: "
+         "while the round "
+         "before was verified, from a staler state.</p>\n";
 }
 
 std::string interval_cell(const Json& interval) {
@@ -384,8 +418,7 @@ std::string verdict(const std::vector<Json>& cells) {
   const auto ms = [&](const char* key) { return there[key].get<double>(); };
   const double spare = ms("tokens_per_round") * ms("plain_round_ms") - ms("verify_ms");
   if (spare <= 0) return text + " No link would make it pay: the verifying pass alone takes longer than its tokens do.";
-  const double drafting =
-      std::atof(drafts.c_str()) * (ms("draft_ms_per_token") + axis(*lost, "drafter_added_ms")) + ms("wire_ms");
+  const double drafting = std::atof(drafts.c_str()) * remote_draft_ms(*lost) + ms("wire_ms");
   const double longer = (drafting + ms("exchange_ms")) / spare;
   return text + fmt::format(
                     " At {:.4g} ms it would pay if the backbone's forward passes took {:.1f} times as long, as "

@@ -3,12 +3,15 @@
 #include <array>
 
 #include "common/base/time.h"
-#include "launch/command_support.h"
+#include "lab/experiment/cell_plan.h"
+#include "lab/experiment/launched_cluster.h"
 
 namespace outrider {
 
-std::unique_ptr<Cluster> Rig::started(TransportContext& context, const ClusterOptions& options) {
-  return or_throw(connect_or_start(context, /*connect=*/"", options)).cluster;
+Rig::Side Rig::started(TransportContext& context, const ClusterOptions& options) {
+  Side side{.cluster = or_throw(connect_or_start(context, /*connect=*/"", options)).cluster, .context = &context};
+  side.address = side.cluster->address();
+  return side;
 }
 
 Rig::Rig(TransportContext& context, const PairPaths& pair, const Axes& axes) {
@@ -19,6 +22,7 @@ Rig::Rig(TransportContext& context, const PairPaths& pair, const Axes& axes) {
   options.drafter.threads = axes.drafter_threads;
   options.drafter.draft_vocabulary = axes.draft_vocabulary;
   options.drafter.wire = axes.wire;
+  if (axes.drafter_isa != kDetectedIsa) options.drafter_environment["OUTRIDER_ISA"] = axes.drafter_isa;
   options.verifiers = axes.verifiers;
   options.drafters = 0;
   alone_ = started(context, options);
@@ -30,23 +34,37 @@ Rig::Rig(TransportContext& context, const PairPaths& pair, const Axes& axes) {
     return link_->address();
   };
   remote_ = started(context, options);
+  share_.emplace(remote_.cluster->drafters(), axes.drafter_cpu_share);
+}
+
+Rig::Rig(const ExperimentPlan& plan, const Axes& axes, const std::filesystem::path& folder) {
+  for (const auto& [arm, side] : {std::pair(ExperimentArm::kPlain, &alone_),
+                                  {ExperimentArm::kColocated, &colocated_},
+                                  {ExperimentArm::kRemote, &remote_}}) {
+    auto cluster = or_throw(LaunchedCluster::start(
+        PlanFile::of(nlohmann::json(or_throw(cell_plan(plan.launch, axes, arm))), "launch", plan.backend), plan.backend,
+        folder / to_string(arm)));
+    side->address = cluster->address();
+    side->context = &cluster->context();
+    side->cluster = std::move(cluster);
+  }
+}
+
+Rig::Rig(TransportContext& context, std::string address) {
+  alone_.context = remote_.context = &context;
+  alone_.address = remote_.address = std::move(address);
 }
 
 std::vector<ExperimentArm> Rig::arms() const {
-  if (!elsewhere_.empty()) return {ExperimentArm::kPlain, ExperimentArm::kRemote};
+  if (!calibrates()) return {ExperimentArm::kPlain, ExperimentArm::kRemote};
   return {kArms.begin(), kArms.end()};
 }
 
-const std::string& Rig::address(ExperimentArm arm) const {
-  if (!elsewhere_.empty()) return elsewhere_;
-  return (arm == ExperimentArm::kColocated ? colocated_ : arm == ExperimentArm::kRemote ? remote_ : alone_)->address();
-}
-
 void Rig::check() {
-  for (Cluster* cluster : {alone_.get(), colocated_.get(), remote_.get()}) {
-    if (cluster == nullptr) continue;  // elsewhere: its answers say so
-    or_throw(cluster->check());
-    or_throw(cluster->check_drafter());
+  for (const Side* side : {&alone_, &colocated_, &remote_}) {
+    if (side->cluster == nullptr) continue;  // elsewhere: its answers say so
+    or_throw(side->cluster->check());
+    or_throw(side->cluster->check_drafter());
   }
 }
 
@@ -73,9 +91,8 @@ std::vector<Question> cell_questions(const TextSide& text, const std::vector<std
   return questions;
 }
 
-Calibrator::Calibrator(TransportContext& context, const Rig& rig, const TextSide& text, const Axes& axes)
-    : client_(or_throw(Client::connect(context, rig.address(ExperimentArm::kColocated)))),
-      asker_(client_, text, axes.output, /*endless=*/axes.synthetic()) {}
+Calibrator::Calibrator(const Rig& rig, ExperimentArm arm, const TextSide& text, const Axes& axes)
+    : client_(rig.connect(arm)), asker_(client_, text, axes.output, /*endless=*/axes.synthetic()) {}
 
 void Calibrator::ask(const Question& question, std::span<const int> lengths, Calibration* into) const {
   for (const int length : lengths) {

@@ -1,36 +1,44 @@
 #pragma once
 
+#include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "lab/experiment/cpu_share.h"
 #include "lab/experiment/plan.h"
 #include "lab/experiment/prediction.h"
 #include "lab/link_emulator.h"
 #include "lab/questions.h"
 #include "launch/cluster.h"
+#include "launch/command_support.h"
 
 namespace outrider {
 
-/// Three clusters of the same pair, each role a process: one without a drafter (plain, n-gram), one with drafters
-/// beside the verifier, one whose drafters are behind a link and perhaps slower. Those that have nothing to do sleep.
-/// Or one that runs already, whose drafters are where they are.
+/// Three clusters of the same pair: one without a drafter (plain, n-gram), one with drafters beside the verifier, one
+/// whose drafters are elsewhere. Those that have nothing to do sleep. Or one that runs already, whose drafters are
+/// where they are.
 class Rig {
  public:
-  /// Starts them. Throws the reason when one cannot start.
+  /// Starts them here, each role a process; the third's drafters are behind a link, and perhaps slower. Throws the
+  /// reason when one cannot start, as the next does.
   /// @param context  outlives this object
   Rig(TransportContext& context, const PairPaths& pair, const Axes& axes);
+  /// Launches them by the plan's `launch`, each as cell_plan() has it.
+  /// @param folder  gets a run folder of each
+  Rig(const ExperimentPlan& plan, const Axes& axes, const std::filesystem::path& folder);
   /// @param address  of the coordinator of a cluster that runs already
-  explicit Rig(std::string address) : elsewhere_(std::move(address)) {}
+  Rig(TransportContext& context, std::string address);
 
   /// Whether there is a drafter beside the verifier to calibrate with: not of a cluster elsewhere.
-  bool calibrates() const { return elsewhere_.empty(); }
+  bool calibrates() const { return at(ExperimentArm::kColocated).cluster != nullptr; }
   /// Those that can be measured on it: of a cluster elsewhere, plain and remote.
   std::vector<ExperimentArm> arms() const;
-  /// Where the clients of an arm connect.
-  const std::string& address(ExperimentArm arm) const;
+  /// A client of an arm's cluster.
+  Client connect(ExperimentArm arm) const { return or_throw(Client::connect(*at(arm).context, at(arm).address)); }
   /// Of the remote drafters. A cluster elsewhere has its own.
   void set_link(const Link& link) {
     if (link_) link_->set(link);
@@ -39,11 +47,21 @@ class Rig {
   void check();
 
  private:
-  static std::unique_ptr<Cluster> started(TransportContext& context, const ClusterOptions& options);
+  /// A cluster, and where its clients find it.
+  struct Side {
+    std::unique_ptr<Cluster> cluster = {};  ///< none: it runs already
+    std::string address = {};
+    TransportContext* context = nullptr;  ///< of its clients
+  };
+  static Side started(TransportContext& context, const ClusterOptions& options);
 
-  const std::string elsewhere_;
+  const Side& at(ExperimentArm arm) const {
+    return arm == ExperimentArm::kColocated ? colocated_ : arm == ExperimentArm::kRemote ? remote_ : alone_;
+  }
+
   std::unique_ptr<LinkEmulator> link_;  // before the next: the clusters' drafters lead through it
-  std::unique_ptr<Cluster> alone_, colocated_, remote_;
+  Side alone_, colocated_, remote_;
+  std::optional<CpuShare> share_;  // last: it stops the remote drafters, which must then be able to end
 };
 
 /// What an arm asks for.
@@ -52,11 +70,11 @@ DraftLength draft_length(ExperimentArm arm, const Axes& axes);
 /// The plan's prompts as this cell's questions: each after `context` tokens of other text.
 std::vector<Question> cell_questions(const TextSide& text, const std::vector<std::string>& prompts, int context);
 
-/// One client of the drafter that sits beside the verifier: its answers say what rounds cost here.
+/// One client of a cluster: its answers say what rounds cost there.
 class Calibrator {
  public:
-  /// @param context, rig  outlive this object
-  Calibrator(TransportContext& context, const Rig& rig, const TextSide& text, const Axes& axes);
+  /// @param rig  outlives this object
+  Calibrator(const Rig& rig, ExperimentArm arm, const TextSide& text, const Axes& axes);
   /// Asks `question` at each of the draft lengths, of drafts that are asked for. @param into  nullptr: a warm-up
   void ask(const Question& question, std::span<const int> lengths, Calibration* into) const;
 

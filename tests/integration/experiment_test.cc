@@ -1,12 +1,16 @@
 // The program's sweep with nano: what it leaves behind, and what a kill leaves whole.
+#include <algorithm>
+#include <fstream>
 #include <map>
 #include <set>
+#include <sstream>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "common/base/durable_file.h"
 #include "common/base/files.h"
+#include "common/kernels/isa.h"
 #include "lab/experiment/journal.h"
 #include "tests/support/program.h"
 #include "tests/support/temporary_dir.h"
@@ -18,6 +22,26 @@ namespace {
 constexpr const char* kPlan = R"({"prompts": ["Count from 3 to 20.", "Tell me a story."], "repeats": 3, "seconds": 0,
   "void": {"spread": 1000, "steal": 1, "others": 1, "bandwidth": 1000},
   "sweeps": [{"output": [12], "rtt_ms": [0, 3], "draft_length": [2, "auto"]}]})";
+
+std::string whole(const std::string& file) {
+  std::ifstream stream(file);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+/// As /proc has it; 0: there is no such process, or it has ended.
+char state_of(pid_t pid) {
+  const std::string stat = whole(fmt::format("/proc/{}/stat", pid));
+  const std::size_t name_end = stat.rfind(')');
+  const char state = name_end == stat.npos ? 'Z' : stat.at(name_end + 2);
+  return state == 'Z' ? '\0' : state;
+}
+
+std::vector<pid_t> children_of(pid_t parent) {
+  std::vector<pid_t> children;
+  std::istringstream text(whole(fmt::format("/proc/{0}/task/{0}/children", parent)));
+  for (pid_t pid = 0; text >> pid;) children.push_back(pid);
+  return children;
+}
 
 std::vector<Json> lines_of(const std::filesystem::path& path) {
   const auto lines = read_journal(path);
@@ -102,6 +126,101 @@ TEST(Experiment, AFolderIsForOnePlanAndALockFileIsAPlan) {
   Program dry({"experiment", lock, "--dry-run"});
   EXPECT_EQ(describe(dry.wait()), "exit 0");
   EXPECT_NE(dry.out().find("4 cells take "), std::string::npos) << dry.out();
+}
+
+/// kPlan with these sweeps, and `more` of its keys.
+std::string plan_with(const std::string& sweeps, const std::string& more = "") {
+  std::string text = kPlan;
+  text.replace(text.find("[{"), std::string::npos, sweeps + more + "}");
+  return text;
+}
+
+TEST(Experiment, LaunchesWhatItsPlanSaysWithTheAxesOfEachCell) {
+  const TemporaryDir dir;
+  dir.write("cluster.json", R"({"verifiers": [{}], "drafters": [{}]})");
+  const std::string plan = dir.write("plan.json", plan_with(R"([{"output": [12], "threads": [1], "drafters": [1, 2]}])",
+                                                            R"(, "launch": "cluster.json")"))
+                               .string();
+  Program program({"experiment", plan, "--out", (dir / "out").string()});
+  ASSERT_EQ(describe(program.wait()), "exit 0") << program.err();
+  const std::vector<Json> cells = lines_of(dir / "out/cells.jsonl");
+  ASSERT_EQ(cells.size(), 2u);
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    EXPECT_EQ(cells[i]["texts_equal"], true);
+    EXPECT_EQ(cells[i]["arms"].size(), 4u);
+    EXPECT_GT(cells[i]["arms"]["remote"]["drafted_tokens"], 0);
+    EXPECT_TRUE(cells[i]["predicted"].is_object());
+    const auto drafters_of = [&](const char* arm) {
+      const auto text = read_text(dir / "out/launched" / std::to_string(i) / arm / "plan.json");
+      const Json launched = text ? Json::parse(*text) : Json::object();
+      return launched.contains("drafters") ? launched["drafters"][0]["count"].get<int>() : 0;
+    };
+    EXPECT_EQ(drafters_of("remote"), cells[i]["axes"]["drafters"]);
+    EXPECT_EQ(drafters_of("colocated"), cells[i]["axes"]["drafters"]);
+    EXPECT_EQ(drafters_of("plain"), 0);
+  }
+  EXPECT_EQ(cells[0]["text"], cells[1]["text"]);
+  // lock.json needs no other file.
+  const Json lock = Json::parse(*read_text(dir / "out/lock.json"));
+  EXPECT_TRUE(lock["plan"]["launch"].is_object());
+}
+
+TEST(Experiment, RefusesByNameWhatALaunchedClusterOrThisCpuCannotHave) {
+  const TemporaryDir dir;
+  const auto refusal = [&](const std::string& text) {
+    const std::string plan = dir.write("plan.json", text).string();
+    Program program({"experiment", plan, "--out", (dir / "out").string()});
+    EXPECT_EQ(describe(program.wait()), "exit 1");
+    return program.err();
+  };
+  const std::string launch = R"(, "launch": {"verifiers": [{}], "drafters": [{}]})";
+  EXPECT_NE(refusal(plan_with(R"([{"rtt_ms": [5]}])", launch)).find("rtt_ms is 5.0, but what is launched has"),
+            std::string::npos);
+  EXPECT_NE(refusal(plan_with(R"([{"drafter_cpu_share": [0.5]}])", launch)).find("drafter_cpu_share is 0.5, but"),
+            std::string::npos);
+  EXPECT_NE(
+      refusal(plan_with(R"([{"threads": [1]}])", R"(, "launch": {"verifiers": [{"threads": 2}], "drafters": [{}]})"))
+          .find("launch: verifiers[0].threads is 2, which the axis threads says"),
+      std::string::npos);
+  EXPECT_NE(
+      refusal(plan_with(R"([{"output": [12]}])", R"(, "launch": {"verifiers": [{"thread": 2}], "drafters": [{}]})"))
+          .find("verifiers[0].thread is no key of a plan; the nearest is threads"),
+      std::string::npos);
+  if (detect_isa() == isas().back()) return;  // this CPU has them all
+  const std::string strongest = to_string(isas().back());
+  EXPECT_NE(
+      refusal(plan_with(fmt::format(R"([{{"drafter_isa": ["{}"]}}])", strongest)))
+          .find(fmt::format("drafter_isa is \"{}\", but this CPU has only {}", strongest, to_string(detect_isa()))),
+      std::string::npos);
+}
+
+TEST(Experiment, ADraftersCpuAndItsInstructionSetAreAxesAndAKillLeavesNoneStopped) {
+  const TemporaryDir dir;
+  const std::string plan = dir.write("plan.json", plan_with(R"([{"output": [12], "drafter_isa": ["scalar"],
+                                            "drafter_cpu_share": [1, 0.25]}])"))
+                               .string();
+  {
+    Program first({"experiment", plan, "--out", (dir / "out").string()});
+    ASSERT_TRUE(eventually([&] { return !lines_of(dir / "out/cells.jsonl").empty(); })) << first.err();
+    // In the second cell the remote drafter is stopped again and again, and only it.
+    std::vector<pid_t> children;
+    EXPECT_TRUE(eventually([&] {
+      children = children_of(first.pid());
+      return std::ranges::count_if(children, [](pid_t pid) { return state_of(pid) == 'T'; }) == 1;
+    })) << first.err();
+    first.send(SIGKILL);
+    first.wait();
+    EXPECT_TRUE(
+        eventually([&] { return std::ranges::none_of(children, [](pid_t pid) { return state_of(pid) != 0; }); }));
+  }
+  Program second({"experiment", plan, "--out", (dir / "out").string(), "--resume"});
+  ASSERT_EQ(describe(second.wait()), "exit 0") << second.err();
+  std::set<std::string> texts;
+  for (const Json& cell : lines_of(dir / "out/cells.jsonl")) {
+    EXPECT_EQ(cell["texts_equal"], true);
+    texts.insert(cell["text"]);
+  }
+  EXPECT_EQ(texts.size(), 1u);  // whatever the drafter is, the text is the backbone's
 }
 
 }  // namespace

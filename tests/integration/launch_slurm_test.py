@@ -18,7 +18,7 @@ import time
 import unittest
 
 from batch_support import Job, completion_line, nano_lines
-from launch_support import HANG, QUESTION, Run, eventually, free_ports, take_number
+from launch_support import check_experiment, HANG, QUESTION, Run, eventually, free_ports, take_number
 
 PACKAGES = ["slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "libhwloc15"]
 NODES = 4
@@ -188,6 +188,18 @@ class LaunchWithSlurm(unittest.TestCase):
         print(f"on Slurm {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
         self.assertEqual(job.files(), alone.files())
         self.assertEqual(len(alone.output.read_bytes().splitlines()), LINES)
+
+    def test_in_an_allocation_a_plan_is_launched_by_steps_and_so_are_an_experiments_cells(self):
+        plan = self.plan("one", [{"command": ASK}]) | {"hosts": [{"name": "n[1-3]"}]}
+        allocation = ["salloc", "--quiet", "--nodelist=n[1-3]", "--nodes=3"]
+        run = Run(OUTRIDER, plan, "--backend", "srun", expect_end=True, before=allocation)
+        self.addCleanup(run.remove)
+        self.assertEqual(run.status, 0, run.explain())
+        self.assertIn(self.story, run.out.read_text())
+        self.assertEqual({entry["host"]: entry["where"] for entry in run.ledger() if entry["name"] not in ("launcher", "run.0")}, dict.fromkeys(("n1", "n2", "n3"), "srun"))
+        self.assertTrue(eventually(lambda: not run.alive()), f"{run.alive()} are left")
+        del plan["run"], plan["slurm"], plan["verifiers"][0]["threads"]
+        check_experiment(self, OUTRIDER, plan | {"drafters": [{"hosts": "n2"}]}, "srun", before=allocation)
 
     def test_down_lets_the_job_drain(self):
         run = self.submit("one", run=[])

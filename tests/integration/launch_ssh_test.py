@@ -17,7 +17,7 @@ import tempfile
 import time
 import unittest
 
-from launch_support import eventually, free_ports, HANG, QUESTION, Run, take_number
+from launch_support import check_experiment, eventually, free_ports, HANG, QUESTION, Run, take_number
 
 SSHD = shutil.which("sshd") or ("/usr/sbin/sshd" if os.path.exists("/usr/sbin/sshd") else None)
 ASK = ["outrider", "run", QUESTION, "--max-tokens", "12", "--connect", "{coordinator}"]
@@ -122,7 +122,7 @@ class LaunchOverSsh(unittest.TestCase):
         self.assertEqual(run.about("wait", "--timeout", "60").returncode, 0)
         keys = run.dir / "keys"
         self.assertEqual(sorted((file.name, oct(file.stat().st_mode & 0o777)) for file in keys.iterdir() if file.suffix == "" and file.name != "authorized_keys"),
-                         [(role, "0o600") for role in ("client", "coordinator", "drafter", "verifier")])
+                         [(role, "0o600") for role in ("client", "coordinator", "drafter", "encoder", "verifier")])
         ask = [OUTRIDER, "run", QUESTION, "--max-tokens", "4", "--connect", addresses]
         key = ["--coordinator-key", keys / "coordinator.pub", "--key"]
         for more, allowed in (([*key, keys / "client"], True), ([*key, keys / "drafter"], False), (["--insecure"], False)):
@@ -173,6 +173,10 @@ class LaunchOverSsh(unittest.TestCase):
         run = self.start(plan | {"hosts": plan["hosts"][:1]}, expect_end=True)
         self.assertEqual(run.status, 1)
         self.assertIn(f"outrider: a: wrong architecture: the host is {os.uname().machine}, {there}/bin/outrider is for riscv64", run.err.read_text())
+
+    def test_an_experiment_launches_each_cell_and_leaves_no_process(self):
+        hosts = [SERVER.host("a"), SERVER.host("b", address="127.0.0.2")]
+        check_experiment(self, OUTRIDER, {"program": OUTRIDER, "hosts": hosts, "coordinator": {"hosts": "a"}, "verifiers": [{"hosts": "a"}], "drafters": [{"hosts": "b"}]}, "ssh")
 
     def test_the_loss_of_the_connection_is_named(self):
         run = self.start(self.plan())

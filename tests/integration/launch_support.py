@@ -67,10 +67,36 @@ def take_number(option, default):
     return number
 
 
-class Run:
-    """One `outrider launch` of a plan in a folder of its own; each file may have `most_bytes`, as if the disk were full then."""
+def check_experiment(test, outrider, launch, backend, before=()):
+    """An experiment of one cell on that plan has all arms and texts that agree, its drafters where they belong, and leaves no process.
+    What an axis says the plan must not. `before`: what its command line begins with."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="outrider-experiment-"))
+    test.addCleanup(shutil.rmtree, folder)
+    mark = f"OUTRIDER_TEST_RUN={folder.name}"
+    plan = {"launch": marked(launch, mark), "backend": backend, "prompts": ["Count from 3 to 20."], "repeats": 3, "seconds": 0,
+            "void": {"spread": 1000, "steal": 1, "others": 1, "bandwidth": 1000}, "sweeps": [{"output": [12], "threads": [1], "drafter_isa": ["scalar"]}]}
 
-    def __init__(self, outrider, plan, *options, expect_end=False, most_bytes=None):
+    def run():
+        (folder / "plan.json").write_text(json.dumps(plan))
+        return subprocess.run([*before, outrider, "experiment", folder / "plan.json", "--out", folder / "out"], capture_output=True, text=True, timeout=HANG)
+    done = run()
+    test.assertEqual(done.returncode, 0, done.stderr)
+    [cell] = [json.loads(line) for line in (folder / "out" / "cells.jsonl").read_text().splitlines()]
+    test.assertEqual((sorted(cell["arms"]), cell["texts_equal"]), (["colocated", "ngram", "plain", "remote"], True))
+    test.assertGreater(cell["arms"]["remote"]["drafted_tokens"], 0)
+    groups = {arm: json.loads((folder / "out" / "launched" / "0" / arm / "plan.json").read_text())["drafters"][0] for arm in ("colocated", "remote")}
+    test.assertEqual({arm: (group["hosts"], group["environment"]["OUTRIDER_ISA"]) for arm, group in groups.items()},
+                     {"colocated": (launch["verifiers"][0]["hosts"], "scalar"), "remote": (launch["drafters"][0]["hosts"], "scalar")})
+    test.assertTrue(eventually(lambda: not processes_with(mark)), f"{processes_with(mark)} are left")
+    plan["launch"]["drafters"][0]["environment"]["OUTRIDER_ISA"] = "scalar"
+    test.assertIn('drafters[0].environment.OUTRIDER_ISA is "scalar", which the axis drafter_isa says', run().stderr)
+
+
+class Run:
+    """One `outrider launch` of a plan in a folder of its own; each file may have `most_bytes`, as if the disk were full then.
+    `before`: what its command line begins with."""
+
+    def __init__(self, outrider, plan, *options, expect_end=False, most_bytes=None, before=()):
         self.outrider = outrider
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="outrider-launch-"))
         self.dir = self.folder / "run"
@@ -80,7 +106,7 @@ class Run:
         limit = (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))) if most_bytes else None
         with self.out.open("w") as out, self.err.open("w") as err:
             self.process = subprocess.Popen(
-                [outrider, "launch", self.folder / "plan.json", "--run-dir", self.dir, *options],
+                [*before, outrider, "launch", self.folder / "plan.json", "--run-dir", self.dir, *options],
                 stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=os.environ | dict([self.mark.split("=")]),
                 preexec_fn=limit, restore_signals=not limit)  # Python ignores SIGXFSZ, and so shall they
         if expect_end:

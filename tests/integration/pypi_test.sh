@@ -2,6 +2,7 @@
 # usage: pypi_test.sh VENV TEST OUTRIDER PACKAGE...
 # Runs TEST, a Python program of this folder, with packages from PyPI in VENV, which is made if need be. Exit 77: they
 # cannot be had.
+# OUTRIDER_UV=1: installed by uv, wheels only and compiled as they are imported; for what pip would take minutes for.
 set -uo pipefail
 venv=$1 test=$2 outrider=$3
 shift 3
@@ -13,7 +14,12 @@ packages=$*
 if [[ ! -e $venv/ready || $(<"$venv/ready") != "$packages" ]]; then
   rm -rf "$venv"
   python3 -m venv "$venv" >"$venv.log" 2>&1 || skip "python3 -m venv: $(tail -n 1 "$venv.log")"
-  timeout "${OUTRIDER_PIP_SECONDS:-240}" "$venv/bin/pip" install --quiet "$@" >"$venv.log" 2>&1 || skip "pip install: $(tail -n 1 "$venv.log")"
+  install=("$venv/bin/pip" install --quiet)
+  if [[ ${OUTRIDER_UV:-} ]]; then
+    "${install[@]}" uv >"$venv.log" 2>&1 || skip "pip install: $(tail -n 1 "$venv.log")"
+    install=("$venv/bin/uv" pip install --quiet --no-cache --only-binary :all: --python "$venv/bin/python")
+  fi
+  timeout 240 "${install[@]}" "$@" >"$venv.log" 2>&1 || skip "pip install: $(tail -n 1 "$venv.log")"
   printf %s "$packages" >"$venv/ready"
 fi
 exec "$venv/bin/python" "$(dirname "${BASH_SOURCE[0]}")/$test" "$outrider"

@@ -1,10 +1,19 @@
 // What an experiment is apart from running it: lab/experiment, lab/statistics.h, lab/link.h.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cmath>
+#include <fstream>
+#include <thread>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "lab/experiment/acceptance.h"
 #include "lab/experiment/arrivals.h"
+#include "lab/experiment/cell_plan.h"
+#include "lab/experiment/cpu_share.h"
 #include "lab/experiment/journal.h"
 #include "lab/experiment/machine.h"
 #include "lab/experiment/plan.h"
@@ -110,6 +119,11 @@ TEST(ExperimentPlan, AValueThatNoAxisHasIsRefused) {
   EXPECT_NE(error_of(R"({"sweeps": [{"dtype": ["int3"]}]})").find("sweeps[0].dtype"), std::string::npos);
   EXPECT_EQ(error_of(R"({"sweeps": [{"wire": ["int3"]}]})"),
             "p.json: sweeps[0].wire is \"int3\", wanted exact, int8, int4 or auto");
+  EXPECT_NE(error_of(R"({"sweeps": [{"drafter_isa": ["fast"]}]})")
+                .find("sweeps[0].drafter_isa is \"fast\", wanted detected, scalar, "),
+            std::string::npos);
+  EXPECT_EQ(error_of(R"({"sweeps": [{"drafter_cpu_share": [0]}]})"),
+            "p.json: sweeps[0].drafter_cpu_share is 0, wanted a number from 0.01 to 1");
   EXPECT_NE(error_of(R"({"sweeps": [{"acceptance": [[0.5, 0.6]]}]})").find("do not rise"), std::string::npos);
   EXPECT_NE(error_of(R"({"repeats": 2, "sweeps": [{"rtt_ms": [1]}]})").find("repeats is 2"), std::string::npos);
   EXPECT_NE(error_of(R"({"sweeps": [{"request_rate": [2], "clients": [4]}]})").find("clients is for a closed loop"),
@@ -118,6 +132,165 @@ TEST(ExperimentPlan, AValueThatNoAxisHasIsRefused) {
             std::string::npos);
   EXPECT_EQ(error_of("{}"), "p.json: sweeps is missing, wanted a list of at least one sweep");
   EXPECT_EQ(error_of("[]"), "p.json: is an array of 0, wanted a JSON object");
+}
+
+TEST(ExperimentPlan, SaysWhatIsLaunchedAndHow) {
+  const auto plan =
+      parse_plan(R"({"launch": {"verifiers": [{}]}, "backend": "ssh", "sweeps": [{"rtt_ms": [0]}]})", "p");
+  ASSERT_TRUE(plan) << plan.error().message;
+  const auto again = parse_plan(Json({{"plan", to_json(*plan)}}).dump(), "lock.json");
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(again->launch, (Json{{"verifiers", Json::array({Json::object()})}}));
+  EXPECT_EQ(again->backend, "ssh");
+  EXPECT_TRUE(parse_plan(R"({"launch": "cluster.json", "sweeps": [{"rtt_ms": [0]}]})", "p")->launch.is_string());
+  EXPECT_EQ(error_of(R"({"launch": 3, "sweeps": [{"rtt_ms": [0]}]})"),
+            "p.json: launch is 3, wanted a plan of launch, or the name of its file");
+  EXPECT_EQ(error_of(R"({"backend": "ssh", "sweeps": [{"rtt_ms": [0]}]})"),
+            "p.json: backend is for a plan with launch");
+}
+
+TEST(ExperimentPlan, NamesTheAxesThatNoOtherHostCanHave) {
+  EXPECT_FALSE(axis_of_this_machine({.drafter_threads = 2, .drafter_added_ms = 1, .clients = 4}));
+  EXPECT_EQ(axis_of_this_machine({.link = {.loss = 0.1}}), "loss");
+  EXPECT_EQ(axis_of_this_machine({.drafter_cpu_share = 0.5}), "drafter_cpu_share");
+}
+
+const Json kLaunch = Json::parse(R"({"hosts": [{"name": "big"}, {"name": "small"}],
+  "verifiers": [{"hosts": "big", "cpuset": "0-29"}], "drafters": [{"hosts": "small", "cpuset": "0-1"}]})");
+
+TEST(CellPlan, ACellsAxesAreOptionsOfTheRoles) {
+  const Axes axes{.dtype = "int8",
+                  .drafter_dtype = "f32",
+                  .threads = 3,
+                  .drafter_threads = 2,
+                  .drafter_isa = "scalar",
+                  .draft_vocabulary = "64",
+                  .wire = "int4",
+                  .verifiers = 2,
+                  .drafters = 3,
+                  .drafter_added_ms = 1.5,
+                  .acceptance = {0.5}};
+  const auto plan = cell_plan(kLaunch, axes, ExperimentArm::kRemote);
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_EQ(plan->at("dtype"), "int8");
+  EXPECT_EQ(plan->at("verifiers"),
+            Json::parse(R"([{"hosts": "big", "cpuset": "0-29", "dtype": "int8", "count": 2, "threads": 3,
+                             "synthetic_acceptance": [0.5]}])"));
+  EXPECT_EQ(plan->at("drafters"),
+            Json::parse(R"([{"hosts": "small", "cpuset": "0-1", "dtype": "f32", "count": 3, "threads": 2,
+                             "draft_vocabulary": "64", "wire": "int4", "added_draft_us": 1500,
+                             "environment": {"OUTRIDER_ISA": "scalar"}}])"));
+}
+
+TEST(CellPlan, ColocatedDraftersAreOnTheVerifiersHostsAndPlainHasNone) {
+  const Axes axes{.drafter_added_ms = 1};
+  const Json drafters = cell_plan(kLaunch, axes, ExperimentArm::kColocated)->at("drafters")[0];
+  EXPECT_EQ(drafters["hosts"], "big");
+  EXPECT_EQ(drafters["added_draft_us"], 0);
+  EXPECT_FALSE(drafters.contains("cpuset"));  // of the other host
+  Json one_host = kLaunch;
+  one_host["drafters"][0]["hosts"] = "big";
+  EXPECT_EQ(cell_plan(one_host, axes, ExperimentArm::kColocated)->at("drafters")[0]["cpuset"], "0-1");
+  Json any_host = kLaunch;
+  any_host["verifiers"][0].erase("hosts");
+  EXPECT_FALSE(cell_plan(any_host, axes, ExperimentArm::kColocated)->at("drafters")[0].contains("hosts"));
+  for (const ExperimentArm arm : {ExperimentArm::kPlain, ExperimentArm::kNgram})
+    EXPECT_FALSE(cell_plan(kLaunch, axes, arm)->contains("drafters"));
+}
+
+TEST(CellPlan, WhatAnAxisSaysThePlanMustNot) {
+  const auto error = [](auto change, const Axes& axes = {}) {
+    Json plan = kLaunch;
+    change(plan);
+    const auto made = cell_plan(plan, axes, ExperimentArm::kPlain);
+    return made ? "none" : made.error().message;
+  };
+  EXPECT_EQ(error([](Json& plan) { plan["drafters"][0]["threads"] = 4; }),
+            "launch: drafters[0].threads is 4, which the axis drafter_threads says");
+  EXPECT_EQ(error([](Json& plan) { plan["dtype"] = "int8"; }), "launch: dtype is \"int8\", which the axis dtype says");
+  const auto with_isa = [](Json& plan) { plan["drafters"][0]["environment"]["OUTRIDER_ISA"] = "avx2"; };
+  EXPECT_NE(error(with_isa, {.drafter_isa = "scalar"}).find("which the axis drafter_isa says"), std::string::npos);
+  EXPECT_NE(error([](Json& plan) { plan["run"] = Json::array(); }).find("run: has commands"), std::string::npos);
+  EXPECT_NE(error([](Json& plan) { plan.erase("drafters"); }).find("drafters is missing, wanted one group"),
+            std::string::npos);
+  EXPECT_NE(error([](Json& plan) { plan["verifiers"].push_back(plan["verifiers"][0]); }).find("wanted one group"),
+            std::string::npos);
+}
+
+/// A child that computes until it is killed.
+class BusyChild {
+ public:
+  BusyChild() : pid_(fork()) {
+    if (pid_ != 0) return;
+    while (true) getppid();
+  }
+  ~BusyChild() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  pid_t pid() const { return pid_; }
+  /// As /proc has it: R runs, T is stopped.
+  char state() const {
+    std::ifstream file(fmt::format("/proc/{}/stat", pid_));
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    return text.at(text.rfind(')') + 2);
+  }
+  /// How many of 200 looks find it stopped.
+  int stopped() const {
+    int count = 0;
+    for (int i = 0; i < 200; ++i) {
+      std::this_thread::sleep_for(std::chrono::microseconds(1300));  // no multiple of a turn
+      count += state() == 'T' ? 1 : 0;
+    }
+    return count;
+  }
+
+ private:
+  pid_t pid_;
+};
+
+TEST(CpuShare, AProcessIsStoppedForTheRestOfTheTimeAndGoesOnAfterwards) {
+  const BusyChild child;
+  {
+    const CpuShare whole({child.pid()}, 1);
+    EXPECT_EQ(child.stopped(), 0);
+  }
+  {
+    const CpuShare quarter({child.pid()}, 0.25);
+    const int stopped = child.stopped();
+    EXPECT_GT(stopped, 100);  // 150 are to be expected, however late anybody is woken; more where this test is too
+    EXPECT_LT(stopped, 200);
+  }
+  EXPECT_EQ(child.stopped(), 0);
+}
+
+/// The mean over 10,000 moments of a turn of 1 ms at which work may begin.
+double simulated_s(double work_s, double share) {
+  double sum_ms = 0;
+  for (int i = 0; i < 10000; ++i) {
+    const double begin_ms = (i + 0.5) / 10000;
+    double at_ms = begin_ms;
+    for (double left_ms = work_s * 1e3; left_ms > 1e-9;) {
+      const double phase = at_ms - std::floor(at_ms);
+      if (phase > share - 1e-12) {  // stopped
+        at_ms = std::floor(at_ms) + 1;
+        continue;
+      }
+      const double runs_ms = std::min(left_ms, share - phase);
+      at_ms += runs_ms;
+      left_ms -= runs_ms;
+    }
+    sum_ms += at_ms - begin_ms;
+  }
+  return sum_ms / 10000 * 1e-3;
+}
+
+TEST(CpuShare, WorkTakesLongerAsASimulationSays) {
+  for (const double share : {0.1, 0.25, 0.5, 0.9}) {
+    for (const double work_s : {1e-5, 2.4e-4, 1.1e-3, 7.77e-3})
+      EXPECT_NEAR(CpuShare::mean_s(work_s, share), simulated_s(work_s, share), 1e-6) << share << " " << work_s;
+  }
+  EXPECT_DOUBLE_EQ(CpuShare::mean_s(3e-3, 1), 3e-3);
 }
 
 /// Rounds of a made-up pair: T(M) = 10 + M ms, t_d = 1 ms, 2 ms of wire, 1 ms of the rest; 3 of 4 drafts hold.
@@ -154,6 +327,27 @@ TEST(Prediction, IsTheClosedForm) {
   ASSERT_TRUE(prediction->break_even_rtt_ms);
   EXPECT_NEAR(*prediction->break_even_rtt_ms, 20, 1e-9);
   EXPECT_DOUBLE_EQ(prediction->capacity, 1 + 4.0 / 15);
+}
+
+TEST(Prediction, ARemoteDraftersShareMakesItsDraftsDearerAlone) {
+  const auto prediction = predict(made_up(), {.drafter_cpu_share = 0.3});
+  EXPECT_DOUBLE_EQ(prediction->colocated, 4 / 22e-3);
+  // 4 ms of drafts are 13 1/3 parts of 0.3 ms, a pause of 0.7 after each. Three in ten begin while it may run, after
+  // which 13 1/3 pauses come on average; the others wait for half a pause first, and 13 come.
+  const double drafting_ms = 4 + 0.7 * (0.3 * (13 + 1.0 / 3) + 0.7 * 13.5);
+  EXPECT_NEAR(prediction->remote, 4 / (18e-3 + drafting_ms / 1e3), 1e-9);
+  EXPECT_DOUBLE_EQ(prediction->draft_ms, 1);
+  EXPECT_NEAR(prediction->remote_draft_ms, drafting_ms / 4, 1e-9);
+}
+
+TEST(Prediction, OfALaunchedClusterTheLinkIsTheOneThatWasSeen) {
+  Calibration there;
+  there.observe({.drafted = 4, .draft_s = 8e-3, .draft_wire_s = 9e-3, .verify_s = 15e-3, .round_s = 33e-3});
+  const auto prediction = predict(made_up(), with_seen_link({}, made_up(), there));
+  // Drafts take 4 ms more there, and 7 ms of wire are none of a drafter beside the verifier.
+  EXPECT_NEAR(prediction->remote, 4 / 33e-3, 1e-9);
+  EXPECT_TRUE(prediction->ahead);
+  EXPECT_FALSE(predict(made_up(), {})->ahead);
 }
 
 TEST(Prediction, AtTheBreakEvenRoundTripRemoteIsAsFastAsPlain) {
@@ -255,6 +449,16 @@ TEST(Prediction, NothingIsSaidOfAPolicyAndPlainNeedsNoLink) {
   const auto plain = predict(made_up(), {.link = {.rtt_ms = 50}, .draft_length = "0"});
   EXPECT_DOUBLE_EQ(plain->remote, plain->plain);
   EXPECT_FALSE(plain->break_even_rtt_ms);
+}
+
+TEST(AcceptanceByPosition, CountsADraftWhereAllBeforeItHold) {
+  Acceptance acceptance;
+  EXPECT_TRUE(acceptance.shares().empty());
+  acceptance.add({.drafted = 3, .accepted = 1});
+  acceptance.add({.drafted = 2, .accepted = 2});
+  EXPECT_EQ(acceptance.shares(), (std::vector<double>{1, 0.5, 0}));
+  acceptance.add(Acceptance{{2, 2, 2, 2}, {0, 0, 0, 0}});
+  EXPECT_EQ(acceptance.shares(), (std::vector<double>{0.5, 0.25, 0, 0}));
 }
 
 TEST(Machine, SharesAreOfAllCoresTime) {
@@ -384,6 +588,13 @@ TEST(Report, OnePageThatLoadsNothingAndEscapesWhatItShows) {
        {"Remote over plain", "Remote over co-located", "Speed-up over plain", "Acceptance by position"})
     EXPECT_NE(html.find(figure), std::string::npos) << figure;
   EXPECT_NE(report_html(lock, {}).find("No cell has been measured"), std::string::npos);
+}
+
+TEST(Report, AcceptanceOfDraftsMadeAheadIsShownWhereThereAreAny) {
+  Json ahead = line(1, 20, 2);
+  ahead["arms"]["remote"]["acceptance_per_position_ahead"] = std::vector<double>{0.7, 0.4};
+  EXPECT_EQ(report_html(Json::object(), {line(0, 0, 2)}).find("remote, made ahead"), std::string::npos);
+  EXPECT_NE(report_html(Json::object(), {line(0, 0, 2), ahead}).find("remote, made ahead"), std::string::npos);
 }
 
 TEST(Report, EachFigureStandsAlone) {

@@ -40,6 +40,14 @@ TEST(HostSet, IsExpandedAsSlurmDoes) {
   EXPECT_EQ(names("n[08-10]x"), (Names{"n08x", "n09x", "n10x"}));
 }
 
+TEST(Reach, OfSlurmIsAStepOnTheNodeOfTheAddress) {
+  EXPECT_EQ(command_on(Reach::kSrun, {.name = "a", .address = "n1", .ssh = {"-p", "1"}}, {"echo", "b c"}),
+            (std::vector<std::string>{"srun", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist=n1",
+                                      "--kill-on-bad-exit=0", "--no-kill", "sh", "-c", "exec echo 'b c'"}));
+  for (const Reach reach : {Reach::kLocal, Reach::kSsh, Reach::kSrun}) EXPECT_EQ(reach_named(to_string(reach)), reach);
+  EXPECT_FALSE(reach_named("slurm"));
+}
+
 TEST(Deadline, IsATimeOrADuration) {
   const auto left = [](const char* text) {
     const std::chrono::duration<double> seconds =
