@@ -24,7 +24,7 @@
 #include "common/protocol/coordinator_core.h"
 #include "common/protocol/drafter_core.h"
 #include "common/protocol/encoder_core.h"
-#include "common/protocol/message_text.h"
+#include "tests/support/message_text.h"
 #include "common/protocol/verifier_core.h"
 #include "tests/support/message_parser.h"
 #include "tests/unit/protocol_support.h"
