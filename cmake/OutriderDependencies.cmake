@@ -52,19 +52,4 @@ if(NOT OUTRIDER_AARCH64)
   message(STATUS "oneDNN ${dnnl_VERSION} from ${dnnl_location}")
 endif()
 
-# XGrammar's C++ core, which ./setup builds: no distribution has it.
-set(xgrammar "${outrider_cache}/xgrammar-0.2.8")
-if(CMAKE_CROSSCOMPILING)
-  string(APPEND xgrammar -aarch64)
-endif()
-set(OUTRIDER_XGRAMMAR_CACHE "${xgrammar}" CACHE PATH "Where ./setup installs XGrammar")
-find_library(XGRAMMAR_LIBRARY xgrammar PATHS ${OUTRIDER_XGRAMMAR_CACHE}/lib NO_DEFAULT_PATH NO_CMAKE_FIND_ROOT_PATH)
-if(NOT XGRAMMAR_LIBRARY)
-  message(FATAL_ERROR "XGrammar is not in ${OUTRIDER_XGRAMMAR_CACHE}: run ./setup --no-build")
-endif()
-add_library(XGrammar::xgrammar STATIC IMPORTED)
-set_target_properties(XGrammar::xgrammar PROPERTIES
-  IMPORTED_LOCATION ${XGRAMMAR_LIBRARY}
-  INTERFACE_INCLUDE_DIRECTORIES ${OUTRIDER_XGRAMMAR_CACHE}/include
-  INTERFACE_LINK_LIBRARIES Threads::Threads)
-message(STATUS "XGrammar from ${XGRAMMAR_LIBRARY}")
+include(OutriderXGrammar)

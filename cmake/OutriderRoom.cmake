@@ -8,6 +8,8 @@ target_compile_options(outrider_build_flags INTERFACE
   -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion
   $<$<BOOL:${OUTRIDER_WERROR}>:-Werror>)
 target_compile_definitions(outrider_build_flags INTERFACE OUTRIDER_VERSION="${PROJECT_VERSION}")
+# __FILE__ is the same in every working tree: what a CHECK says is short, and ccache serves one with another's objects.
+target_compile_options(outrider_build_flags INTERFACE -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=)
 if(OUTRIDER_AARCH64)
   # As x86-64 has it: char has a sign, and a product and a sum are rounded once only where the code says so.
   target_compile_options(outrider_build_flags INTERFACE -fsigned-char -ffp-contract=off)

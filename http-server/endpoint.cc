@@ -1,12 +1,12 @@
 #include "http-server/endpoint.h"
 
 #include <cstdint>
-#include <regex>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "http-server/http_client.h"
+#include "http-server/media_fetcher.h"
 
 namespace outrider {
 namespace {
@@ -17,14 +17,10 @@ constexpr std::int64_t kReplyBytesMax = 256 << 20;
 
 Result<std::shared_ptr<const HttpEndpoint>> HttpEndpoint::open(const std::string& option, const std::string& url,
                                                                std::string api_key) {
-  static const std::regex kUrl(R"(http://(\[[0-9a-fA-F:]+\]|[^/:\[\]]+)(:(\d{1,5}))?(/v1)?/?)");
-  std::smatch parts;
-  if (!std::regex_match(url, parts, kUrl) || (parts[3].matched && std::stoi(parts[3]) > 65535))
+  const Result<MediaUrl> parsed = parse_media_url(url);
+  if (!parsed || parsed->tls || (parsed->target != "/" && parsed->target != "/v1" && parsed->target != "/v1/"))
     return Error{Errc::kInvalidArgument, fmt::format("{} is '{}', wanted http://HOST:PORT/v1", option, url)};
-  std::string host = parts[1];
-  if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
-  return std::shared_ptr<const HttpEndpoint>(
-      new HttpEndpoint(std::move(host), parts[3].matched ? parts[3].str() : "80", std::move(api_key)));
+  return std::shared_ptr<const HttpEndpoint>(new HttpEndpoint(parsed->host, parsed->port, std::move(api_key)));
 }
 
 Result<std::shared_ptr<const HttpEndpoint>> HttpEndpoint::open_known(const std::string& option,

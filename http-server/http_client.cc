@@ -1,7 +1,11 @@
 #include "http-server/http_client.h"
 
+#include <poll.h>
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <future>
 #include <memory>
 #include <optional>
@@ -9,22 +13,19 @@
 #include <thread>
 
 #include <fmt/format.h>
-#include <boost/asio/connect.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/ssl.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http.hpp>
 
 #include "common/base/ascii.h"
+#include "http-server/waiting_socket.h"
 
 namespace outrider {
 namespace {
 namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = beast::http;
-namespace ssl = asio::ssl;
 using asio::ip::tcp;
 
 constexpr Duration kConnectTimeout = std::chrono::seconds(10);
@@ -38,40 +39,26 @@ std::optional<Error> given_up(TimePoint deadline, const Gone& gone) {
   return std::nullopt;
 }
 
-/// One step after the other, each with looks at whether the caller still waits.
-class Steps {
- public:
-  Steps(asio::io_context& context, beast::tcp_stream& connection, const HttpCall& call)
-      : context_(context), connection_(connection), call_(call) {}
-  /// The handler of the next step.
-  auto end() {
-    return [this](beast::error_code error, auto&&...) { ended_ = error; };
-  }
-  /// Until that step has ended.
-  Result<void> wait(TimePoint deadline) {
-    for (context_.restart(); !ended_;) {
-      context_.run_for(kLook);
-      if (ended_) break;
-      if (auto why = given_up(std::min(deadline, call_.deadline), call_.gone)) {
-        connection_.close();
-        context_.restart();
-        context_.run();  // what was begun ends before what it uses
-        return *why;
-      }
+/// Connects to the first of the addresses that takes it.
+Result<tcp::socket> connect(asio::io_context& context, const HttpCall& call) {
+  const TimePoint deadline = std::min(call.deadline, now() + kConnectTimeout);
+  int failed = ENOENT;
+  for (const std::string& address : call.addresses) {
+    const tcp::endpoint place(asio::ip::make_address(address), static_cast<std::uint16_t>(std::stoi(call.port)));
+    tcp::socket socket(context, place.protocol());
+    socket.non_blocking(true);
+    failed = ::connect(socket.native_handle(), place.data(), static_cast<socklen_t>(place.size())) == 0 ? 0 : errno;
+    pollfd state{.fd = socket.native_handle(), .events = POLLOUT, .revents = 0};
+    while (failed == EINPROGRESS) {
+      if (auto why = given_up(deadline, call.gone)) return *why;
+      socklen_t size = sizeof failed;
+      if (poll(&state, 1, static_cast<int>(to_ms(kLook))) > 0)
+        getsockopt(socket.native_handle(), SOL_SOCKET, SO_ERROR, &failed, &size);
     }
-    const beast::error_code error = *std::exchange(ended_, std::nullopt);
-    if (error == http::error::body_limit) return Error{Errc::kOutOfRange, "its reply is too long"};
-    if (error) return Error{Errc::kIo, error.message()};
-    return {};
+    if (failed == 0) return socket;
   }
-  Result<void> wait() { return wait(TimePoint::max()); }
-
- private:
-  asio::io_context& context_;
-  beast::tcp_stream& connection_;
-  const HttpCall& call_;
-  std::optional<beast::error_code> ended_;
-};
+  return Error{Errc::kIo, std::generic_category().message(failed)};
+}
 
 http::request<http::string_body> message_of(const HttpCall& call) {
   http::request<http::string_body> message(http::string_to_verb(call.method), call.target, 11);
@@ -84,49 +71,6 @@ http::request<http::string_body> message_of(const HttpCall& call) {
     message.prepare_payload();
   }
   return message;
-}
-
-template <typename Stream>
-Result<HttpReply> converse(Stream& stream, const HttpCall& call, Steps& steps) {
-  const http::request<http::string_body> message = message_of(call);
-  http::async_write(stream, message, steps.end());
-  RETURN_IF_ERROR(steps.wait());
-  beast::flat_buffer buffer;
-  http::response_parser<http::string_body> reply;
-  reply.header_limit(kReplyHeadBytesMax);
-  reply.body_limit(std::uint64_t{1} << 62);  // until the head is there to be judged
-  http::async_read_header(stream, buffer, reply, steps.end());
-  RETURN_IF_ERROR(steps.wait());
-  HttpReply head{.status = static_cast<int>(reply.get().result_int()), .body = "", .content_type = ""};
-  for (const auto& field : reply.get().base()) {
-    const auto name = field.name_string(), value = field.value();
-    head.headers.emplace_back(in_lower_case({name.data(), name.size()}), std::string(value.data(), value.size()));
-  }
-  const auto length = reply.content_length();
-  ASSIGN_OR_RETURN(const std::int64_t bytes_max, call.admit(head, length ? static_cast<std::int64_t>(*length) : -1));
-  if (bytes_max == 0) return head;
-  if (length && *length > static_cast<std::uint64_t>(bytes_max))  // which the parser has let through
-    return Error{Errc::kOutOfRange, fmt::format("its reply has {} bytes, wanted at most {}", *length, bytes_max)};
-  reply.body_limit(static_cast<std::uint64_t>(bytes_max));
-  http::async_read(stream, buffer, reply, steps.end());
-  RETURN_IF_ERROR(steps.wait());
-  head.body = std::move(reply.get().body());
-  return head;
-}
-
-Result<HttpReply> converse_over_tls(beast::tcp_stream& connection, const HttpCall& call, Steps& steps) {
-  ssl::context trust(ssl::context::tls_client);
-  trust.set_default_verify_paths();
-  ssl::stream<beast::tcp_stream&> stream(connection, trust);
-  beast::error_code is_name;
-  asio::ip::make_address(call.host, is_name);
-  if (is_name && SSL_set_tlsext_host_name(stream.native_handle(), call.host.c_str()) != 1)
-    return Error{Errc::kIo, "TLS takes no such name"};
-  stream.set_verify_mode(ssl::verify_peer);
-  stream.set_verify_callback(ssl::host_name_verification(call.host));
-  stream.async_handshake(ssl::stream_base::client, steps.end());
-  RETURN_IF_ERROR(steps.wait());
-  return converse(stream, call, steps);
 }
 
 }  // namespace
@@ -160,14 +104,46 @@ Result<std::vector<std::string>> addresses_of(const std::string& host, TimePoint
 
 Result<HttpReply> call_http(const HttpCall& call) {
   asio::io_context context;
-  beast::tcp_stream connection(context);
-  Steps steps(context, connection, call);
-  std::vector<tcp::endpoint> places;
-  for (const std::string& address : call.addresses)
-    places.emplace_back(asio::ip::make_address(address), static_cast<std::uint16_t>(std::stoi(call.port)));
-  connection.async_connect(places, steps.end());
-  RETURN_IF_ERROR(steps.wait(now() + kConnectTimeout));
-  return call.tls ? converse_over_tls(connection, call, steps) : converse(connection, call, steps);
+  ASSIGN_OR_RETURN(tcp::socket socket, connect(context, call));
+  const int handle = socket.native_handle();
+  WaitingSocket connection(std::move(socket), [&] { return given_up(call.deadline, call.gone).has_value(); });
+  connection.read_deadline = call.deadline;
+  beast::error_code failed;
+  const auto why = [&]() -> Error {
+    if (auto given = given_up(call.deadline, call.gone)) return *given;
+    if (failed == http::error::body_limit) return {Errc::kOutOfRange, "its reply is too long"};
+    const std::string of_tls = connection.tls_problem();
+    return {failed == beast::error::timeout ? Errc::kTimeout : Errc::kIo, of_tls.empty() ? failed.message() : of_tls};
+  };
+  if (call.tls) {
+    ASSIGN_OR_RETURN(std::unique_ptr<TlsSession> session, TlsSession::to(call.host, handle));
+    connection.encrypt(std::move(session), failed);
+    if (failed) return why();
+  }
+  const http::request<http::string_body> message = message_of(call);
+  http::write(connection, message, failed);
+  if (failed) return why();
+  beast::flat_buffer buffer;
+  http::response_parser<http::string_body> reply;
+  reply.header_limit(kReplyHeadBytesMax);
+  reply.body_limit(std::uint64_t{1} << 62);  // until the head is there to be judged
+  http::read_header(connection, buffer, reply, failed);
+  if (failed) return why();
+  HttpReply head{.status = static_cast<int>(reply.get().result_int()), .body = "", .content_type = ""};
+  for (const auto& field : reply.get().base()) {
+    const auto name = field.name_string(), value = field.value();
+    head.headers.emplace_back(in_lower_case({name.data(), name.size()}), std::string(value.data(), value.size()));
+  }
+  const auto length = reply.content_length();
+  ASSIGN_OR_RETURN(const std::int64_t bytes_max, call.admit(head, length ? static_cast<std::int64_t>(*length) : -1));
+  if (bytes_max == 0) return head;
+  if (length && *length > static_cast<std::uint64_t>(bytes_max))  // which the parser has let through
+    return Error{Errc::kOutOfRange, fmt::format("its reply has {} bytes, wanted at most {}", *length, bytes_max)};
+  reply.body_limit(static_cast<std::uint64_t>(bytes_max));
+  http::read(connection, buffer, reply, failed);
+  if (failed) return why();
+  head.body = std::move(reply.get().body());
+  return head;
 }
 
 }  // namespace outrider

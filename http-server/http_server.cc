@@ -39,7 +39,7 @@
 #include "common/logging/logging.h"
 #include "http-server/api_error.h"
 #include "http-server/random_id.h"
-#include "http-server/tls.h"
+#include "http-server/waiting_socket.h"
 #include "http-server/web_guard.h"
 
 namespace outrider {
@@ -54,37 +54,24 @@ using Parser = http::request_parser<http::string_body>;
 
 constexpr std::size_t kHeadBytesMax = 64 << 10;   ///< request line and headers
 constexpr std::size_t kTargetBytesMax = 8 << 10;  ///< path and query
-/// How often a waiting thread looks whether the server ends.
-constexpr Duration kPoll = std::chrono::milliseconds(100);
-constexpr Duration kTick = std::chrono::milliseconds(10);  ///< likewise, when the server ends itself
+/// How often the ending server looks whether its threads have ended.
+constexpr Duration kTick = std::chrono::milliseconds(10);
 /// How long a client may go on sending what was refused before it must read why.
 constexpr Duration kLinger = std::chrono::seconds(5);
-/// How long a client may leave the connection full.
-constexpr Duration kWriteTimeout = std::chrono::seconds(10);
 
 /// When the server ends: first no new requests, then none at all.
 struct Ending {
   std::atomic<bool> stopping = false, aborting = false;
 };
 
-/// A client's connection as Beast reads and writes one, whose waits end at a deadline and when the server ends.
-class Connection {
+/// A client's connection, whose waits end when the server does.
+class Connection : public WaitingSocket {
  public:
-  TimePoint read_deadline{};  ///< when reading ends, however much comes until then
+  Connection(tcp::socket socket, const Ending& ending)
+      : WaitingSocket(std::move(socket), [&ending] { return ending.aborting.load(); }), ending_(ending) {}
 
-  Connection(tcp::socket socket, const Ending& ending) : socket_(std::move(socket)), ending_(ending) {
-    error_code ignored;
-    socket_.set_option(tcp::no_delay(true), ignored);
-    socket_.non_blocking(true, ignored);
-  }
-
-  /// From here on TLS. @return whether the other end can do it, too.
-  bool encrypt(TlsIdentity& identity) {
-    tls_ = identity.session(socket_.native_handle());
-    error_code failed;
-    return tls_ != nullptr && repeat(read_deadline, failed, [&] { return tls_->handshake(); }) > 0;
-  }
   bool server_ends() const { return ending_.aborting; }
+  int handle() { return socket_.native_handle(); }
   /// Also true of a client that only said that it will send nothing more: they do not do that.
   bool client_gone() { return ready(POLLRDHUP, Duration::zero()); }
   /// The client's address, in numbers.
@@ -121,59 +108,8 @@ class Connection {
     } while ((!failed || failed == net::error::would_block) && now() < deadline && !ending_.aborting);
   }
 
-  template <typename Buffers>
-  std::size_t read_some(const Buffers& buffers, error_code& failed) {
-    if (now() >= read_deadline) return failed = beast::error::timeout, 0;
-    const net::mutable_buffer first = *net::buffer_sequence_begin(buffers);  // the only one, of a flat buffer
-    return repeat(read_deadline, failed, [&]() -> TlsSession::Attempt {
-      if (tls_ != nullptr) return tls_->read({static_cast<char*>(first.data()), first.size()});
-      return outcome(socket_.read_some(buffers, failed), failed, POLLIN);
-    });
-  }
-  /// Also when the server ends, as far as the client reads: it is told so.
-  template <typename Buffers>
-  std::size_t write_some(const Buffers& buffers, error_code& failed) {
-    if (net::buffer_size(buffers) == 0) return failed = {}, 0;
-    std::array<char, 16 << 10> record;  // of TLS the longest; small pieces share one
-    const std::size_t size = tls_ != nullptr ? net::buffer_copy(net::buffer(record), buffers) : 0;
-    return repeat(now() + kWriteTimeout, failed, [&]() -> TlsSession::Attempt {
-      if (tls_ != nullptr) return tls_->write({record.data(), size});
-      return outcome(socket_.write_some(buffers, failed), failed, POLLOUT);
-    });
-  }
-  // Beast wants these to exist, which would throw, and calls them nowhere.
-  template <typename Buffers>
-  std::size_t read_some(const Buffers& buffers);
-  template <typename Buffers>
-  std::size_t write_some(const Buffers& buffers);
-
  private:
-  static TlsSession::Attempt outcome(std::size_t bytes, error_code failed, short events) {
-    return {.bytes = bytes, .wait_for = failed == net::error::would_block ? events : short{0}};
-  }
-  /// Tries at least once, and then as long as there is something to wait for.
-  template <typename Try>
-  std::size_t repeat(TimePoint deadline, error_code& failed, Try attempt) {
-    do {
-      const TlsSession::Attempt came = attempt();
-      if (came.bytes > 0) return failed = {}, came.bytes;
-      if (came.wait_for == 0) {
-        if (!failed) failed = net::error::eof;
-        return 0;
-      }
-      ready(came.wait_for, kPoll);
-    } while (now() < deadline && !ending_.aborting);
-    failed = beast::error::timeout;
-    return 0;
-  }
-  bool ready(short events, Duration time) {
-    pollfd state{.fd = socket_.native_handle(), .events = events, .revents = 0};
-    return poll(&state, 1, static_cast<int>(to_ms(time))) > 0;
-  }
-
-  tcp::socket socket_;
   const Ending& ending_;
-  std::unique_ptr<TlsSession> tls_;                                          ///< null: none
   std::atomic<std::int64_t> idle_since_ = now().time_since_epoch().count();  ///< also before its thread has begun
 };
 
@@ -440,7 +376,7 @@ class Server final : public HttpServer {
       if (ending_->aborting) return;
       if (failed) {
         log_error("event=accept_failed reason=\"{}\"", failed.message());
-        std::this_thread::sleep_for(kPoll);
+        std::this_thread::sleep_for(Connection::kPoll);
         continue;
       }
       const auto connection = std::make_shared<Connection>(std::move(socket), *ending_);
@@ -498,7 +434,11 @@ class Server final : public HttpServer {
   bool encrypt(Connection& connection) {
     if (!connection.wait_for_request(options_.idle_timeout)) return false;
     connection.read_deadline = now() + options_.request_timeout;
-    return connection.encrypt(*options_.tls);
+    std::unique_ptr<TlsSession> session = options_.tls->session(connection.handle());
+    if (session == nullptr) return false;
+    error_code failed;
+    connection.encrypt(std::move(session), failed);
+    return !failed;
   }
 
   /// @param buffer  of the connection: what was read beyond the last request

@@ -2,6 +2,7 @@
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <openssl/x509v3.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -49,11 +50,13 @@ class Session final : public TlsSession {
     if (SSL_is_init_finished(ssl_.get())) SSL_shutdown(ssl_.get());
     ERR_clear_error();
   }
+  std::string problem() const override { return problem_; }
 
  private:
   Attempt attempt(int result) {
     if (result > 0) return {.bytes = static_cast<std::size_t>(result)};
     const int error = SSL_get_error(ssl_.get(), result);
+    if (error == SSL_ERROR_SSL) problem_ = reason();
     ERR_clear_error();
     return {.wait_for = static_cast<short>(error == SSL_ERROR_WANT_READ    ? POLLIN
                                            : error == SSL_ERROR_WANT_WRITE ? POLLOUT
@@ -61,6 +64,7 @@ class Session final : public TlsSession {
   }
 
   Ssl ssl_;
+  std::string problem_;
 };
 
 /// HTTP/1.1 where the client lets us choose; else it will see.
@@ -125,6 +129,23 @@ class Identity final : public TlsIdentity {
 };
 
 }  // namespace
+
+Result<std::unique_ptr<TlsSession>> TlsSession::to(const std::string& host, int socket) {
+  const Context trust(SSL_CTX_new(TLS_client_method()));
+  Ssl ssl(trust == nullptr ? nullptr : SSL_new(trust.get()));  // which holds on to it
+  if (ssl == nullptr || SSL_CTX_set_default_verify_paths(trust.get()) != 1 || SSL_set_fd(ssl.get(), socket) != 1)
+    return Error{Errc::kIo, "TLS: " + reason()};
+  SSL_set_verify(ssl.get(), SSL_VERIFY_PEER, nullptr);
+  SSL_set_hostflags(ssl.get(), X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
+  const bool in_numbers = X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl.get()), host.c_str()) == 1;
+  if (!in_numbers &&
+      (SSL_set1_host(ssl.get(), host.c_str()) != 1 || SSL_set_tlsext_host_name(ssl.get(), host.c_str()) != 1))
+    return Error{Errc::kIo, "TLS takes no such name"};
+  ERR_clear_error();
+  SSL_set_mode(ssl.get(), SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  SSL_set_connect_state(ssl.get());
+  return std::unique_ptr<TlsSession>(std::make_unique<Session>(std::move(ssl)));
+}
 
 Result<std::shared_ptr<TlsIdentity>> TlsIdentity::load(const std::filesystem::path& certificate,
                                                        const std::filesystem::path& key) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "common/base/result.h"
 
@@ -12,6 +13,10 @@ namespace outrider {
 /// One connection's TLS, over a socket that does not block. One thread.
 class TlsSession {
  public:
+  /// The client's side. The other end must be `host`, a name or an address in numbers, by the system's trust store.
+  /// @return kIo for what cannot be a host's name.
+  static Result<std::unique_ptr<TlsSession>> to(const std::string& host, int socket);
+
   /// What came of an attempt.
   struct Attempt {
     std::size_t bytes = 0;  ///< above 0: it went well
@@ -23,8 +28,9 @@ class TlsSession {
   virtual Attempt read(std::span<char> bytes) = 0;
   /// Again after wait_for: with the same bytes, which may lie elsewhere.
   virtual Attempt write(std::span<const char> bytes) = 0;
-  virtual bool has_unread() const = 0;  ///< bytes that read() gives although nothing may come from the socket
-  virtual void end() = 0;               ///< tells the other side that nothing more comes
+  virtual bool has_unread() const = 0;      ///< bytes that read() gives although nothing may come from the socket
+  virtual void end() = 0;                   ///< tells the other side that nothing more comes
+  virtual std::string problem() const = 0;  ///< why the last attempt failed, if the other end has broken the rules
 };
 
 /// A server's certificate and key. Any thread.

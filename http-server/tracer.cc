@@ -172,9 +172,7 @@ void Tracer::post(std::string body, std::int64_t spans) {
 }
 
 void Tracer::lost(std::int64_t spans, const std::string& why) {
-  std::int64_t suppressed = 0;
-  if (warned_.pass(now(), &suppressed))
-    log_warn("event=spans_lost spans={} times={} reason=\"{}\"", spans, suppressed + 1, why);
+  if (const auto more = warned_.pass(now())) log_warn("event=spans_lost spans={} reason=\"{}\"{}", spans, why, *more);
 }
 
 }  // namespace outrider

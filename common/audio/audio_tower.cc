@@ -298,15 +298,6 @@ void AudioTower::convolution(const Layer& layer, Matrix<float> x) {
   add_in_place(x, h);
 }
 
-std::size_t AudioTower::weight_bytes() const {
-  std::size_t bytes =
-      input_projection_.held_bytes() + output_projection_.held_bytes() + embedding_projection_.held_bytes();
-  for (const Subsampling& block : subsampling_) bytes += block.kernel.held_bytes();
-  for (const Layer& layer : layers_)
-    layer.each_linear([&](const char*, const Linear& linear) { bytes += linear.held_bytes(); });
-  return bytes;
-}
-
 void AudioTower::report_buffers(const BufferSink& sink) const {
   for (std::size_t i = 0; i < std::size(subsampling_); ++i)
     report_linear(sink, fmt::format("audio_weights.subsampling.{}", i), subsampling_[i].kernel);

@@ -31,7 +31,6 @@ class AudioTower : public SoundEncoder {
   /// @param between_steps  called several times in every layer
   Matrix<const float> encode_features(Matrix<const float> features, const Trace& trace = {},
                                       const std::function<void()>* between_steps = nullptr);
-  std::size_t weight_bytes() const override;
   void report_buffers(const BufferSink& sink) const override;
 
  private:

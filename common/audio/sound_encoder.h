@@ -35,8 +35,6 @@ class SoundEncoder {
                                      const std::function<void()>* between_steps = nullptr) = 0;
 
   const AudioConfig& config() const { return config_; }
-  /// Bytes of weights that it holds.
-  virtual std::size_t weight_bytes() const = 0;
   virtual void report_buffers(const BufferSink& sink) const = 0;
 
  protected:

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <utility>
-#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -13,39 +12,14 @@ using nlohmann::json;
 namespace {
 
 /// Builds what json::parse does, but for long integers.
-class ExactReader : public nlohmann::json_sax<json> {
+class ExactReader : public nlohmann::detail::json_sax_dom_parser<json> {
  public:
-  json take() { return std::move(root_); }
-
-  bool null() override { return put(nullptr) != nullptr; }
-  bool boolean(bool value) override { return put(value) != nullptr; }
-  bool number_integer(std::int64_t value) override { return put(value) != nullptr; }
-  bool number_unsigned(std::uint64_t value) override { return put(value) != nullptr; }
-  bool number_float(double value, const std::string& text) override {
-    const bool whole = text.find_first_not_of("-0123456789") == text.npos;
-    return put(whole ? json::binary({text.begin(), text.end()}) : json(value)) != nullptr;
+  using json_sax_dom_parser::json_sax_dom_parser;
+  bool number_float(double value, const std::string& text) {
+    if (text.find_first_not_of("-0123456789") != text.npos) return json_sax_dom_parser::number_float(value, text);
+    json::binary_t digits({text.begin(), text.end()});
+    return binary(digits);
   }
-  bool string(std::string& value) override { return put(std::move(value)) != nullptr; }
-  bool binary(json::binary_t&) override { return false; }  // no JSON text has it
-  bool start_object(std::size_t) override { return open(json::object()); }
-  bool start_array(std::size_t) override { return open(json::array()); }
-  bool key(std::string& name) override { return key_ = std::move(name), true; }
-  bool end_object() override { return open_.pop_back(), true; }
-  bool end_array() override { return open_.pop_back(), true; }
-  bool parse_error(std::size_t, const std::string&, const json::exception&) override { return false; }
-
- private:
-  json* put(json value) {
-    if (open_.empty()) return &(root_ = std::move(value));
-    json& in = *open_.back();
-    if (in.is_object()) return &(in[std::move(key_)] = std::move(value));
-    return &in.emplace_back(std::move(value));
-  }
-  bool open(json empty) { return open_.push_back(put(std::move(empty))), true; }
-
-  json root_;
-  std::vector<json*> open_;  // each in the one before it, which does not move while it is open
-  std::string key_;
 };
 
 bool has_long_integer(const json& value) {
@@ -71,9 +45,10 @@ void write_exactly(const json& value, std::string& out) {
 }  // namespace
 
 json parse_json(std::string_view text) {
-  ExactReader reader;
+  json root;
+  ExactReader reader(root, /*allow_exceptions=*/false);
   if (!json::sax_parse(text, &reader)) return json(json::value_t::discarded);
-  return reader.take();
+  return root;
 }
 
 std::string_view digits_of(const json& long_integer) {

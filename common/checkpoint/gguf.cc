@@ -21,9 +21,8 @@ namespace fs = std::filesystem;
 
 static_assert(std::endian::native == std::endian::little, "GGUF is read as it lies in memory");
 
-constexpr std::size_t kMetadataBytesMax = 100'000'000;  // as for safetensors; Gemma's takes 15 MB
-constexpr std::uint64_t kKeyBytesMax = 65535;           // the specification's limit
-constexpr std::uint32_t kGgmlRankMax = 4;               // ggml's
+constexpr std::uint64_t kKeyBytesMax = 65535;  // the specification's limit
+constexpr std::uint32_t kGgmlRankMax = 4;      // ggml's
 constexpr const char* kMagic = "GGUF";
 constexpr std::int64_t kInt64Max = std::numeric_limits<std::int64_t>::max();
 
@@ -38,46 +37,12 @@ std::size_t value_bytes(std::uint32_t type) {
   return kBytes[type];
 }
 
-struct TensorType {
-  std::uint32_t id;
-  const char* name;
-  std::optional<DType> dtype;  // None where we know the name only, for the message.
-};
-constexpr TensorType kTensorTypes[] = {
-    {0, "F32", DType::kF32},
-    {1, "F16", DType::kF16},
-    {2, "Q4_0", DType::kQ4_0},
-    {3, "Q4_1", DType::kQ4_1},
-    {6, "Q5_0", DType::kQ5_0},
-    {7, "Q5_1", DType::kQ5_1},
-    {8, "Q8_0", DType::kQ8_0},
-    {9, "Q8_1", {}},
-    {10, "Q2_K", DType::kQ2_K},
-    {11, "Q3_K", DType::kQ3_K},
-    {12, "Q4_K", DType::kQ4_K},
-    {13, "Q5_K", DType::kQ5_K},
-    {14, "Q6_K", DType::kQ6_K},
-    {15, "Q8_K", {}},
-    {16, "IQ2_XXS", {}},
-    {17, "IQ2_XS", {}},
-    {18, "IQ3_XXS", {}},
-    {19, "IQ1_S", {}},
-    {20, "IQ4_NL", DType::kIQ4_NL},
-    {21, "IQ3_S", {}},
-    {22, "IQ2_S", {}},
-    {23, "IQ4_XS", DType::kIQ4_XS},
-    {24, "I8", DType::kI8},
-    {25, "I16", {}},
-    {26, "I32", DType::kI32},
-    {27, "I64", DType::kI64},
-    {28, "F64", {}},
-    {29, "IQ1_M", {}},
-    {30, "BF16", DType::kBf16},
-    {34, "TQ1_0", {}},
-    {35, "TQ2_0", {}},
-    {39, "MXFP4", DType::kMXFP4},
-    {40, "NVFP4", {}},
-};
+/// Names of tensor types by their number in the file; "" where there is none. Read are those that parse_dtype() knows.
+constexpr std::array kTensorTypes = {
+    "F32",   "F16",    "Q4_0",  "Q4_1", "",     "",        "Q5_0",   "Q5_1",    "Q8_0",  "Q8_1",   "Q2_K",
+    "Q3_K",  "Q4_K",   "Q5_K",  "Q6_K", "Q8_K", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S",
+    "IQ2_S", "IQ4_XS", "I8",    "I16",  "I32",  "I64",     "F64",    "IQ1_M",   "BF16",  "",       "",
+    "",      "TQ1_0",  "TQ2_0", "",     "",     "",        "MXFP4",  "NVFP4"};
 
 /// Reads a file from its front. Every length that the file claims is compared with what follows, so
 /// a claim costs nothing.
@@ -191,20 +156,22 @@ Result<TensorInfo> read_tensor_info(Cursor& cursor, const fs::path& file) {
   if (std::ranges::find(info.shape, 0) != info.shape.end()) elements = 0;
 
   ASSIGN_OR_RETURN(const auto type_id, cursor.number<std::uint32_t>(what));
-  const auto* const type = std::ranges::find(kTensorTypes, type_id, &TensorType::id);
-  const bool known = type != std::end(kTensorTypes);
-  if (!known || !type->dtype) {
+  const std::string_view type = type_id < kTensorTypes.size() ? kTensorTypes[type_id] : "";
+  const std::optional<DType> dtype = parse_dtype(type);
+  if (!dtype) {
+    std::vector<std::string_view> read;
+    std::ranges::copy_if(kTensorTypes, std::back_inserter(read),
+                         [](const char* name) { return parse_dtype(name).has_value(); });
     return error(Errc::kUnsupported,
-                 fmt::format("has type {}{}, wanted F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, "
-                             "I8, I32 or I64",
-                             type_id, known ? fmt::format(" ({})", type->name) : ""));
+                 fmt::format("has type {}{}, wanted one of {}", type_id, type.empty() ? "" : fmt::format(" ({})", type),
+                             fmt::join(read, ", ")));
   }
-  info.dtype = *type->dtype;
+  info.dtype = *dtype;
   const auto block = static_cast<std::int64_t>(block_elements(info.dtype));
   const std::int64_t row = info.shape.empty() ? 1 : info.shape.back();
   if (row % block != 0) {
     return error(Errc::kMalformed,
-                 fmt::format("has rows of {} elements, wanted a multiple of {} for {}", row, block, type->name));
+                 fmt::format("has rows of {} elements, wanted a multiple of {} for {}", row, block, type));
   }
   std::int64_t bytes = 0;
   const auto block_bytes = static_cast<std::int64_t>(stored_bytes(info.dtype, static_cast<std::size_t>(block)));

@@ -15,7 +15,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kHeaderBytesMax = 100'000'000;  // the reference implementation's limit
 constexpr std::size_t kRankMax = 8;
 
 /// Refuses every event; a reader overrides those it expects. Counts the open brackets.
@@ -263,9 +262,9 @@ Result<std::vector<TensorEntry>> parse_safetensors(std::span<const std::byte> fi
     return Error{Errc::kMalformed, fmt::format("{}: header of {} bytes, but {} follow (not safetensors, or cut short?)",
                                                file.string(), header_bytes, rest.size())};
   }
-  if (header_bytes > kHeaderBytesMax) {
+  if (header_bytes > kMetadataBytesMax) {
     return Error{Errc::kOutOfRange, fmt::format("{}: header of {} bytes, wanted at most {}", file.string(),
-                                                header_bytes, kHeaderBytesMax)};
+                                                header_bytes, kMetadataBytesMax)};
   }
 
   HeaderReader reader;
@@ -283,9 +282,9 @@ Result<std::vector<TensorEntry>> parse_safetensors(std::span<const std::byte> fi
 
 Result<std::map<std::string, std::vector<std::string>>> parse_index(std::span<const std::byte> file_bytes,
                                                                     const std::filesystem::path& file) {
-  if (file_bytes.size() > kHeaderBytesMax) {
+  if (file_bytes.size() > kMetadataBytesMax) {
     return Error{Errc::kOutOfRange, fmt::format("{}: {} bytes long, wanted at most {}", file.string(),
-                                                file_bytes.size(), kHeaderBytesMax)};
+                                                file_bytes.size(), kMetadataBytesMax)};
   }
   IndexReader reader;
   RETURN_IF_ERROR(read_json(file_bytes, reader, file));

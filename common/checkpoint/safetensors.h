@@ -17,6 +17,9 @@ namespace outrider {
 /// Private to this room: the two JSON texts of safetensors, read strictly. Both readers accept only
 /// the structure they expect, so nesting is bounded and a repeated key is seen.
 
+/// Of a file's metadata and list of tensors: the limit of safetensors' own implementation. Gemma's GGUF takes 15 MB.
+inline constexpr std::size_t kMetadataBytesMax = 100'000'000;
+
 /// The tensors of one mapped .safetensors file, sorted by name, every range checked. Bytes that
 /// belong to no tensor are allowed.
 Result<std::vector<TensorEntry>> parse_safetensors(std::span<const std::byte> file_bytes,

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <string_view>
+#include <utility>
 
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/base_sink.h>
@@ -93,14 +94,10 @@ bool Reminder::is_due(const std::string& text, TimePoint now) {
   return !text.empty();
 }
 
-bool RateLimit::pass(TimePoint now, std::int64_t* suppressed) {
-  if (!bucket_.pass(now)) {
-    ++suppressed_;
-    return false;
-  }
-  *suppressed = suppressed_;
-  suppressed_ = 0;
-  return true;
+std::optional<std::string> RateLimit::pass(TimePoint now) {
+  if (!bucket_.pass(now)) return ++held_back_, std::nullopt;
+  const std::int64_t since = std::exchange(held_back_, 0);
+  return since > 0 ? fmt::format(" ({} more held back)", since) : "";
 }
 
 }  // namespace outrider

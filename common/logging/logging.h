@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include <fmt/core.h>
@@ -53,12 +54,12 @@ class Reminder {
 class RateLimit {
  public:
   explicit RateLimit(TokenBucket bucket = {std::chrono::seconds(1), 1}) : bucket_(bucket) {}
-  /// @return whether to log now; then *suppressed is how many were held back since.
-  bool pass(TimePoint now, std::int64_t* suppressed);
+  /// @return what to add to the line if it is to be logged now: how many were held back since the last one.
+  std::optional<std::string> pass(TimePoint now);
 
  private:
   TokenBucket bucket_;
-  std::int64_t suppressed_ = 0;
+  std::int64_t held_back_ = 0;
 };
 
 }  // namespace outrider

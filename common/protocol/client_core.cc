@@ -86,7 +86,7 @@ Result<void> ClientCore::ask_again(Answer& answer, bool lost) {
 }
 
 Result<void> ClientCore::on_connected(TimePoint now) {
-  const bool left = std::exchange(left_, false);
+  const bool left = std::exchange(passed_.last, false);
   refused_.reset();  // by one that is gone
   for (Answer& answer : answers_) {
     if (answer.done) continue;
@@ -101,7 +101,7 @@ Result<void> ClientCore::on_connected(TimePoint now) {
 }
 
 bool ClientCore::at_once() const {
-  return passed_at_once_ < config_.places && config_.places > 1 && !cancelling_ &&
+  return passed_.at_once < config_.places && config_.places > 1 && !cancelling_ &&
          std::ranges::all_of(answers_, [](const Answer& one) { return one.generation.tokens.empty(); });
 }
 
@@ -113,7 +113,7 @@ bool ClientCore::may_wait(const Answer& answer, TimePoint now) const {
 
 bool ClientCore::may_go_elsewhere(bool refused, TimePoint now) const {
   if (config_.places == 1 || cancelling_) return false;
-  if (at_once() || passed_ < config_.places) return true;
+  if (at_once() || passed_.since_token < config_.places) return true;
   return !refused && std::ranges::any_of(answers_, [&](const Answer& one) { return may_wait(one, now); });
 }
 
@@ -228,7 +228,7 @@ Result<void> ClientCore::take_tokens(Answer& answer, const Tokens& tokens, TimeP
   if (tokens.max_tokens > 0) answer.max_tokens = tokens.max_tokens;
   if (answer.first_token == TimePoint()) answer.first_token = now;
   answer.latest = served_ = now;
-  answer.fruitless = passed_ = 0;
+  answer.fruitless = passed_.since_token = 0;
   if (answer.missed) generation.metrics.resume_ns += (now - *std::exchange(answer.missed, {})).count();
   generation.tokens.insert(generation.tokens.end(), tokens.tokens.begin(), tokens.tokens.end());
   generation.logprobs.insert(generation.logprobs.end(), tokens.logprobs.begin(), tokens.logprobs.end());
@@ -270,15 +270,15 @@ Result<void> ClientCore::take_failed(Answer& answer, const Failed& failed, TimeP
 }
 
 Result<void> ClientCore::take_status(const Status& status, TimePoint now) {
-  if (left_) return {};  // of the one that is being left
+  if (passed_.last) return {};  // of the one that is being left
   served_ = now;
   const std::optional<Error> refused = std::exchange(refused_, {});
   const bool needs_none = std::ranges::any_of(
       answers_, [](const Answer& one) { return one.request->unverified && !one.generation.tokens.empty(); });
   if (status.verifiers > 0 || needs_none || !may_go_elsewhere(refused.has_value(), now))
     return refused ? failed(*refused) : Result<void>();
-  ++(at_once() ? passed_at_once_ : passed_);
-  output_.redial = left_ = true;
+  ++(at_once() ? passed_.at_once : passed_.since_token);
+  output_.redial = passed_.last = true;
   redialled_ = now;
   return {};
 }

@@ -144,10 +144,12 @@ class ClientCore {
   std::size_t open_ = 0;
   SessionId last_;
   TimePoint heard_, redialled_;
-  TimePoint served_;        ///< when the coordinator had a verifier, as far as is known, or was asked whether it has
-  int passed_at_once_ = 0;  ///< coordinators that were left at once
-  int passed_ = 0;          ///< coordinators that were left since the last token because they had none
-  bool left_ = false;       ///< the last one was
+  TimePoint served_;  ///< when the coordinator had a verifier, as far as is known, or was asked whether it has
+  /// Coordinators that were left because they had no verifier.
+  struct Passed {
+    int at_once = 0, since_token = 0;
+    bool last = false;  ///< the last one was
+  } passed_;
   std::optional<Error> refused_ = {};  ///< an answer's, final if the coordinator has a verifier
   bool was_there_, cancelling_ = false;
   Answer* current_ = nullptr;  ///< within on_tokens: whose tokens they are

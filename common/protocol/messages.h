@@ -24,7 +24,7 @@
 
 /// Every message that two Outrider processes exchange. A message is a struct; its `fields` say once, in the order of
 /// schemas/outrider.fbs, what travels and which values a receiver lets in (common/base/fields.h). What the codec writes
-/// and reads, what to_text() prints and what the tests draw all comes from there.
+/// and reads, and what the tests print and draw, all comes from there.
 namespace outrider {
 
 /// Both sides of a connection must speak the same one. Raised when a message changes its meaning;

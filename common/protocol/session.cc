@@ -55,11 +55,10 @@ bool fits(const std::vector<TokenLogprobs>& logprobs, std::size_t alternatives, 
 
 Session::Session(SessionId id, const PeerId& client, SessionId request_id, Generate request, TimePoint now)
     : id_(id),
-      client_(client),
-      request_id_(request_id),
+      client_{client, request_id},
       request_(std::move(request)),
       text_(std::move(request_.prompt)),
-      prompt_size_(std::ssize(text_) - request_.answered),
+      prompt_{.size = std::ssize(text_) - request_.answered},
       drafts_plainly_(for_drafter(request_.sampling) == SamplingParams{}),
       entered_(now),
       workers_{.alone_since = now},
@@ -85,11 +84,11 @@ std::int64_t Session::prompt_bytes() const {
 }
 
 std::optional<Audit> Session::audit() const {
-  const bool began_here = request_.answered == 0 && client_ != "";
+  const bool began_here = request_.answered == 0 && client_.peer != "";
   if (!books_.done || !began_here || drafts_have_a_say() || request_.unverified || !has_token() ||
       books_.metrics.failovers > 0 || failover_.told_verifier.empty())
     return std::nullopt;
-  Audit audit{.request = {.prompt = {text_.begin(), text_.begin() + prompt_size_},
+  Audit audit{.request = {.prompt = {text_.begin(), text_.begin() + prompt_.size},
                           .max_tokens = answered(),
                           .stop_ids = request_.stop_ids,
                           .stepwise = true,
@@ -97,7 +96,7 @@ std::optional<Audit> Session::audit() const {
                           .cache_scope = request_.cache_scope,
                           .media = request_.media,
                           .encoding_class = encoding_.encoding_class},
-              .answer = {text_.begin() + prompt_size_, text_.end()},
+              .answer = {text_.begin() + prompt_.size, text_.end()},
               .numeric_class = failover_.numeric_class.value_or(""),
               .verifier = failover_.told_verifier};
   audit.request.sampling.logprobs.reset();
@@ -107,7 +106,7 @@ std::optional<Audit> Session::audit() const {
 
 Result<void> Session::check(const PairFacts* facts) const {
   const auto refused = [](std::string why) { return Error{Errc::kInvalidArgument, std::move(why)}; };
-  if (prompt_size_ < 1) return refused("the prompt is empty, wanted at least one token");
+  if (prompt_.size < 1) return refused("the prompt is empty, wanted at least one token");
   if (!request_.sampling.grammar.empty() && request_.stop_ids.empty())
     return refused("a grammar without a stop token: the answer could not end with it");
   if (request_.max_tokens < 1) return refused(fmt::format("max_tokens {}, wanted at least 1", request_.max_tokens));
@@ -143,9 +142,9 @@ Result<void> Session::check(const PairFacts* facts) const {
   }
   if (const auto token = first_beyond(text_, facts->vocab_size))
     return refused(fmt::format("prompt token id {}, the vocabulary has {}", *token, facts->vocab_size));
-  if (prompt_size_ + 1 > facts->context_max) {
+  if (prompt_.size + 1 > facts->context_max) {
     return Error{Errc::kOutOfRange, fmt::format("the prompt has {} tokens, the context holds {} with the answer",
-                                                prompt_size_, facts->context_max)};
+                                                prompt_.size, facts->context_max)};
   }
   return check_sampling(request_.sampling, facts->vocab_size);
 }
@@ -168,17 +167,19 @@ Position Session::positions() const {
   // The last token of an answer needs no K/V.
   return request_.stepwise
              ? std::ssize(text_)
-             : prompt_size_ + std::min(request_.max_tokens, std::numeric_limits<Position>::max() - prompt_size_) - 1;
+             : prompt_.size + std::min(request_.max_tokens, std::numeric_limits<Position>::max() - prompt_.size) - 1;
 }
 
 Fleet::Wanted Session::wanted() const {
-  Fleet::Wanted wanted{
-      .media = has_media(), .encoding_class = encoding_.encoding_class, .prompt = prompt_size_, .prefixes = prefixes_};
+  Fleet::Wanted wanted{.media = has_media(),
+                       .encoding_class = encoding_.encoding_class,
+                       .prompt = prompt_.size,
+                       .prefixes = prompt_.prefixes};
   if (failover_.except.empty() && !has_token()) return wanted;
   wanted.numeric_class = failover_.numeric_class;
   wanted.except = failover_.except;
   if (!has_token()) return wanted;
-  wanted.context_min = prompt_size_ + request_.max_tokens - 1;
+  wanted.context_min = prompt_.size + request_.max_tokens - 1;
   if (failover_.elsewhere) wanted.name = failover_.told_verifier;
   return wanted;
 }
@@ -186,11 +187,12 @@ Fleet::Wanted Session::wanted() const {
 bool Session::start(const Desk& desk) {
   // An answer of whatever length is shortened to what the roomiest verifier could hold.
   if (request_.shorten && !has_token()) {
-    const std::int64_t fitting = desk.fleet.max_tokens_that_fit(prompt_size_);
+    const std::int64_t fitting = desk.fleet.max_tokens_that_fit(prompt_.size);
     if (fitting >= 1) request_.max_tokens = std::min(request_.max_tokens, fitting);
   }
-  if (prefixes_.empty())
-    prefixes_ = hash_prefixes(std::span(text_).first(static_cast<std::size_t>(prompt_size_)), request_.cache_scope);
+  if (prompt_.prefixes.empty())
+    prompt_.prefixes =
+        hash_prefixes(std::span(text_).first(static_cast<std::size_t>(prompt_.size)), request_.cache_scope);
   const std::optional<Fleet::Offer> offer = desk.fleet.choose_verifier(positions(), wanted());
   if (!offer) return false;
   Worker& verifier = desk.fleet.at(offer->verifier);
@@ -201,7 +203,7 @@ bool Session::start(const Desk& desk) {
   }
   const PeerId encoder = has_media() ? desk.fleet.choose_encoder(verifier.hello, encoding_.encoding_class) : PeerId();
   if (has_media() && encoder.empty() && verifier.hello.no_towers) return false;  // there will be room
-  request_.max_tokens = std::min<std::int64_t>(request_.max_tokens, facts.context_max - prompt_size_ + 1);
+  request_.max_tokens = std::min<std::int64_t>(request_.max_tokens, facts.context_max - prompt_.size + 1);
   if (tokens_left() < 1) {  // of one that began elsewhere: the context is full, or others' memory was larger
     finish(desk, Done{FinishReason::kLength, books_.metrics});
     return true;
@@ -209,7 +211,7 @@ bool Session::start(const Desk& desk) {
   if (phase_ == Phase::kWaiting) books_.metrics.queue_ns = (desk.now - books_.opened).count();
   workers_.verifier = offer->verifier;
   ++verifier.sessions;
-  verifier.given.add(prefixes_);
+  verifier.given.add(prompt_.prefixes);
   if (!offer->refuses) set_aside(desk, offer->positions);
   if (!request_.stepwise)
     policy_ = desk.policies.make(request_.policy, request_.draft_length, verifier.costs, verifier.batch,
@@ -226,9 +228,9 @@ void Session::send_prefill(const Desk& desk) {
   workers_.scored = 1;
   enter(desk, Phase::kPrefill);
   // All that a verifier of this text has K/V of: everything but the last token of an answer that has begun.
-  const Position end = has_token() ? base() : prompt_size_;
+  const Position end = has_token() ? base() : prompt_.size;
   Prefill prefill{.tokens = {text_.begin(), text_.begin() + end},
-                  .answered = end - prompt_size_,
+                  .answered = end - prompt_.size,
                   .kv_from = rows_wanted(desk),
                   .positions_max = request_.stepwise ? 0 : std::min(positions(), facts.context_max),
                   .sampling = request_.sampling,
@@ -265,7 +267,7 @@ void Session::on_tick(const Desk& desk) {
                     fmt::format("no step for {:.0f} s", to_seconds(kKeepAlive * asked_.keep_alives)));
       }
       repeat_request(desk);
-      desk.send(client_, {.session = request_id_, .body = Heartbeat{}});
+      reply(desk, Heartbeat{});
       break;
     case Phase::kEncoding:
     case Phase::kPrefill:
@@ -306,7 +308,7 @@ void Session::finish(const Desk& desk, Body last) {
   enter(desk, Phase::kEnded);
   leave_encoder(desk);
   leave_verifier(desk);
-  desk.send(client_, {.session = request_id_, .body = std::move(last)});
+  reply(desk, std::move(last));
 }
 
 // ---- its workers ----
@@ -355,15 +357,15 @@ void Session::on_prompt_scores(const Desk& desk, PromptScores scores) {
   const Hello& verifier = desk.fleet.at(workers_.verifier).hello;
   const std::optional<std::int32_t> wanted = request_.sampling.prompt_logprobs;
   const Position end = scores.first + std::ssize(scores.logprobs);
-  if (phase_ != Phase::kPrefill || has_token() || !wanted || scores.first != workers_.scored || end > prompt_size_ ||
+  if (phase_ != Phase::kPrefill || has_token() || !wanted || scores.first != workers_.scored || end > prompt_.size ||
       !fits(scores.logprobs, static_cast<std::size_t>(*wanted), verifier.facts.vocab_size)) {
     return desk.warn_of(workers_.verifier,
                         fmt::format("verifier {}: log-probabilities of the prompt's tokens {} to {}, or not those that "
                                     "were asked for, wanted them from {} to {}; dropped",
-                                    verifier.name, scores.first, end, workers_.scored, prompt_size_));
+                                    verifier.name, scores.first, end, workers_.scored, prompt_.size));
   }
   workers_.scored = end;
-  desk.send(client_, {.session = request_id_, .body = std::move(scores)});
+  reply(desk, std::move(scores));
 }
 
 bool Session::on_drafter(const Desk& desk, Replica& replica, Message message) {
@@ -625,7 +627,7 @@ void Session::send_draft(const Desk& desk, const Replica& replica, std::int64_t 
                          bool has_drafts) {
   const SamplingParams& wanted = request_.sampling;
   std::vector<TokenId> answer;
-  if (wanted.follows_answer()) answer.assign(text_.begin() + prompt_size_ + replica.guided, text_.end());
+  if (wanted.follows_answer()) answer.assign(text_.begin() + prompt_.size + replica.guided, text_.end());
   const bool known = !drafts_plainly_ && replica.guided > 0;
   desk.send(replica.drafter,
             {.session = id_,
@@ -727,7 +729,7 @@ void Session::end_drafting(const Desk& desk) {
     return send_verify(desk);
   }
   enter(desk, Phase::kPaused);
-  desk.send(client_, {.session = request_id_, .body = Candidates{.tokens = round_.drafts.tokens}});
+  reply(desk, Candidates{.tokens = round_.drafts.tokens});
 }
 
 Candidates Session::look_up(const Desk& desk, DraftSource source, std::span<const TokenId> text,
@@ -831,16 +833,16 @@ Result<void> Session::check(const Verdict& verdict, const Hello& verifier) const
   const std::int32_t vocab_size = verifier.facts.vocab_size;
   const bool prefill = phase_ == Phase::kPrefill;
   const std::int64_t drafts = prefill ? 0 : round_.drafts.size(), row = prefill ? 0 : round_.row_of(verdict);
-  const Position committed = !prefill ? base() + verdict.accepted + 1 : has_token() ? base() : prompt_size_;
+  const Position committed = !prefill ? base() + verdict.accepted + 1 : has_token() ? base() : prompt_.size;
   if (row < 0 || row > drafts || verdict.accepted != round_.drafts.tree().depth(row) ||
       verdict.committed != committed || verdict.next_token < 0 || verdict.next_token >= vocab_size) {
     return Error{Errc::kMalformed,
                  fmt::format("it accepted {} of {} drafts, the last of row {}, and committed {}, wanted {}",
                              verdict.accepted, drafts, row, verdict.committed, committed)};
   }
-  if (prefill && !has_token() && request_.sampling.prompt_logprobs && workers_.scored != prompt_size_) {
+  if (prefill && !has_token() && request_.sampling.prompt_logprobs && workers_.scored != prompt_.size) {
     return Error{Errc::kMalformed, fmt::format("log-probabilities of the prompt's first {} tokens, it has {}",
-                                               workers_.scored, prompt_size_)};
+                                               workers_.scored, prompt_.size)};
   }
   const bool scored = request_.sampling.logprobs.has_value();
   if (verdict.logprobs.size() != (scored ? static_cast<std::size_t>(verdict.accepted) + 1 : 0) ||
@@ -938,7 +940,7 @@ void Session::emit(const Desk& desk, std::vector<TokenId> fresh, std::vector<Tok
   books_.metrics.decode_ns = (desk.now - books_.first_token).count();
   Tokens tokens{index, std::move(fresh), std::move(logprobs), std::move(round)};
   tell_how_to_go_on(desk, tokens);
-  desk.send(client_, {.session = request_id_, .body = std::move(tokens)});
+  reply(desk, std::move(tokens));
   if (stopped || tokens_left() == 0)
     finish(desk, Done{stopped ? FinishReason::kStop : FinishReason::kLength, books_.metrics});
 }
@@ -947,7 +949,7 @@ void Session::emit(const Desk& desk, std::vector<TokenId> fresh, std::vector<Tok
 
 bool Session::on_step(const Desk& desk, const Step& step) {
   const auto refuse = [&](std::string why) {
-    desk.send(client_, {.session = request_id_, .body = Failed{Errc::kInvalidArgument, std::move(why)}});
+    reply(desk, Failed{Errc::kInvalidArgument, std::move(why)});
     return false;
   };
   if (phase_ != Phase::kPaused) return refuse("a step of a session that waits for none");

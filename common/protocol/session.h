@@ -85,8 +85,8 @@ class Session {
   /// One whose client is the coordinator itself ("").
   Session(SessionId id, const Audit& audit, TimePoint now);
 
-  const PeerId& client() const { return client_; }
-  SessionId request_id() const { return request_id_; }
+  const PeerId& client() const { return client_.peer; }
+  SessionId request_id() const { return client_.request; }
   /// What its prompt takes, pictures included.
   std::int64_t prompt_bytes() const;
   TimePoint opened() const { return books_.opened; }
@@ -138,13 +138,16 @@ class Session {
 
   static bool is_in_round(Phase phase) { return phase == Phase::kDrafting || phase == Phase::kVerifying; }
   void enter(const Desk& desk, Phase phase);
+  void reply(const Desk& desk, Body body) const {
+    desk.send(client_.peer, {.session = client_.request, .body = std::move(body)});
+  }
   void fail(const Desk& desk, Errc code, std::string message) { finish(desk, Failed{code, std::move(message)}); }
 
   // ---- the text ----
   /// Position of the last emitted token: the first one whose K/V the target does not have yet. Where nobody verifies,
   /// the target goes no further than the prompt.
-  Position base() const { return request_.unverified ? prompt_size_ : std::ssize(text_) - 1; }
-  std::int64_t answered() const { return std::ssize(text_) - prompt_size_; }
+  Position base() const { return request_.unverified ? prompt_.size : std::ssize(text_) - 1; }
+  std::int64_t answered() const { return std::ssize(text_) - prompt_.size; }
   std::int64_t tokens_left() const { return request_.max_tokens - answered(); }
   /// Drafts that the answer, and so the context, has room for; a verdict adds a token of its own.
   std::int64_t drafts_left() const { return tokens_left() - (request_.unverified ? 0 : 1); }
@@ -276,6 +279,14 @@ class Session {
   }
   void log_rejection(const Desk& desk, const Verdict& verdict) const;
 
+  struct Client {
+    PeerId peer;
+    SessionId request;  ///< its own number for this text
+  };
+  struct Prompt {
+    Position size;                             ///< so many tokens of the text
+    std::vector<std::uint64_t> prefixes = {};  ///< once a verifier is looked for
+  };
   struct Workers {
     PeerId verifier = {};       ///< "" while there is none
     std::int64_t kv_bytes = 0;  ///< set aside for it at its verifier
@@ -340,12 +351,10 @@ class Session {
   };
 
   SessionId id_;
-  PeerId client_;
-  SessionId request_id_;
-  Generate request_;                     ///< its prompt is in text_
-  std::vector<TokenId> text_;            ///< prompt, then answer
-  std::vector<std::uint64_t> prefixes_;  ///< of the prompt, once a verifier is looked for
-  Position prompt_size_;
+  Client client_;
+  Generate request_;           ///< its prompt is in text_
+  std::vector<TokenId> text_;  ///< prompt, then answer
+  Prompt prompt_;
   bool drafts_plainly_;  ///< a drafter need not know of its sampling: it takes the most probable tokens
   Phase phase_ = Phase::kWaiting;
   TimePoint entered_;  ///< its phase

@@ -81,7 +81,7 @@ Result<void> Session::check_resumed() const {
     return refused(fmt::format("{} tokens of an answer of {}, wanted fewer, and at most {}", answered(),
                                request_.max_tokens, kPositions.max));
   }
-  const std::span<const TokenId> answer = std::span(text_).subspan(static_cast<std::size_t>(prompt_size_));
+  const std::span<const TokenId> answer = std::span(text_).subspan(static_cast<std::size_t>(prompt_.size));
   if (const auto stop = std::ranges::find_first_of(answer, request_.stop_ids); stop != answer.end())
     return refused(fmt::format("an answer that goes on after its stop id {}", *stop));
   return {};
@@ -101,11 +101,11 @@ void Session::on_resumed(const Desk& desk, Verdict verdict) {
   ++desk.failovers.resumed;
   books_.first_token = desk.now;
   books_.metrics.prefill_ns = (desk.now - books_.opened).count();
-  books_.metrics.cached_prompt_tokens = std::min(verdict.cached_tokens, prompt_size_);
+  books_.metrics.cached_prompt_tokens = std::min(verdict.cached_tokens, prompt_.size);
   if (request_.stepwise) {  // its client waits for that
     Tokens none{.index = answered(), .tokens = {}};
     tell_how_to_go_on(desk, none);
-    desk.send(client_, {.session = request_id_, .body = std::move(none)});
+    reply(desk, std::move(none));
   }
   round_.hidden = std::move(verdict.hidden);
   next_round(desk, std::move(verdict.kv));

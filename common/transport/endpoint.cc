@@ -404,14 +404,13 @@ void Endpoint::Impl::be_deaf_to_speaker(Chatter& of_key) {
   of_key.fd = speaker.fd;
   of_key.connection = guard->number(speaker.fd);
   of_key.may_join = now() + kJoinPause;
-  std::int64_t held_back = 0;
-  if (!deaf_notices.pass(now(), &held_back)) return;
+  const std::optional<std::string> more = deaf_notices.pass(now());
+  if (!more) return;
   const std::optional<Identity> identity = gatekeeper->identity(speaker.key.c_str());
   log_warn(
       "event=in_vain key={} reason=\"more than {} messages a second that were of no use: nothing more is heard of "
       "this connection\"{}",
-      identity ? identity->name : speaker.key, options.in_vain_per_second,
-      held_back > 0 ? fmt::format(" ({} more held back)", held_back) : "");
+      identity ? identity->name : speaker.key, options.in_vain_per_second, *more);
 }
 
 Endpoint::Endpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -553,16 +552,9 @@ bool Endpoint::spoke_in_vain() {
 }
 
 void Endpoint::wait(Duration timeout) {
-  const auto ready = [this] { return impl_->woken.load(std::memory_order_relaxed) || impl_->readable(); };
-  bool done = false;
-  if (const Duration spin = std::min(impl_->options.spin, timeout); spin > Duration::zero()) {
-    const TimePoint end = now() + spin;
-    while (!(done = ready()) && now() < end) {
-    }
-  }
-  if (!done && impl_->only_deaf) {
+  if (impl_->only_deaf) {
     impl_->wait_for_others(timeout);
-  } else if (!done) {
+  } else {
     // zmq_poll and not poll: a socket's descriptor is edge-triggered, and says nothing of messages
     // that an earlier call has already noticed.
     zmq_pollitem_t items[] = {{impl_->socket.handle(), 0, ZMQ_POLLIN, 0},
@@ -570,7 +562,7 @@ void Endpoint::wait(Duration timeout) {
                               {impl_->monitor(), -1, ZMQ_POLLIN, 0}};
     zmq_poll(items, impl_->monitor() != nullptr ? 3 : 2, to_zmq_ms(timeout));
   }
-  if (!done) impl_->service();
+  impl_->service();
   // In this order: a wake() after the exchange signals again, one before it is answered by our
   // return.
   impl_->wake_event.clear();

@@ -40,9 +40,6 @@ struct EndpointOptions {
   /// Messages a second that a key may say in vain at a bound endpoint (spoke_in_vain), over all its connections; as
   /// many may come at once. An honest worker or client says some ten a second.
   int in_vain_per_second = 5'000;
-  /// How long wait() looks for a message before it sleeps. Costs a core while it lasts; see
-  /// README.md for what it brings.
-  Duration spin = Duration::zero();
 };
 
 struct Received {

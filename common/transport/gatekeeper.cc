@@ -126,10 +126,9 @@ void Gatekeeper::answer_one() {
       ""};
   for (std::size_t i = 0; i < reply.size(); ++i)
     zmq_send(socket_, reply[i].data(), reply[i].size(), i + 1 < reply.size() ? ZMQ_SNDMORE : 0);
-  std::int64_t held_back = 0;
-  if (identity || !limit_.pass(now(), &held_back)) return;
-  log_warn("event=key_refused from={} key={}{}", readable ? request[3] : "?", readable ? text : "?",
-           held_back > 0 ? fmt::format(" ({} more held back)", held_back) : "");
+  if (identity) return;
+  if (const auto more = limit_.pass(now()))
+    log_warn("event=key_refused from={} key={}{}", readable ? request[3] : "?", readable ? text : "?", *more);
 }
 
 }  // namespace outrider

@@ -168,11 +168,8 @@ std::map<int, Inflow::Connection>::iterator Inflow::cut(std::map<int, Connection
                                                         std::string_view event, std::string_view why) {
   const std::string peer = peer_of(connection->first);
   ::shutdown(connection->first, SHUT_RDWR);
-  std::int64_t held_back = 0;
-  if (limit_.pass(now, &held_back)) {
-    log_warn("event={} from={} reason=\"{}: its connection is cut\"{}", event, peer, why,
-             held_back > 0 ? fmt::format(" ({} more held back)", held_back) : "");
-  }
+  if (const auto more = limit_.pass(now))
+    log_warn("event={} from={} reason=\"{}: its connection is cut\"{}", event, peer, why, *more);
   return connections_.erase(connection);
 }
 

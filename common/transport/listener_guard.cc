@@ -66,10 +66,8 @@ void ListenerGuard::turn_away() {
   int turned_away = 0;
   for (int fd = 0; (fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC)) >= 0; ++turned_away) ::close(fd);
   spare_ = open_spare();
-  std::int64_t held_back = 0;
-  if (!limit_.pass(now(), &held_back)) return;
-  log_warn("event=no_file_handles reason=\"{} connections turned away; see ulimit -n\"{}", turned_away,
-           held_back > 0 ? fmt::format(" ({} more held back)", held_back) : "");
+  if (const auto more = limit_.pass(now()))
+    log_warn("event=no_file_handles reason=\"{} connections turned away; see ulimit -n\"{}", turned_away, *more);
 }
 
 }  // namespace outrider

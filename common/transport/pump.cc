@@ -5,10 +5,8 @@ namespace outrider {
 
 void Pump::log(const std::vector<Notice>& notices) {
   for (const Notice& notice : notices) {
-    std::int64_t held_back = 0;
-    if (!notices_.pass(now(), &held_back)) continue;
-    const std::string more = held_back > 0 ? fmt::format(" ({} more held back)", held_back) : "";
-    log_at(notice.warning ? LogLevel::kWarn : LogLevel::kInfo, "{}{}", notice.text, more);
+    if (const auto more = notices_.pass(now()))
+      log_at(notice.warning ? LogLevel::kWarn : LogLevel::kInfo, "{}{}", notice.text, *more);
   }
 }
 
@@ -33,9 +31,7 @@ void Pump::say_trouble() {
 }
 
 void Pump::warn_limited(const std::string& text) {
-  std::int64_t suppressed = 0;
-  if (!limit_.pass(now(), &suppressed)) return;
-  log_warn("{}{}", text, suppressed > 0 ? fmt::format(" ({} more held back)", suppressed) : "");
+  if (const auto more = limit_.pass(now())) log_warn("{}{}", text, *more);
 }
 
 }  // namespace outrider

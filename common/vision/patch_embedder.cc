@@ -75,8 +75,6 @@ Matrix<const float> PatchEmbedder::encode(const Patches& picture, const Trace& t
   return soft;
 }
 
-std::size_t PatchEmbedder::weight_bytes() const { return dense_.held_bytes() + embedding_projection_.held_bytes(); }
-
 void PatchEmbedder::report_buffers(const BufferSink& sink) const {
   positions_.report(sink, "vision_weights.pos_embedding");
   report_linear(sink, "vision_weights.patch_dense", dense_);

@@ -23,7 +23,6 @@ class PatchEmbedder : public PictureEncoder {
 
   Matrix<const float> encode(const Patches& picture, const Trace& trace,
                              const std::function<void()>* between_steps) override;
-  std::size_t weight_bytes() const override;
   const std::string& gemm_implementation() const override { return dense_.implementation(); }
   void report_buffers(const BufferSink& sink) const override;
 

@@ -36,8 +36,6 @@ class PictureEncoder {
                                      const std::function<void()>* between_steps = nullptr) = 0;
 
   const VisionConfig& config() const { return config_; }
-  /// Bytes of weights that it holds.
-  virtual std::size_t weight_bytes() const = 0;
   /// Implementation of its largest matrix, for logs.
   virtual const std::string& gemm_implementation() const = 0;
   virtual void report_buffers(const BufferSink& sink) const = 0;

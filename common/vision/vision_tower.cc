@@ -210,13 +210,6 @@ Matrix<float> VisionTower::pool(const Patches& picture, Matrix<const float> x) {
   return pooled;
 }
 
-std::size_t VisionTower::weight_bytes() const {
-  std::size_t bytes = input_projection_.held_bytes() + embedding_projection_.held_bytes();
-  for (const Layer& layer : layers_)
-    layer.each_linear([&](const char*, const ClippedLinear& clipped) { bytes += clipped.linear().held_bytes(); });
-  return bytes;
-}
-
 void VisionTower::report_buffers(const BufferSink& sink) const {
   positions_.report(sink, "vision_weights.position_embedding_table");
   report_linear(sink, "vision_weights.input_projection", input_projection_);

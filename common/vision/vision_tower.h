@@ -25,7 +25,6 @@ class VisionTower : public PictureEncoder {
   /// between_steps is called several times in every layer.
   Matrix<const float> encode(const Patches& picture, const Trace& trace = {},
                              const std::function<void()>* between_steps = nullptr) override;
-  std::size_t weight_bytes() const override;
   const std::string& gemm_implementation() const override { return layers_.front().down.linear().implementation(); }
   void report_buffers(const BufferSink& sink) const override;
 

@@ -6,10 +6,10 @@
 
 #include "common/base/check.h"
 #include "common/base/random.h"
-#include "common/protocol/message_text.h"
 #include "common/transport/codec.h"
 #include "tests/fuzz/drawn_messages.h"
 #include "tests/fuzz/driver.h"
+#include "tests/support/message_text.h"
 
 namespace outrider {
 namespace {

@@ -284,39 +284,11 @@ TEST_P(Transport, AnAddressInUseIsAnError) {
   EXPECT_EQ(second.error().message, "cannot listen at " + first->address() + ": Address already in use");
 }
 
-TEST_P(Transport, SpinningChangesNothingButTime) {
-  const EndpointOptions spinning{.spin = 100us};
-  const auto server = bind(spinning);
-  std::atomic<bool> stop = false;
-  std::jthread echo([&] {
-    while (!stop) {
-      if (const std::optional<Received> received = server->receive()) {
-        ASSERT_TRUE(server->send(received->from, received->message.value()));
-      } else {
-        server->wait(1s);
-      }
-    }
-  });
-  {
-    const auto client = connect(*server, spinning);
-    for (std::uint32_t round = 0; round < 100; ++round) {
-      ASSERT_TRUE(client->send("", numbered(round)));
-      ASSERT_EQ(next(*client).message.value().round, RoundId{round});
-    }
-  }
-  stop = true;
-  server->wake();
-}
-
-class TransportWake : public testing::TestWithParam<Duration> {};
-INSTANTIATE_TEST_SUITE_P(Spin, TransportWake, testing::Values(0us, 20us),
-                         [](const auto& param_info) { return std::to_string(param_info.param.count()) + "ns"; });
-
 // A lost wake-up would sleep for an hour, and the test's time limit would end it.
-TEST_P(TransportWake, IsNeverLost) {
+TEST(TransportWake, IsNeverLost) {
   constexpr int kWakes = 20'000;
   TransportContext context;
-  const auto server = Endpoint::bind(context, "inproc://wake", {.spin = GetParam()}).value();
+  const auto server = Endpoint::bind(context, "inproc://wake").value();
   std::atomic<int> asked = 0, seen = 0;
   std::jthread waker([&] {
     for (int i = 1; i <= kWakes; ++i) {
@@ -334,9 +306,9 @@ TEST_P(TransportWake, IsNeverLost) {
   }
 }
 
-TEST_P(TransportWake, BeforeTheWaitCounts) {
+TEST(TransportWake, BeforeTheWaitCounts) {
   TransportContext context;
-  const auto server = Endpoint::bind(context, "inproc://wake", {.spin = GetParam()}).value();
+  const auto server = Endpoint::bind(context, "inproc://wake").value();
   server->wake();
   server->wake();
   server->wait(1h);

@@ -4,9 +4,9 @@
 #include <cstring>
 
 #include "common/checkpoint/model_files.h"
-#include "common/protocol/message_text.h"
 #include "common/tensor/decode.h"
 #include "common/tokenizer/tokenizer.h"
+#include "tests/support/message_text.h"
 #include "tests/support/test_pairs.h"
 
 namespace outrider {

@@ -7,10 +7,10 @@
 
 #include "common/base/token_tree.h"
 #include "common/protocol/donor_rows.h"
-#include "common/protocol/message_text.h"
 #include "common/sampling/verify.h"
 #include "common/tensor/decode.h"
 #include "tests/support/driven_core.h"
+#include "tests/support/message_text.h"
 #include "tests/support/test_pairs.h"
 
 namespace outrider {

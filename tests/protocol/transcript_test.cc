@@ -24,9 +24,9 @@
 #include "common/protocol/coordinator_core.h"
 #include "common/protocol/drafter_core.h"
 #include "common/protocol/encoder_core.h"
-#include "common/protocol/message_text.h"
 #include "common/protocol/verifier_core.h"
 #include "tests/support/message_parser.h"
+#include "tests/support/message_text.h"
 #include "tests/unit/protocol_support.h"
 
 // Plays tests/protocol/*.txt: README.md there says what the lines mean.

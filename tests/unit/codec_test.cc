@@ -14,9 +14,9 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
-#include "common/protocol/message_text.h"
 #include "schemas/outrider_generated.h"
 #include "tests/support/message_fields.h"
+#include "tests/support/message_text.h"
 
 namespace outrider {
 namespace {

@@ -1,4 +1,4 @@
-#include "common/protocol/message_text.h"
+#include "tests/support/message_text.h"
 
 #include <cstdint>
 #include <optional>
