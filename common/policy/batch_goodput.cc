@@ -20,8 +20,7 @@ void BatchGoodput::forget(Key text) {
 }
 
 void BatchGoodput::plan(const CostModel& costs) {
-  // Four times in a round of all of them: chances move slowly, and a plan looks at every draft of every text.
-  if (planned_ && updates_ < (texts_.size() + 3) / 4) return;
+  if (planned_ && updates_ < updates_a_plan()) return;
   planned_ = true;
   updates_ = 0;
   struct Place {
@@ -59,6 +58,7 @@ void BatchGoodput::plan(const CostModel& costs) {
     drafts_ = drafts;
     tokens_ = tokens;
   }
+  try_without_drag();
   const double least = drafts_ == 0 ? 2 : places[static_cast<std::size_t>(drafts_ - 1)].chance;
   for (auto& [key, text] : texts_) {
     const auto end = text.survives.begin() + text.most;
@@ -86,8 +86,25 @@ BatchGoodput::Others BatchGoodput::others(Key text, const CostModel& costs) {
           .tokens = std::max<double>(texts, tokens_ - own_tokens)};
 }
 
+void BatchGoodput::try_without_drag() {
+  constexpr double kLength = 12, kWaitMin = 4, kWaitMax = 64, kSettled = 16;  // rounds of all texts
+  constexpr double kDrags = 1.1;
+  const double rounds = static_cast<double>(updates_a_plan()) / static_cast<double>(texts_.size());
+  if (try_.left > 0) {
+    try_.left -= rounds;
+    return;
+  }
+  try_.drafting = drafts_ > 0 ? try_.drafting + rounds : 0;
+  if (try_.drafting > kSettled) try_.wait = kWaitMin;
+  if (drafts_ > 0) try_.dragged = 0;
+  if (drafts_ > 0 || texts_.size() == 1 || drag() <= kDrags || (try_.dragged += rounds) <= try_.wait) return;
+  try_ = {.left = kLength, .wait = std::min(2 * try_.wait, kWaitMax)};
+  drag_ = FadingMean(kDragKeep);
+}
+
 double BatchGoodput::drag() const {
   constexpr double kDoubt = 10;  // rounds
+  if (try_.left > 0) return 1;
   return (drag_.value() * drag_.weight() + kDoubt) / (drag_.weight() + kDoubt);
 }
 

@@ -54,7 +54,14 @@ class BatchGoodput {
     int planned = 0;  ///< drafts
   };
   void plan(const CostModel& costs);
+  /// Plans are made four times in a round of all texts: chances move slowly, and a plan looks at every draft of every
+  /// text.
+  std::size_t updates_a_plan() const { return (texts_.size() + 3) / 4; }
   double drag() const;
+  /// Texts that the drag keeps from drafting learn nothing of it any more, and it may be of another time: it is high
+  /// until texts that came one by one have found how to share their passes. So now and then all of them draft for some
+  /// rounds as though there were none, and it is learned anew; less and less often while that does not help.
+  void try_without_drag();
 
   std::map<Key, Text> texts_;
   int drafters_ = 1;
@@ -62,7 +69,15 @@ class BatchGoodput {
   bool planned_ = false;
   int drafts_ = 0;     ///< of the plan
   double tokens_ = 0;  ///< of a round of it
-  FadingMean drag_{0.98};
+  static constexpr double kDragKeep = 0.98;
+  FadingMean drag_{kDragKeep};
+  /// In rounds of all texts.
+  struct Try {
+    double left = 0;      ///< of the one that runs
+    double dragged = 0;   ///< since the drag has kept all of them plain
+    double drafting = 0;  ///< since they draft, in no try
+    double wait = 4;      ///< until the next one
+  } try_;
   double allowance_ = 0;
 };
 

@@ -233,6 +233,36 @@ TEST(BatchGoodput, SpendsDraftsOnTheLikeliestPlacesWhileTheRateOfAllRises) {
   EXPECT_EQ(never.second, 0) << "a row that takes as long as a pass";
 }
 
+// What the first rounds of texts that came one by one took is no reason to decode plainly for ever.
+TEST(BatchGoodput, TextsThatTheDragKeepsPlainTryTogetherLessAndLessOften) {
+  const CostModel costs = costs_of(1, 10);
+  const std::array<int, 4> text = {};
+  const auto tries = [&](double seconds) {
+    BatchGoodput batch;
+    std::string rounds;  // of all texts: '+' where they draft
+    for (int round = 0; round < 60; ++round) {
+      bool drafts = true;
+      for (const int& each : text) {
+        batch.update(&each, survives(0.9), 4, 1);
+        drafts = drafts && batch.others(&each, costs).company.drafts > 0;
+      }
+      rounds += drafts ? '+' : '-';
+      for (int i = 0; drafts && i < 4; ++i) batch.observe(0.3, 0.1, round < 10 ? 1 : seconds);
+    }
+    return rounds;
+  };
+  const std::string dear = tries(1), cheap = tries(0.3);
+  EXPECT_NE(dear.find('-'), std::string::npos) << dear;
+  EXPECT_TRUE(cheap.ends_with(std::string(30, '+'))) << cheap;
+  std::vector<std::size_t> waits;
+  for (std::size_t end = dear.find("-+"), begin = 0; end != std::string::npos; end = dear.find("-+", begin)) {
+    waits.push_back(end - dear.find('-', begin) + 1);
+    begin = end + 1;
+  }
+  ASSERT_GE(waits.size(), 2) << dear;
+  EXPECT_GT(waits[1], waits[0]) << dear;
+}
+
 TEST(BatchGoodput, ProbesCostAllAndAreEarnedByAll) {
   BatchGoodput batch;
   const CostModel costs = costs_of(0.1, 0.2);
