@@ -296,7 +296,7 @@ std::string table_html(const std::vector<Json>& cells) {
 }
 
 std::string machine_html(const Json& lock) {
-  std::string html = "<h2>Machine and program</h2>\n<table>";
+  std::string html = "<h2>Machine and program</h2>\n<table class='facts'>";
   for (const char* part : {"machine", "program"}) {
     const Json entries = lock.value(part, Json::object());
     for (const auto& [key, value] : entries.items())
@@ -327,6 +327,7 @@ svg .title{font-weight:600;font-size:13px}.grid{stroke:var(--rule)}.axis{stroke:
 .s2{stroke:var(--c2);fill:var(--c2)}.s3{stroke:var(--c3);fill:var(--c3)}.line.s0,.line.s1,.line.s2,.line.s3{fill:none}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
 th,td{padding:.25rem .6rem;border-bottom:1px solid var(--rule);text-align:left;vertical-align:top}
+.facts td{overflow-wrap:anywhere}
 @media print{body{font-size:10pt;max-width:none;margin:0}.scroll{overflow:visible}table{font-size:7.5pt}
 .pair{grid-template-columns:1fr 1fr}*{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 </style>)";
