@@ -48,8 +48,8 @@ std::uint64_t probe_hash(std::uint64_t hash, std::span<const float> row) {
 }
 
 std::string numeric_class(WeightType type, const std::string& gemm, std::uint64_t fingerprint, std::uint64_t probe) {
-  return fmt::format("{} {} ({}) outrider={} gcc={} onednn={} glibc={} weights={:016x} probe={:016x}",
-                     to_string(type), to_string(active_isa()), gemm, OUTRIDER_VERSION, __VERSION__, onednn_version(),
+  return fmt::format("{} {} ({}) outrider={} gcc={} onednn={} glibc={} weights={:016x} probe={:016x}", to_string(type),
+                     to_string(active_isa()), gemm, OUTRIDER_VERSION, __VERSION__, onednn_version(),
                      gnu_get_libc_version(), fingerprint, probe);
 }
 
