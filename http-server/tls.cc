@@ -57,6 +57,7 @@ class Session final : public TlsSession {
     if (result > 0) return {.bytes = static_cast<std::size_t>(result)};
     const int error = SSL_get_error(ssl_.get(), result);
     if (error == SSL_ERROR_SSL) problem_ = reason();
+    if (error == SSL_ERROR_SYSCALL) problem_ = "the connection was broken off";  // only close_notify is an end
     ERR_clear_error();
     return {.wait_for = static_cast<short>(error == SSL_ERROR_WANT_READ    ? POLLIN
                                            : error == SSL_ERROR_WANT_WRITE ? POLLOUT

@@ -2,8 +2,11 @@
 // resolve themselves.
 #include "http-server/media_fetcher.h"
 
+#include <fcntl.h>
+#include <poll.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <functional>
@@ -15,6 +18,7 @@
 
 #include "common/media_prompt/media_prompt.h"
 #include "http-server/http_server.h"
+#include "http-server/tls.h"
 #include "tests/support/certificate.h"
 #include "tests/support/http_client.h"
 #include "tests/support/temporary_dir.h"
@@ -274,17 +278,18 @@ TEST(MediaFetcher, RedirectionsAreCheckedAsURLsAre) {
 
 /// A server that says what a test wants, byte by byte.
 struct RawHost {
-  /// @param talk  gets the socket of each who comes, once it has asked
-  explicit RawHost(std::function<void(int)> talk) : listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  /// @param talk  gets the socket of each who comes, once it has asked. @param flags  MSG_PEEK: with the question in it
+  explicit RawHost(std::function<void(int)> talk, int flags = 0)
+      : listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
     socklen_t size = sizeof address;
     auto* const any = reinterpret_cast<sockaddr*>(&address);
     EXPECT_EQ(bind(listener, any, size) + listen(listener, 8) + getsockname(listener, any, &size), 0);
     here = fmt::format("127.0.0.1:{}", ntohs(address.sin_port));
-    thread = std::jthread([this, talk = std::move(talk)] {
+    thread = std::jthread([this, talk = std::move(talk), flags] {
       for (int peer = accept(listener, nullptr, nullptr); peer >= 0; peer = accept(listener, nullptr, nullptr)) {
         char question[4096];
-        if (recv(peer, question, sizeof question, 0) > 0) talk(peer);
+        if (recv(peer, question, sizeof question, flags) > 0) talk(peer);
         close(peer);
       }
     });
@@ -380,6 +385,47 @@ TEST(MediaFetcher, TlsIsForTheHostAndByTheSystemsTrust) {
             "error: localhost" + port + ": redirects from https to http");
   unsetenv("SSL_CERT_FILE");
   EXPECT_EQ(plain.asked, 0);
+}
+
+// Of a body without a length its end is TLS's word alone: whoever cuts the connection must not have shortened a file.
+TEST(MediaFetcher, ABodyEndsWhereTlsSaysSo) {
+  if (std::system("command -v openssl > /dev/null") != 0) GTEST_SKIP() << "no openssl on this machine";
+  TemporaryDir dir;
+  make_certificate(dir, "own");
+  const std::string certificate = dir.path() / "own.pem";
+  const std::shared_ptr<TlsIdentity> identity = TlsIdentity::load(certificate, dir.path() / "own.key").value();
+  enum class End { kTls, kSocket, kReset };
+  std::atomic<End> end = End::kTls;
+  RawHost host(
+      [&](int peer) {
+        fcntl(peer, F_SETFL, O_NONBLOCK);
+        const std::unique_ptr<TlsSession> session = identity->session(peer);
+        const auto finish = [&](auto attempt) {
+          for (TlsSession::Attempt came = attempt(); came.bytes == 0 && came.wait_for != 0; came = attempt()) {
+            pollfd state{.fd = peer, .events = came.wait_for, .revents = 0};
+            poll(&state, 1, 1000);
+          }
+        };
+        std::array<char, 4096> question;
+        const std::string reply = std::string(kHead) + "\r\nhalf";
+        finish([&] { return session->handshake(); });
+        finish([&] { return session->read(question); });
+        finish([&] { return session->write(reply); });
+        const linger at_once{.l_onoff = 1, .l_linger = 0};
+        if (end == End::kTls) session->end();
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the half of it is there
+        if (end == End::kReset) setsockopt(peer, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+      },
+      MSG_PEEK);
+  ASSERT_EQ(setenv("SSL_CERT_FILE", certificate.c_str(), 1), 0);
+  const std::string place = "localhost" + host.here.substr(host.here.find(':'));
+  Fetcher fetch({place, host.here}, {{"localhost", {"127.0.0.1"}}});
+  EXPECT_EQ(fetch("https://" + place + "/"), "half");
+  for (const End cut : {End::kSocket, End::kReset}) {
+    end = cut;
+    EXPECT_TRUE(fetch("https://" + place + "/").starts_with("error: ")) << static_cast<int>(cut);
+  }
+  unsetenv("SSL_CERT_FILE");
 }
 
 }  // namespace
