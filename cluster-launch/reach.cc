@@ -1,5 +1,6 @@
 #include "cluster-launch/reach.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include <fmt/format.h>
@@ -29,20 +30,14 @@ std::optional<std::uint64_t> take_number(std::string_view& text) {
   return number;
 }
 
-constexpr Reach kReaches[] = {Reach::kLocal, Reach::kSsh, Reach::kSrun};
-
 }  // namespace
 
-const char* to_string(Reach reach) {
-  constexpr const char* kNames[] = {"local", "ssh", "srun"};
-  return kNames[static_cast<std::size_t>(reach)];
-}
+const char* to_string(Reach reach) { return kReachNames.begin()[static_cast<std::size_t>(reach)]; }
 
 std::optional<Reach> reach_named(std::string_view name) {
-  for (const Reach reach : kReaches) {
-    if (name == to_string(reach)) return reach;
-  }
-  return std::nullopt;
+  const auto* const found = std::ranges::find(kReachNames, name);
+  if (found == kReachNames.end()) return std::nullopt;
+  return static_cast<Reach>(found - kReachNames.begin());
 }
 
 std::vector<std::string> ssh_words(const Host& host) {

@@ -61,7 +61,7 @@ Result<void> RunFolder::append(const LedgerEntry& entry) const {
   } else {
     line.update({{"pid", entry.process.pid}, {"start", entry.process.start}});
   }
-  if (entry.where == "ssh" || entry.where == "srun")
+  if (reach_named(entry.where).value_or(Reach::kLocal) != Reach::kLocal)
     line.update({{"address", entry.host.address}, {"ssh", entry.host.ssh}});
   ASSIGN_OR_RETURN(const DurableFile file, DurableFile::open(path_ / kLedger, O_WRONLY | O_CREAT | O_APPEND));
   return file.write_at(0, line.dump() + "\n");  // O_APPEND: at the end, whatever the offset

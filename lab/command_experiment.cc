@@ -333,8 +333,9 @@ void read_launch(ExperimentPlan& plan, const ExperimentFlags& flags) {
     throw std::runtime_error(flags.plan.string() + ": launch: a cluster to launch, beside --connect, which is there");
   if (plan.launch.is_string()) {
     const fs::path file = flags.plan.parent_path() / plan.launch.get<std::string>();
-    or_throw(parse_json_object(or_throw(read_text(file)), file.string(), /*bytes_max=*/16 << 20));
-    plan.launch = Json::parse(or_throw(read_text(file)));
+    const std::string text = or_throw(read_text(file));
+    or_throw(parse_json_object(text, file.string(), /*bytes_max=*/16 << 20));
+    plan.launch = Json::parse(text);  // in its order
     plan.launch.erase("lock");
   }
   if (const auto model = plan.launch.find("model");

@@ -15,6 +15,7 @@
 #include "batch/job.h"
 #include "batch/progress.h"
 #include "cluster-launch/deadline.h"
+#include "cluster-launch/reach.h"
 #include "common/base/json_fields.h"
 #include "common/logging/logging.h"
 #include "common/transport/client.h"
@@ -277,7 +278,7 @@ void add_run_options(Command& command, BatchFlags& flags) {
   for (const char* other : {"--endpoint", "--connect", "--backbone"}) plan->excludes(command.get_option(other));
   for (const std::string& other : flags.cluster.chosen_there) plan->excludes(command.get_option(other));
   command.add_option("--backend", flags.backend, "How the plan is launched: local (all on this machine), ssh or srun")
-      ->check(one_of({"local", "ssh", "srun"}))
+      ->check(one_of(kReachNames))
       ->needs(plan)
       ->capture_default_str();
   command.add_option("--run-dir", flags.run_dir, "Folder for all that the launch leaves (default: PLAN.TIME)")

@@ -87,7 +87,7 @@ BatchGoodput::Others BatchGoodput::others(Key text, const CostModel& costs) {
 }
 
 void BatchGoodput::try_without_drag() {
-  constexpr double kLength = 12, kWaitMin = 4, kWaitMax = 64, kSettled = 16;  // rounds of all texts
+  constexpr double kLength = 12, kSettled = 16;  // rounds of all texts
   constexpr double kDrags = 1.1;
   const double rounds = static_cast<double>(updates_a_plan()) / static_cast<double>(texts_.size());
   if (try_.left > 0) {
@@ -95,10 +95,10 @@ void BatchGoodput::try_without_drag() {
     return;
   }
   try_.drafting = drafts_ > 0 ? try_.drafting + rounds : 0;
-  if (try_.drafting > kSettled) try_.wait = kWaitMin;
+  if (try_.drafting > kSettled) try_.wait = kTryWaitMin;
   if (drafts_ > 0) try_.dragged = 0;
   if (drafts_ > 0 || texts_.size() == 1 || drag() <= kDrags || (try_.dragged += rounds) <= try_.wait) return;
-  try_ = {.left = kLength, .wait = std::min(2 * try_.wait, kWaitMax)};
+  try_ = {.left = kLength, .wait = std::min(2 * try_.wait, kTryWaitMax)};
   drag_ = FadingMean(kDragKeep);
 }
 

@@ -71,12 +71,13 @@ class BatchGoodput {
   double tokens_ = 0;  ///< of a round of it
   static constexpr double kDragKeep = 0.98;
   FadingMean drag_{kDragKeep};
-  /// In rounds of all texts.
+  static constexpr double kTryWaitMin = 4, kTryWaitMax = 64;
+  /// In rounds of all texts, as these.
   struct Try {
-    double left = 0;      ///< of the one that runs
-    double dragged = 0;   ///< since the drag has kept all of them plain
-    double drafting = 0;  ///< since they draft, in no try
-    double wait = 4;      ///< until the next one
+    double left = 0;            ///< of the one that runs
+    double dragged = 0;         ///< since the drag has kept all of them plain
+    double drafting = 0;        ///< since they draft, in no try
+    double wait = kTryWaitMin;  ///< until the next one
   } try_;
   double allowance_ = 0;
 };
