@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "common/base/time.h"
 #include "common/base/token_tree.h"
+#include "common/kernels/team.h"
 #include "common/protocol/donor_rows.h"
 #include "common/tensor/decode.h"
 
@@ -36,9 +38,14 @@ Tensor decoded(const WireTensor& content) {
   return rows;
 }
 
+SamplingScratch& thread_scratch() {
+  thread_local SamplingScratch scratch;
+  return scratch;
+}
+
 /// The token after a prompt: an outcome without drafts.
-Result<VerifyOutcome> first_token(Sampler& sampler, std::span<const float> logits, SamplingScratch& scratch) {
-  ASSIGN_OR_RETURN(const TokenId token, sampler.choose(logits, scratch));
+Result<VerifyOutcome> first_token(Sampler& sampler, std::span<const float> logits) {
+  ASSIGN_OR_RETURN(const TokenId token, sampler.choose(logits, thread_scratch()));
   return VerifyOutcome{0, token};
 }
 
@@ -92,14 +99,27 @@ KvCost BackboneEngine::kv_cost() const {
 
 std::vector<TokenLogprobs> BackboneEngine::logprobs_along(const Sampler& sampler, Matrix<const float> logits,
                                                           const VerifyWork& work, const VerifyOutcome& outcome) {
-  if (work.prefill) return sampler.logprobs(logits.rows(logits.size(0) - 1, 1), {&outcome.next_token, 1}, scratch_);
+  if (work.prefill) return sampler.logprobs(logits, {&outcome.next_token, 1}, thread_scratch());
   const std::vector<std::int64_t> path = TokenTree(std::ssize(work.tokens) - 1, work.depths).path(outcome.row);
   std::vector<TokenLogprobs> along;
   for (std::size_t i = 0; i < path.size(); ++i) {
     const TokenId token = i + 1 < path.size() ? work.tokens[static_cast<std::size_t>(path[i + 1])] : outcome.next_token;
-    std::ranges::move(sampler.logprobs(logits.rows(path[i], 1), {&token, 1}, scratch_), std::back_inserter(along));
+    std::ranges::move(sampler.logprobs(logits.rows(path[i], 1), {&token, 1}, thread_scratch()),
+                      std::back_inserter(along));
   }
   return along;
+}
+
+BackboneEngine::Decision BackboneEngine::decide(const VerifyWork& work, Matrix<const float> logits) {
+  Sampler& sampler = sessions_.at(work.session).sampler;
+  Decision decision{.outcome = work.prefill                     ? first_token(sampler, logits[0].span())
+                               : !synthetic_acceptance_.empty() ? synthetic_outcome(logits, work)
+                               : work.q.empty() ? sampler.verify(logits, work.tokens, thread_scratch(), work.depths)
+                                                : sampler.verify_rejection(logits, work.tokens, work.q,
+                                                                           thread_scratch(), work.depths),
+                    .logprobs = {}};
+  if (decision.outcome) decision.logprobs = logprobs_along(sampler, logits, work, *decision.outcome);
+  return decision;
 }
 
 VerifyOutcome BackboneEngine::synthetic_outcome(Matrix<const float> logits, const VerifyWork& work) const {
@@ -215,36 +235,42 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
     sessions_.emplace(*batch[i].keep_as, Session{std::move(copy), Sampler({}, {}, 0)});
   }
 
+  // All texts at once: the logits of a text's rows take the time of a layer.
+  std::vector<std::int64_t> end_row;
+  for (const Segment& segment : segments)
+    end_row.push_back((end_row.empty() ? 0 : end_row.back()) + segment.output_rows);
+  std::vector<std::optional<Decision>> decisions(batch.size());
+  team_for(std::ssize(batch), 1, [&](std::int64_t text) {
+    const auto i = static_cast<std::size_t>(text);
+    if (batch[i].prefill && !batch[i].last) return;
+    const std::int64_t rows = batch[i].prefill ? 1 : segments[i].output_rows;
+    decisions[i] = decide(batch[i], output.logits.rows(end_row[i] - rows, rows));
+  });
+
   std::vector<VerifyResult> results;
-  std::int64_t row = 0;
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const VerifyWork& work = batch[i];
-    const std::int64_t outputs = segments[i].output_rows;
+    const std::int64_t outputs = segments[i].output_rows, row = end_row[i] - outputs;
     KvCache& cache = *segments[i].cache;
-    Sampler& sampler = sessions_.at(work.session).sampler;
+    const Sampler& sampler = sessions_.at(work.session).sampler;
     VerifyResult result{.session = work.session, .round = work.round};
     Verdict& verdict = result.verdict;
     verdict.verify_ns = forward_ns;
     if (work.prefill && work.last) sessions_.at(work.session).soft.clear();
     for (std::size_t k = 0; k < work.scored.size(); ++k) {
-      result.scores.push_back(
-          sampler.prompt_logprobs(output.logits[row + static_cast<std::int64_t>(k)].span(), work.scored[k], scratch_));
+      result.scores.push_back(sampler.prompt_logprobs(output.logits[row + static_cast<std::int64_t>(k)].span(),
+                                                      work.scored[k], thread_scratch()));
       between_steps();
     }
-    if (!work.prefill || work.last) {
-      const Matrix<const float> logits = output.logits.rows(row, outputs);
-      const Result<VerifyOutcome> outcome =
-          work.prefill                     ? first_token(sampler, logits[outputs - 1].span(), scratch_)
-          : !synthetic_acceptance_.empty() ? synthetic_outcome(logits, work)
-          : work.q.empty()                 ? sampler.verify(logits, work.tokens, scratch_, work.depths)
-                           : sampler.verify_rejection(logits, work.tokens, work.q, scratch_, work.depths);
+    if (decisions[i]) {
+      const Result<VerifyOutcome>& outcome = decisions[i]->outcome;
       if (!outcome) {
         result.error = outcome.error();
       } else {
         verdict.accepted = outcome->accepted;
         verdict.next_token = outcome->next_token;
         if (!work.depths.empty()) verdict.row = static_cast<std::int32_t>(outcome->row);
-        verdict.logprobs = logprobs_along(sampler, logits, work, *outcome);
+        verdict.logprobs = std::move(decisions[i]->logprobs);
         if (work.kv_from) {
           const std::int64_t last = work.prefill ? outputs - 1 : outcome->row;
           const std::span<const float> hidden = output.hidden[row + last].span();
@@ -259,7 +285,6 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
       verdict.kv =
           donor_rows(cache, *work.kv_from, piece_end(*work.kv_from, cache.length(), kKvRowsMax, tail), work.wire);
     }
-    row += outputs;
     results.push_back(std::move(result));
     between_steps();
   }

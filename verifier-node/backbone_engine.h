@@ -27,9 +27,8 @@ class BackboneEngine {
         grammars_(grammars),
         towers_(towers) {}
 
-  /// @param between_steps called after every layer that is computed or copied, after the head, and after every
-  /// session's tokens are
-  ///   chosen, so that a caller's loop stays awake in a long batch.
+  /// @param between_steps called after every layer that is computed or copied, after the head, and for every
+  ///   session when all tokens are chosen, so that a caller's loop stays awake in a long batch.
   std::vector<VerifyResult> run(
       const std::vector<VerifyWork>& batch, const std::function<void()>& between_steps = [] {});
   void release(SessionId session) { sessions_.erase(session); }
@@ -54,7 +53,13 @@ class BackboneEngine {
   std::future<void> masks_ahead(const std::vector<VerifyWork>& batch);
   /// Committed donor rows [from, to) of a cache, copied out of its rings.
   KvRows donor_rows(const KvCache& cache, Position from, Position to, WireForm form) const;
-  /// Of the drafts kept and the token after them, if the session wants them.
+  /// What the session's rule makes of a text's rows of logits; of a prompt, of its last row.
+  struct Decision {
+    Result<VerifyOutcome> outcome;
+    std::vector<TokenLogprobs> logprobs;  ///< of the drafts kept and the token after them, if the session wants them
+  };
+  /// Texts of their own may be decided at once.
+  Decision decide(const VerifyWork& work, Matrix<const float> logits);
   std::vector<TokenLogprobs> logprobs_along(const Sampler& sampler, Matrix<const float> logits, const VerifyWork& work,
                                             const VerifyOutcome& outcome);
   /// What a coin makes of the drafts.
@@ -62,7 +67,6 @@ class BackboneEngine {
 
   std::unique_ptr<Backbone> backbone_;
   std::map<SessionId, Session> sessions_;  ///< and texts that have ended, until the core releases them
-  SamplingScratch scratch_;
   std::vector<double> synthetic_acceptance_;
   GrammarCompiler* grammars_;
   Towers* towers_;

@@ -30,8 +30,8 @@ Kernels kernels_for(WeightType type) {
   const KernelTable& table = kernels();
   const bool tiles = table.gemm_bf16_tiles != nullptr;
   switch (type) {
-    // Up to 6 rows, which are one pass for vectors, they are faster than tiles (docs/lab/int4.md).
-    case WeightType::kInt4: return {tiles ? 6 : kAll, table.gemm_int4, table.gemm_int4_tiles};
+    // For few rows vectors are faster than tiles (docs/lab/int4.md).
+    case WeightType::kInt4: return {tiles ? 3 : kAll, table.gemm_int4, table.gemm_int4_tiles};
     case WeightType::kInt8: return {tiles ? 0 : kAll, table.gemm_int8, table.gemm_int8_tiles};
     case WeightType::kBf16: return {0, nullptr, table.gemm_bf16_tiles};
     default: return {};
@@ -64,7 +64,7 @@ class BlockMatrix final : public PackedMatrix {
         }
       }
     });
-    const bool expands = tiles && w.type == WeightType::kInt4 && rows > kTileRows;
+    const bool expands = tiles && w.type == WeightType::kInt4;
     const std::int64_t block_bytes = std::ssize(w.bytes) / blocks;
     team_run(blocks, rows > kTileRows ? 1 : kPieceBytes / block_bytes + 1, [&](std::int64_t begin, std::int64_t end) {
       auto* const expanded = scratch<std::byte>(Scratch::kOutput, expands ? steps * kStepBytes * kBlockOutputs : 0);

@@ -1,5 +1,5 @@
 // int8, bfloat16 and int4 weights with AMX. oneDNN's kernel reads the first two slower, and again for every 16 or 64
-// rows (docs/lab/amx.md). Those of int4 become int8 on the way, in the same places.
+// rows (docs/lab/amx.md). Those of int4 become int8 on the way.
 #include <immintrin.h>
 
 #include <cstring>
@@ -16,10 +16,6 @@ static_assert(kBlockOutputs == 4 * kTileRows);
 constexpr std::int64_t kInputBytes = kTileRows * kStepBytes;  ///< of a tile of inputs
 constexpr std::int64_t kGroupBytes = 4 * kBlockOutputs;       ///< four bytes of inputs of every output
 constexpr std::int64_t kStep = kStepBytes / 4 * kGroupBytes;  ///< bytes of a block's weights at a step
-constexpr std::int64_t kFarSteps = 8;
-
-template <typename Weight>
-constexpr bool kExpands = std::is_same_v<Weight, Int4Chunk>;
 
 /// Sums of integer products are exact; those of bfloat16 grow step by step, in the order that the instruction has
 /// within one.
@@ -40,54 +36,121 @@ void write(const GemmArgs& a, std::int64_t row, const float (&sums)[kBlockOutput
   std::memcpy(a.y + row * a.y_stride, sums, static_cast<std::size_t>(a.outputs) * sizeof(float));
 }
 
-/// A quarter of the next step into the L1 cache and of a later one into the L2, which has more reads under way. Tile
-/// loads alone would wait for every line in turn.
-inline void prefetch_weights(const std::byte* quarter) {
-  for (std::int64_t byte = 0; byte < kStep / 4; byte += 64) {
-    _mm_prefetch(quarter + kStep + byte, _MM_HINT_T0);
-    _mm_prefetch(quarter + kFarSteps * kStep + byte, _MM_HINT_T1);
-  }
-}
+/// The tiles of a block's weights in the order in which they are multiplied: of each step those of `columns` times 16
+/// outputs from output `first` on, by all rows from `row` on. Meanwhile later ones are fetched: tile loads alone would
+/// wait for every line in turn.
+template <typename Weight>
+class WeightTiles {
+ public:
+  static constexpr std::int64_t kRowBytes = kGroupBytes;  ///< from a row of a tile to the next
 
-/// 16 outputs of a chunk as int8, into a tile's place in a step. A 16-bit product of two nibbles and their multiplier
-/// does both: nothing carries, as 15 * 15 < 256. Meanwhile fetches the same of later steps.
+  WeightTiles(const GemmArgs& a, std::int64_t, std::int64_t first, std::int64_t columns)
+      : tile_(a.weights + 4 * first), columns_(columns) {}
+
+  const std::byte* tile() const { return tile_; }
+
+  /// The next step's into the L1 cache; where all of a step is read, a later one's into the L2, which has more reads
+  /// under way.
+  void next() {
+    constexpr std::int64_t kFarSteps = 8;
+    prefetch_tile(tile_ + kStep, kRowBytes);
+    if (columns_ == kBlockOutputs / kTileRows) prefetch_tile<_MM_HINT_T1>(tile_ + kFarSteps * kStep, kRowBytes);
+    tile_ += 4 * kTileRows;
+    if (++column_ == columns_) {
+      column_ = 0;
+      tile_ += kStep - columns_ * 4 * kTileRows;
+    }
+  }
+
+ private:
+  const std::byte* tile_;
+  std::int64_t columns_, column_ = 0;
+};
+
+/// 16 outputs of a chunk as int8, into a tile. A 16-bit product of two nibbles and their multiplier does both: nothing
+/// carries, as 15 * 15 < 256. Meanwhile fetches the same of later steps.
 inline void expand_tile(const Int4Chunk& chunk, int half, std::byte* to) {
   constexpr std::int64_t kChunksAStep = 2, kNear = 3 * kChunksAStep, kFar = 12 * kChunksAStep;
   const __m512i low_nibble = _mm512_set1_epi8(15);
-  __m512i multiplier[2], zero[2];
-#pragma GCC unroll 2
-  for (int g = 0; g < 2; ++g) {
-    const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(chunk.group[half][g])));
-    const __m512i k = _mm512_and_si512(bytes, _mm512_set1_epi32(15));
-    const __m512i place = _mm512_add_epi32(_mm512_srli_epi32(bytes, 4), _mm512_set1_epi32(23));
-    const __m512i z = _mm512_srli_epi32(_mm512_add_epi32(_mm512_mullo_epi16(k, place), _mm512_set1_epi32(3)), 2);
-    const __m512i two = _mm512_or_si512(z, _mm512_slli_epi32(z, 8));
-    multiplier[g] = _mm512_or_si512(k, _mm512_slli_epi32(k, 16));
-    zero[g] = _mm512_or_si512(two, _mm512_slli_epi32(two, 16));
-  }
+  // int4_multiplier, and int4_zero in both bytes: of the outputs for one group of inputs, then for the other.
+  const __m512i bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(chunk.group[half])));
+  const __m512i k = _mm512_and_si512(bytes, _mm512_set1_epi16(15));
+  const __m512i place = _mm512_add_epi16(_mm512_srli_epi16(bytes, 4), _mm512_set1_epi16(23));
+  const __m512i z = _mm512_srli_epi16(_mm512_add_epi16(_mm512_mullo_epi16(k, place), _mm512_set1_epi16(3)), 2);
+  const __m512i zz = _mm512_or_si512(z, _mm512_slli_epi16(z, 8));
+  __m512i twice = _mm512_set_epi16(15, 15, 14, 14, 13, 13, 12, 12, 11, 11, 10, 10, 9, 9, 8, 8, 7, 7, 6, 6, 5, 5, 4, 4,
+                                   3, 3, 2, 2, 1, 1, 0, 0);
   _mm_prefetch(&(&chunk)[kNear].group[half], _MM_HINT_T0);
   _mm_prefetch(&(&chunk)[kFar].group[half], _MM_HINT_T1);
-#pragma GCC unroll 8
-  for (int line = 0; line < 8; ++line) {
-    const int g = line / 4, j = line % 4;
-    _mm_prefetch((&chunk)[kNear].nibbles[half][g][j], _MM_HINT_T0);
-    _mm_prefetch((&chunk)[kFar].nibbles[half][g][j], _MM_HINT_T1);
-    const __m512i pair = _mm512_loadu_si512(chunk.nibbles[half][g][j]), low = _mm512_and_si512(pair, low_nibble),
-                  high = _mm512_and_si512(_mm512_srli_epi16(pair, 4), low_nibble);
-    std::byte* const row = to + (8 * g + j) * kGroupBytes;
-    _mm512_store_si512(row, _mm512_sub_epi8(_mm512_mullo_epi16(low, multiplier[g]), zero[g]));
-    _mm512_store_si512(row + 4 * kGroupBytes, _mm512_sub_epi8(_mm512_mullo_epi16(high, multiplier[g]), zero[g]));
-    finish_stores(to);  // or the compiler would fetch all lines in one go, and everything else would wait for them
+#pragma GCC unroll 2
+  for (int g = 0; g < 2; ++g) {
+    const __m512i multiplier = _mm512_permutexvar_epi16(twice, k), zero = _mm512_permutexvar_epi16(twice, zz),
+                  high_multiplier = _mm512_slli_epi16(multiplier, 12);
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      _mm_prefetch((&chunk)[kNear].nibbles[half][g][j], _MM_HINT_T0);
+      _mm_prefetch((&chunk)[kFar].nibbles[half][g][j], _MM_HINT_T1);
+      const __m512i pair = _mm512_loadu_si512(chunk.nibbles[half][g][j]), low = _mm512_and_si512(pair, low_nibble),
+                    high_times_16 = _mm512_andnot_si512(low_nibble, pair);
+      std::byte* const row = to + (8 * g + j) * kStepBytes;
+      _mm512_store_si512(row, _mm512_sub_epi8(_mm512_mullo_epi16(low, multiplier), zero));
+      _mm512_store_si512(row + 4 * kStepBytes,
+                         _mm512_sub_epi8(_mm512_mulhi_epu16(high_times_16, high_multiplier), zero));
+      finish_stores(to);  // or the compiler would fetch all lines in one go, and everything else would wait for them
+    }
+    twice = _mm512_add_epi16(twice, _mm512_set1_epi16(16));
   }
 }
 
-/// Both tiles of a chunk. What the tiles read stays before and after this.
-inline void expand(const Int4Chunk& chunk, std::byte* to) {
-  finish_stores(to);
-  expand_tile(chunk, 0, to);
-  expand_tile(chunk, 1, to + 4 * kTileRows);
-  finish_stores(to);
-}
+/// Those of int4 become int8 two tiles ahead, since a load of what is still being stored would wait; in a ring that
+/// the L1 cache holds, or, where further rows come, for these too.
+template <>
+class WeightTiles<Int4Chunk> {
+ public:
+  static constexpr std::int64_t kRowBytes = kStepBytes;
+
+  WeightTiles(const GemmArgs& a, std::int64_t row, std::int64_t first, std::int64_t columns)
+      : chunk_(reinterpret_cast<const Int4Chunk*>(a.weights) + first / kInt4ChunkOutputs),
+        chunk_step_(kBlockOutputs / kTileRows / columns),
+        left_(row == 0 ? a.steps * columns : 0),
+        tiles_(a.expanded),
+        mask_(kRing - 1) {
+    if (a.rows > 2 * kTileRows) {
+      tiles_ += first * a.steps * kStepBytes;
+      mask_ = -1;
+    }
+    expand();
+    expand();
+  }
+
+  const std::byte* tile() const { return tiles_ + (at_ & mask_); }
+
+  void next() {
+    at_ += kTileBytes;
+    if (left_ > 0)
+      expand();
+    else
+      prefetch_tile(tile() + kTileBytes, kRowBytes);
+  }
+
+ private:
+  static constexpr std::int64_t kTileBytes = kTileRows * kStepBytes, kRing = 4 * kTileBytes;
+
+  void expand() {
+    if (left_ == 0) return;
+    expand_tile(*chunk_, half_, tiles_ + (to_ & mask_));
+    to_ += kTileBytes;
+    chunk_ += half_ * chunk_step_;
+    half_ ^= 1;
+    --left_;
+  }
+
+  const Int4Chunk* chunk_;
+  std::int64_t chunk_step_, left_;  ///< tiles to expand
+  int half_ = 0;
+  std::byte* tiles_;
+  std::int64_t mask_, at_ = 0, to_ = 0;
+};
 
 /// One tile of rows: each step of the weights is read once, in the order of the memory.
 template <typename Weight>
@@ -97,35 +160,21 @@ void multiply_few(const GemmArgs& a) {
   // 0 to 3: sums [rows, 16]. 4: inputs [rows, 64 bytes]. 5 to 7: weights [16, 16 outputs x 4 bytes]
   configure_tiles(config);
   zero_sums();
-  const auto* chunks = reinterpret_cast<const Int4Chunk*>(a.weights);
-  alignas(64) std::byte expanded[2][kExpands<Weight> ? kStep : 1];
-  const auto expand_step = [&](std::int64_t step) {
-    expand(chunks[2 * step], expanded[step % 2]);
-    expand(chunks[2 * step + 1], expanded[step % 2] + 8 * kTileRows);
-  };
-  if constexpr (kExpands<Weight>) expand_step(0);
-  const std::byte *x = a.x, *weights = a.weights;
-  for (std::int64_t step = 0; step < a.steps; ++step, x += kInputBytes, weights += kStep) {
-    if constexpr (kExpands<Weight>) {
-      // The next step's, so that its stores need not wait for this one's tiles.
-      if (step + 1 < a.steps) expand_step(step + 1);
-      weights = expanded[step % 2];
-    }
-    const auto meanwhile = [&](std::int64_t quarter) {
-      if constexpr (!kExpands<Weight>) prefetch_weights(weights + quarter * kStep / 4);
-    };
+  WeightTiles<Weight> weights(a, 0, 0, kBlockOutputs / kTileRows);
+  const std::byte* x = a.x;
+  for (std::int64_t step = 0; step < a.steps; ++step, x += kInputBytes) {
     _tile_loadd(4, x, kStepBytes);
-    _tile_loadd(5, weights, kGroupBytes);
-    meanwhile(0);
+    _tile_loadd(5, weights.tile(), weights.kRowBytes);
+    weights.next();
     MULTIPLY(0, 4, 5);
-    _tile_loadd(6, weights + 4 * kTileRows, kGroupBytes);
-    meanwhile(1);
+    _tile_loadd(6, weights.tile(), weights.kRowBytes);
+    weights.next();
     MULTIPLY(1, 4, 6);
-    _tile_loadd(7, weights + 8 * kTileRows, kGroupBytes);
-    meanwhile(2);
+    _tile_loadd(7, weights.tile(), weights.kRowBytes);
+    weights.next();
     MULTIPLY(2, 4, 7);
-    _tile_loadd(5, weights + 12 * kTileRows, kGroupBytes);
-    meanwhile(3);
+    _tile_loadd(5, weights.tile(), weights.kRowBytes);
+    weights.next();
     MULTIPLY(3, 4, 5);
   }
   alignas(64) Sum<Weight> sums[kTileRows][kBlockOutputs];
@@ -142,30 +191,22 @@ template <typename Weight>
 void multiply_many(const GemmArgs& a) {
   // 0 to 3: sums [16, 16]. 4, 5: inputs [16 rows, 64 bytes]. 6, 7: weights [16, 16 outputs x 4 bytes]
   configure_tiles();
-  const auto* chunks = reinterpret_cast<const Int4Chunk*>(a.weights);
-  const std::byte* const weights = kExpands<Weight> ? a.expanded : a.weights;
   for (std::int64_t r = 0; r < a.rows; r += 2 * kTileRows) {
-    const bool expands = kExpands<Weight> && r == 0;
     alignas(64) Sum<Weight> sums[2 * kTileRows][kBlockOutputs];
     for (std::int64_t o = 0; o < kBlockOutputs; o += 2 * kTileRows) {
       zero_sums();
-      const auto expand_step = [&](std::int64_t step) {
-        expand(chunks[2 * step + o / kInt4ChunkOutputs], a.expanded + step * kStep + 4 * o);
-      };
-      if (expands) expand_step(0);
+      WeightTiles<Weight> weights(a, r, o, 2);
       const std::byte *upper = a.x + r * a.steps * kStepBytes, *lower = upper + a.steps * kInputBytes;
-      const std::byte *left = weights + 4 * o, *right = left + 4 * kTileRows;
       for (std::int64_t step = 0; step < a.steps; ++step) {
-        if (expands && step + 1 < a.steps) expand_step(step + 1);
         _tile_loadd(4, upper, kStepBytes);
-        _tile_loadd(6, left, kGroupBytes);
+        _tile_loadd(6, weights.tile(), weights.kRowBytes);
         MULTIPLY(0, 4, 6);
         prefetch_tile(upper += kInputBytes, kStepBytes);
-        prefetch_tile(left += kStep, kGroupBytes);
-        _tile_loadd(7, right, kGroupBytes);
+        weights.next();
+        _tile_loadd(7, weights.tile(), weights.kRowBytes);
         MULTIPLY(1, 4, 7);
         prefetch_tile(lower + kInputBytes, kStepBytes);
-        prefetch_tile(right += kStep, kGroupBytes);
+        weights.next();
         _tile_loadd(5, lower, kStepBytes);
         lower += kInputBytes;
         MULTIPLY(2, 5, 6);

@@ -49,7 +49,7 @@ struct GemmArgs {
   /// number of tiles is read, whatever they hold.
   const std::byte* x;
   const std::int16_t* sums;  ///< for vectors, [rows, steps, 2]: of 32 inputs
-  std::byte* expanded;       ///< [steps, 64 outputs, 64], for tiles of more than 16 rows against int4
+  std::byte* expanded;       ///< scratch for tiles against int4, [steps, 64 outputs, 64]
   std::int64_t rows;
   std::int64_t outputs;       ///< columns of y to write; only a matrix's last block has fewer than 64
   const float* row_scale;     ///< [rows]; not for bfloat16

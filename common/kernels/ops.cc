@@ -1,6 +1,7 @@
 #include "common/kernels/ops.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 
@@ -9,15 +10,27 @@
 namespace outrider {
 namespace {
 
-/// What a piece of a team's work is worth. A norm or sum takes 0.1 ns an element, GeGLU 1 ns.
-constexpr std::int64_t kElementsPerPiece = 128 * 1024;
-constexpr std::int64_t kGeluElementsPerPiece = 16 * 1024;
+/// What a piece of a team's work is worth, one or two microseconds: GeGLU and softcap take less than 1 ns an element, a
+/// comparison 0.1 ns.
+constexpr std::int64_t kFunctionsPerPiece = 4 * 1024;
+constexpr std::int64_t kComparedPerPiece = 16 * 1024;
 constexpr std::int64_t kMultiplicationsPerTeam = 64 * 1024;
 
+/// function(begin, end) for pieces of a row.
 template <typename Function>
-void for_rows(std::int64_t rows, std::int64_t columns, Function function,
-              std::int64_t elements_per_piece = kElementsPerPiece) {
-  team_for(rows, elements_per_piece / columns + 1, function);
+void for_pieces(std::int64_t elements, std::int64_t per_piece, Function function) {
+  team_for((elements + per_piece - 1) / per_piece, 1,
+           [&](std::int64_t piece) { function(piece * per_piece, std::min((piece + 1) * per_piece, elements)); });
+}
+
+/// function(row, begin, end) for parts of rows whose elements do not depend on each other.
+template <typename Function>
+void for_parts(Matrix<float> x, Function function) {
+  const std::int64_t parts = (x.size(1) + kFunctionsPerPiece - 1) / kFunctionsPerPiece;
+  team_for(x.size(0) * parts, 1, [&](std::int64_t i) {
+    const std::int64_t begin = i % parts * kFunctionsPerPiece;
+    function(i / parts, begin, std::min(begin + kFunctionsPerPiece, x.size(1)));
+  });
 }
 
 /// Per-thread memory of one attention task; grows, is never freed before its thread ends.
@@ -189,34 +202,35 @@ void write_task(const AttentionPlan& plan, std::int64_t task, float* results, Ma
 void rms_norm(Matrix<const float> x, std::span<const float> weight, float eps, Matrix<float> y) {
   const std::int64_t n = x.size(1);
   const float* w = weight.empty() ? nullptr : weight.data();
-  for_rows(x.size(0), n, [&](std::int64_t r) { kernels().rms_norm(x[r].data(), w, eps, n, y[r].data()); });
+  for_rows(x, [&](std::int64_t r) { kernels().rms_norm(x[r].data(), w, eps, n, y[r].data()); });
 }
 
 void rms_norm_heads(Matrix<float> x, std::int64_t head_dim, std::span<const float> weight, float eps) {
   const float* w = weight.empty() ? nullptr : weight.data();
-  for_rows(x.size(0), x.size(1), [&](std::int64_t r) {
+  for_rows(x, [&](std::int64_t r) {
     float* row = x[r].data();
     for (std::int64_t c = 0; c < x.size(1); c += head_dim) kernels().rms_norm(row + c, w, eps, head_dim, row + c);
   });
 }
 
 void gelu_mul(Matrix<const float> gate, Matrix<const float> up, Matrix<float> y) {
-  const std::int64_t n = gate.size(1);
-  for_rows(
-      gate.size(0), n, [&](std::int64_t r) { kernels().gelu_mul(gate[r].data(), up[r].data(), n, y[r].data()); },
-      kGeluElementsPerPiece);
+  for_parts(y, [&](std::int64_t r, std::int64_t begin, std::int64_t end) {
+    kernels().gelu_mul(gate[r].data() + begin, up[r].data() + begin, end - begin, y[r].data() + begin);
+  });
 }
 
 void add_in_place(Matrix<float> x, Matrix<const float> y) {
-  for_rows(x.size(0), x.size(1), [&](std::int64_t r) { kernels().add(x[r].data(), y[r].data(), x.size(1)); });
+  for_rows(x, [&](std::int64_t r) { kernels().add(x[r].data(), y[r].data(), x.size(1)); });
 }
 
 void scale_in_place(Matrix<float> x, float factor) {
-  for_rows(x.size(0), x.size(1), [&](std::int64_t r) { kernels().scale(x[r].data(), factor, x.size(1)); });
+  for_rows(x, [&](std::int64_t r) { kernels().scale(x[r].data(), factor, x.size(1)); });
 }
 
 void softcap_in_place(Matrix<float> x, float cap) {
-  for_rows(x.size(0), x.size(1), [&](std::int64_t r) { kernels().softcap(x[r].data(), cap, x.size(1)); });
+  for_parts(x, [&](std::int64_t r, std::int64_t begin, std::int64_t end) {
+    kernels().softcap(x[r].data() + begin, cap, end - begin);
+  });
 }
 
 RopeAngles rope_angles(std::int64_t position, std::span<const float> inv_freq) {
@@ -236,7 +250,24 @@ void rope_heads(std::span<float> row, std::int64_t head_dim, const RopeAngles& a
 }
 
 std::int64_t argmax(std::span<const float> x) {
-  return kernels().argmax(x.data(), static_cast<std::int64_t>(x.size()));
+  const auto n = static_cast<std::int64_t>(x.size());
+  if (n <= kComparedPerPiece) return kernels().argmax(x.data(), n);
+  std::vector<std::int64_t> best(static_cast<std::size_t>((n + kComparedPerPiece - 1) / kComparedPerPiece));
+  for_pieces(n, kComparedPerPiece, [&](std::int64_t begin, std::int64_t end) {
+    best[static_cast<std::size_t>(begin / kComparedPerPiece)] = begin + kernels().argmax(x.data() + begin, end - begin);
+  });
+  return *std::ranges::max_element(best, {}, [&](std::int64_t i) { return x[static_cast<std::size_t>(i)]; });
+}
+
+bool all_finite(std::span<const float> x) {
+  std::atomic<bool> all = true;
+  for_pieces(std::ssize(x), kComparedPerPiece, [&](std::int64_t begin, std::int64_t end) {
+    bool fine = true;
+    for (std::int64_t i = begin; i < end; ++i)
+      fine &= std::abs(x[static_cast<std::size_t>(i)]) <= std::numeric_limits<float>::max();
+    if (!fine) all = false;
+  });
+  return all;
 }
 
 void attend(Matrix<const float> q, std::span<const AttendRow> rows, Matrix<float> out) {

@@ -91,9 +91,8 @@ T* scratch(Scratch use, std::int64_t count) {
   return reinterpret_cast<T*>(scratch_bytes(use, static_cast<std::size_t>(count) * sizeof(T)));
 }
 
-/// Bytes of weights that make a piece of a team's work: some 10 us for a row, more for more, and then at least as many
-/// pieces as balance them.
-inline constexpr std::int64_t kPieceBytes = 128 * 1024;
+/// Bytes of weights that make a piece of a team's work: some 3 us for a row, more for more.
+inline constexpr std::int64_t kPieceBytes = 32 * 1024;
 /// Elements of rows that make a piece of storing them: some 3 us.
 inline constexpr std::int64_t kInputsPerPiece = 8 * 1024;
 

@@ -170,10 +170,14 @@ std::vector<RowContext> Backbone::contexts(std::span<const Segment> segments, At
     CHECK(fine, "{}", fine.error().message);
     for (std::int64_t i = 0; i < tree.rows(); ++i) {
       const Position position = segment.cache->length() + tree.depth(i);
-      RowContext& row = rows.emplace_back(RowContext{position, rope_->angles(kind, position)});
+      RowContext& row = rows.emplace_back(RowContext{position, {}});
       row.branch.begins = i > 0 && tree.depth(i) <= tree.depth(i - 1);
     }
   }
+  team_for(std::ssize(rows), 1, [&](std::int64_t r) {
+    RowContext& row = rows[static_cast<std::size_t>(r)];
+    row.angles = rope_->angles(kind, row.position);
+  });
   return rows;
 }
 

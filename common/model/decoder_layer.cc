@@ -105,14 +105,17 @@ void DecoderLayer::attention(std::span<const RowContext> rows, Matrix<float> h, 
   trace.note("qkv", qkv);
 
   const Matrix<float> q = qkv.columns(0, q_size_);
+  const auto rotate = [&](Matrix<float> x) {
+    for_rows(x, [&](std::int64_t r) { rope_heads(x[r].span(), head, rows[static_cast<std::size_t>(r)].angles); });
+  };
   rms_norm_heads(q, head, norms_.q, eps_);
-  for (std::int64_t r = 0; r < count; ++r) rope_heads(q[r].span(), head, rows[static_cast<std::size_t>(r)].angles);
+  rotate(q);
 
   if (config_.owns_kv) {
     const Matrix<float> k = qkv.columns(q_size_, kv_size_), v = qkv.columns(q_size_ + kv_size_, kv_size_);
     rms_norm_heads(k, head, norms_.k, eps_);
     rms_norm_heads(v, head, {}, eps_);
-    for (std::int64_t r = 0; r < count; ++r) rope_heads(k[r].span(), head, rows[static_cast<std::size_t>(r)].angles);
+    rotate(k);
   }
 
   trace.note("q_rotated", q);

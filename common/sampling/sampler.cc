@@ -13,9 +13,7 @@ namespace outrider {
 namespace {
 
 Result<void> check_finite(std::span<const float> logits) {
-  bool all = true;
-  for (const float x : logits) all &= std::abs(x) <= std::numeric_limits<float>::max();
-  if (all) return {};
+  if (all_finite(logits)) return {};
   for (std::size_t i = 0; i < logits.size(); ++i) {
     if (!std::isfinite(logits[i]))
       return Error{Errc::kMalformed, fmt::format("the logit of token {} is {}, wanted a finite number", i, logits[i])};

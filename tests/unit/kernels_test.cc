@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -1111,6 +1112,59 @@ TEST_P(Kernels, ExpIsWithinItsPromiseOverAWideRange) {
   };
   for (int i = 0; i < 100000 && !HasFatalFailure(); ++i) check(i * 1e-3);
   for (double t = 1e-8; t < 1e30 && !HasFatalFailure(); t *= 1.3) check(t);
+}
+
+// Rows as long as a vocabulary are shared by a team, in pieces.
+class Pieces : public testing::Test {
+ protected:
+  static constexpr std::int64_t kLong = 262144 + 5;
+  Pieces() { set_team_size(3); }
+  ~Pieces() override { set_team_size(before_); }
+  CounterRng rng_ = CounterRng(31);
+
+ private:
+  int before_ = team_size();
+};
+
+TEST_F(Pieces, ArgmaxIsTheLowestIndexOfTheLargest) {
+  std::vector<float> x(static_cast<std::size_t>(kLong), -1.0f);
+  EXPECT_EQ(argmax(x), 0);
+  for (int repeat = 0; repeat < 50; ++repeat) {
+    const auto first = static_cast<std::size_t>(rng_.below(kLong)),
+               second = static_cast<std::size_t>(rng_.below(kLong));
+    x[first] = x[second] = 2.0f;
+    ASSERT_EQ(argmax(x), static_cast<std::int64_t>(std::min(first, second)));
+    x[first] = x[second] = -1.0f;
+  }
+  x.back() = 0.0f;
+  EXPECT_EQ(argmax(x), kLong - 1);
+}
+
+TEST_F(Pieces, OneNumberThatIsNotFiniteIsFound) {
+  std::vector<float> x = make_row(rng_, kLong, Fill::kLarge);
+  EXPECT_TRUE(all_finite(x));
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const float bad : {kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
+    for (const std::int64_t at : {std::int64_t{0}, std::int64_t{100'000}, kLong - 1}) {
+      const float before = std::exchange(x[static_cast<std::size_t>(at)], bad);
+      EXPECT_FALSE(all_finite(x)) << bad << " at " << at;
+      x[static_cast<std::size_t>(at)] = before;
+    }
+  }
+}
+
+TEST_F(Pieces, FunctionsOfARowAreThoseOfItsPieces) {
+  std::vector<float> x = make_row(rng_, kLong), whole = x;
+  kernels().softcap(whole.data(), 0.5f, kLong);
+  softcap_in_place({x.data(), {1, kLong}}, 0.5f);
+  EXPECT_EQ(x, whole);
+  constexpr std::int64_t kRows = 3, kColumns = 10240 + 7;
+  const std::vector<float> gate = make_row(rng_, kRows * kColumns), up = make_row(rng_, kRows * kColumns);
+  std::vector<float> y(gate.size()), by_row(gate.size());
+  gelu_mul({gate.data(), {kRows, kColumns}}, {up.data(), {kRows, kColumns}}, {y.data(), {kRows, kColumns}});
+  for (std::int64_t at = 0; at < kRows * kColumns; at += kColumns)
+    kernels().gelu_mul(gate.data() + at, up.data() + at, kColumns, by_row.data() + at);
+  EXPECT_EQ(y, by_row);
 }
 
 }  // namespace
