@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <iterator>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -122,6 +124,22 @@ BackboneEngine::Decision BackboneEngine::decide(const VerifyWork& work, Matrix<c
   return decision;
 }
 
+std::vector<std::optional<BackboneEngine::Decision>> BackboneEngine::decide_all(const std::vector<VerifyWork>& batch,
+                                                                                std::span<const Segment> segments,
+                                                                                Matrix<const float> logits) {
+  std::vector<std::int64_t> end_row(batch.size());
+  std::transform_inclusive_scan(segments.begin(), segments.end(), end_row.begin(), std::plus(),
+                                [](const Segment& segment) { return segment.output_rows; });
+  std::vector<std::optional<Decision>> decisions(batch.size());
+  team_for(std::ssize(batch), 1, [&](std::int64_t text) {
+    const auto i = static_cast<std::size_t>(text);
+    if (batch[i].prefill && !batch[i].last) return;
+    const std::int64_t rows = batch[i].prefill ? 1 : segments[i].output_rows;
+    decisions[i] = decide(batch[i], logits.rows(end_row[i] - rows, rows));
+  });
+  return decisions;
+}
+
 VerifyOutcome BackboneEngine::synthetic_outcome(Matrix<const float> logits, const VerifyWork& work) const {
   // The same at the same place of a text, so that what is measured in turns has the same luck.
   const double coin = CounterRng(static_cast<std::uint64_t>(work.base)).uniform();
@@ -235,22 +253,13 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
     sessions_.emplace(*batch[i].keep_as, Session{std::move(copy), Sampler({}, {}, 0)});
   }
 
-  // All texts at once: the logits of a text's rows take the time of a layer.
-  std::vector<std::int64_t> end_row;
-  for (const Segment& segment : segments)
-    end_row.push_back((end_row.empty() ? 0 : end_row.back()) + segment.output_rows);
-  std::vector<std::optional<Decision>> decisions(batch.size());
-  team_for(std::ssize(batch), 1, [&](std::int64_t text) {
-    const auto i = static_cast<std::size_t>(text);
-    if (batch[i].prefill && !batch[i].last) return;
-    const std::int64_t rows = batch[i].prefill ? 1 : segments[i].output_rows;
-    decisions[i] = decide(batch[i], output.logits.rows(end_row[i] - rows, rows));
-  });
+  std::vector<std::optional<Decision>> decisions = decide_all(batch, segments, output.logits);
 
   std::vector<VerifyResult> results;
+  std::int64_t row = 0;
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const VerifyWork& work = batch[i];
-    const std::int64_t outputs = segments[i].output_rows, row = end_row[i] - outputs;
+    const std::int64_t outputs = segments[i].output_rows;
     KvCache& cache = *segments[i].cache;
     const Sampler& sampler = sessions_.at(work.session).sampler;
     VerifyResult result{.session = work.session, .round = work.round};
@@ -285,6 +294,7 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
       verdict.kv =
           donor_rows(cache, *work.kv_from, piece_end(*work.kv_from, cache.length(), kKvRowsMax, tail), work.wire);
     }
+    row += outputs;
     results.push_back(std::move(result));
     between_steps();
   }

@@ -58,8 +58,10 @@ class BackboneEngine {
     Result<VerifyOutcome> outcome;
     std::vector<TokenLogprobs> logprobs;  ///< of the drafts kept and the token after them, if the session wants them
   };
-  /// Texts of their own may be decided at once.
   Decision decide(const VerifyWork& work, Matrix<const float> logits);
+  /// All texts at once: the logits of one take the time of a layer. Nothing for those that have none.
+  std::vector<std::optional<Decision>> decide_all(const std::vector<VerifyWork>& batch,
+                                                  std::span<const Segment> segments, Matrix<const float> logits);
   std::vector<TokenLogprobs> logprobs_along(const Sampler& sampler, Matrix<const float> logits, const VerifyWork& work,
                                             const VerifyOutcome& outcome);
   /// What a coin makes of the drafts.
