@@ -110,8 +110,8 @@ double BatchGoodput::drag() const {
 
 void BatchGoodput::observe(double expected_s, double draft_s, double seconds) {
   if (draft_s <= 0) return;
-  const double made_s = draft_s / drag();
-  drag_.observe(std::clamp((seconds - (expected_s - draft_s)) / made_s, 0.5, 4.0));
+  // A round that was shorter had less company than was planned.
+  drag_.observe(std::clamp(1 + (seconds - expected_s) / draft_s, 1.0, 4.0));
 }
 
 void BatchGoodput::earn(int tokens) {

@@ -36,8 +36,9 @@ class BatchGoodput {
   /// @param text  one that was updated.
   Others others(Key text, const CostModel& costs);
 
-  /// A round that was to take `expected_s`, of which the drafts of all texts `draft_s`, took `seconds`. Texts that do
-  /// not meet after all wait for each other's forward passes, and cores that draft do not verify.
+  /// A round that without any drag was to take `expected_s` took `seconds`; the drafts of all texts are made in
+  /// `draft_s`. Texts that do not meet after all wait for each other's forward passes, and cores that draft do not
+  /// verify.
   void observe(double expected_s, double draft_s, double seconds);
 
   /// The allowance for probes, in tokens: the texts earn it together, so that each has an acceptance to go by, and

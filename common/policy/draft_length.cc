@@ -44,12 +44,18 @@ DraftChoice GoodputLength::choose(const DraftLimits& limits) {
   const auto [company, tokens] = batch_.others(this, costs_);
   // What the others wait for in any case costs nothing more.
   const RoundTerms plain = costs_.terms(DraftSource::kAssistant, 0, 1, company);
-  const auto expect = [&](const RoundTerms& terms, int length, double seconds) {
-    const bool tells = company.texts > 0 && terms.saved_s <= 0;
-    expected_ = {length, tells ? seconds : 0, terms.draft_s};
+  // The drag is what a round takes longer than without one, whether all texts meet or they take turns: there drafts are
+  // made beside a forward pass, and a round in time shows that they keep nobody. A text's first round tells nothing of
+  // it: it begins somewhere amid the others' forward pass, which it would wait for without drafts too.
+  Company undragged = company;
+  undragged.drag = 1;
+  const auto expect = [&](RoundTerms terms, int length) {
+    terms.draft_s /= company.drag;
+    const bool tells = has_begun_ && company.texts > 0 && terms.saved_s <= 0;
+    expected_ = {length, tells ? costs_.together_s(terms, undragged, length) : 0, terms.draft_s};
   };
   const double plain_s = costs_.together_s(plain, company, 0);
-  expect(plain, 0, plain_s);
+  expect(plain, 0);
   double best_rate = limits.must_draft ? 0 : (tokens + 1) / plain_s;
   for (const DraftSource source : {DraftSource::kAssistant, DraftSource::kNgram, DraftSource::kTable}) {
     const int longest = std::min({limits.of(source), kDraftLengthMax, costs_.rows_most() - company.rows - 1});
@@ -65,12 +71,12 @@ DraftChoice GoodputLength::choose(const DraftLimits& limits) {
                                                    : costs_.terms(source, g, tau, company);
       const double own_s = terms.drafting_s() - plain.drafting_s();
       terms.saved_s = assistant && limits.at_hand ? own_s : std::min(terms.saved_s, own_s);
-      const double seconds = costs_.together_s(terms, company, g);
-      const double rate = (tokens + tau) / seconds * (company.texts > 0 && g == last_ ? kStay : 1);
+      const double rate =
+          (tokens + tau) / costs_.together_s(terms, company, g) * (company.texts > 0 && g == last_ ? kStay : 1);
       if (rate <= best_rate) continue;
       best = {.source = source, .length = g};
       best_rate = rate;
-      expect(terms, g, seconds);
+      expect(terms, g);
     }
   }
   if (best.length > 0) last_ = best.length;
@@ -81,6 +87,7 @@ void GoodputLength::observe(const RoundOutcome& outcome) {
   survival_[static_cast<std::size_t>(outcome.source)].observe(outcome.drafted, outcome.accepted);
   // Whoever asked may have taken another length, or not have asked at all.
   const Expected expected = std::exchange(expected_, {});
+  has_begun_ = true;
   if (expected.seconds > 0 && expected.length == outcome.drafted)
     batch_.observe(expected.seconds, expected.draft_s, outcome.round_s);
 }

@@ -82,6 +82,7 @@ class GoodputLength : public DraftLengthPolicy {
     int length = 0;
     double seconds = 0, draft_s = 0;
   } expected_;
+  bool has_begun_ = false;                        ///< a round of it has ended
   int last_ = 0;                                  ///< length of the last round with drafts
   std::array<Survival, kDraftSources> survival_;  ///< this session's
 };

@@ -263,6 +263,38 @@ TEST(BatchGoodput, TextsThatTheDragKeepsPlainTryTogetherLessAndLessOften) {
   EXPECT_GT(waits[1], waits[0]) << dear;
 }
 
+TEST(BatchGoodput, RoundsInTimeEndADragAndShorterOnesAreNone) {
+  const CostModel costs = costs_of(1, 10);
+  const int text = 0;
+  BatchGoodput batch;
+  batch.update(&text, survives(0.9), 4, 1);
+  const auto drag_after = [&](int rounds, double seconds) {
+    for (int i = 0; i < rounds; ++i) batch.observe(0.3, 0.1, seconds);
+    return batch.others(&text, costs).company.drag;
+  };
+  EXPECT_GT(drag_after(50, 0.4), 1.5);
+  EXPECT_NEAR(drag_after(300, 0.3), 1, 0.01);
+  EXPECT_GE(drag_after(300, 0.2), 1);
+}
+
+// A text that comes while the others are verified waits for them, whatever anybody drafts.
+TEST(Goodput, TheFirstRoundOfATextSaysNothingOfTheDrag) {
+  const CostModel costs = costs_of(1, 2);
+  BatchGoodput batch;
+  GoodputLength first(costs, batch), second(costs, batch);
+  const auto drag_after_slow_rounds = [&] {
+    for (GoodputLength* text : {&first, &second}) text->choose({.assistant = 8});
+    for (GoodputLength* text : {&first, &second}) {
+      const int length = text->choose({.assistant = 8}).length;
+      EXPECT_GT(length, 0);
+      text->observe({.drafted = length, .accepted = length, .round_s = 1});
+    }
+    return batch.others(&first, costs).company.drag;
+  };
+  EXPECT_EQ(drag_after_slow_rounds(), 1);
+  EXPECT_GT(drag_after_slow_rounds(), 1.1);
+}
+
 TEST(BatchGoodput, ProbesCostAllAndAreEarnedByAll) {
   BatchGoodput batch;
   const CostModel costs = costs_of(0.1, 0.2);
