@@ -13,6 +13,7 @@
 #include "batch/hash.h"
 #include "common/base/files.h"
 #include "common/base/json_fields.h"
+#include "common/base/time.h"
 #include "http-server/openai.h"
 #include "http-server/random_id.h"
 
@@ -26,10 +27,6 @@ constexpr std::int64_t kSweepSeconds = 60;
 constexpr const char *kFiles = "files", *kBatches = "batches";
 // Not told to anybody: whose it is, and how long what a batch writes is kept.
 constexpr const char *kOwner = "outrider_owner", *kOutputSeconds = "outrider_output_seconds";
-
-std::int64_t unix_seconds() {
-  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 /// Of limit=3&after=batch_1. What we look for needs no decoding.
 std::string query_value(std::string_view query, std::string_view key) {

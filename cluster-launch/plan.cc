@@ -52,9 +52,7 @@ void refuse_others(const JsonFields& keys, T& described) {
   T::fields(known, described);
   for (const auto& [key, value] : keys.raw().items()) {
     if (std::ranges::find(known.all, key) != known.all.end()) continue;
-    const auto nearest = std::ranges::min_element(
-        known.all, {}, [&key = key](const std::string& other) { return edit_distance(other, key); });
-    keys.refuse(key.c_str(), fmt::format("is no key of a plan; the nearest is {}", *nearest));
+    keys.refuse(key.c_str(), fmt::format("is no key of a plan; the nearest is {}", nearest_of(known.all, key)));
   }
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -9,13 +8,12 @@
 
 #include "cluster-launch/child.h"
 #include "cluster-launch/process_plan.h"
+#include "cluster-launch/reach_names.h"
 
 namespace outrider {
 
 /// How commands get to a host: a step of Slurm's is for the node of this name, in the job that this process is in.
 enum class Reach { kLocal, kSsh, kSrun };
-/// Their names, in this order.
-inline constexpr std::initializer_list<const char*> kReachNames = {"local", "ssh", "srun"};
 const char* to_string(Reach reach);
 /// @return none for another name
 std::optional<Reach> reach_named(std::string_view name);

@@ -42,7 +42,7 @@ function(outrider_write_commands output name)
     string(APPEND calls "  add_${command}_command(app);\n")
   endforeach()
   file(CONFIGURE OUTPUT ${output} CONTENT
-    "namespace outrider {\nclass Command;\n${declarations}void add_${name}_commands(Command& app) {\n${calls}}\n}\n")
+    "namespace CLI {\nclass App;\n}\nnamespace outrider {\nusing Command = CLI::App;\n${declarations}void add_${name}_commands(Command& app) {\n${calls}}\n}\n")
 endfunction()
 
 function(outrider_room name)

@@ -113,8 +113,8 @@ Result<void> Pair::post(const std::string& path, std::string body,
 Result<ApiServer::RenderedPrompt> Pair::prompt_of(std::string body) const {
   ApiResult<ApiServer::RenderedPrompt> prompt =
       api_->prompt_of({.method = "POST", .path = "/tokenize", .body = std::move(body), .client = "", .key = nullptr});
-  if (const auto* error = std::get_if<ApiError>(&prompt)) return error_of(error->status, error_body(*error), Errc::kIo);
-  return std::get<ApiServer::RenderedPrompt>(std::move(prompt));
+  if (!prompt) return error_of(prompt.error().status, error_body(prompt.error()), Errc::kIo);
+  return *std::move(prompt);
 }
 
 Result<Client> Pair::connect() { return Client::connect(context_, address_); }

@@ -28,7 +28,7 @@ struct ApiKey::Use {
 
 ApiKey::ApiKey(std::string name, const Limits& limits) : name_(std::move(name)), use_(std::make_shared<Use>(limits)) {}
 
-std::variant<std::shared_ptr<const void>, ApiError> ApiKey::begin(TimePoint now) const {
+Result<std::shared_ptr<const void>, ApiError> ApiKey::begin(TimePoint now) const {
   const std::shared_ptr<Use> use = use_;
   const std::lock_guard lock(use->mutex);
   const Limits& limits = use->limits;

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <variant>
 
+#include "common/base/result.h"
 #include "common/base/time.h"
 #include "http-server/api_error.h"
 
@@ -23,7 +23,7 @@ class ApiKey {
 
   const std::string& name() const { return name_; }
   /// Begins a request. @return what ends it when it is dropped; or why it may not be now, with status 429.
-  std::variant<std::shared_ptr<const void>, ApiError> begin(TimePoint now) const;
+  Result<std::shared_ptr<const void>, ApiError> begin(TimePoint now) const;
   /// Tokens that a request has read or written. Who has spent more than his minute's is told 429 until it is made up
   /// for: what is open goes on.
   void spend(std::int64_t tokens, TimePoint now) const;

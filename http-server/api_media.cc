@@ -115,10 +115,8 @@ ApiResult<std::vector<TokenId>> ApiServer::perceive(const HttpRequest& http, std
                                            media.size(), kMediaMax),
                     .param = "messages"};
   }
-  ApiResult<std::vector<TokenId>> rendered = render(conversation);
-  if (std::holds_alternative<ApiError>(rendered)) return rendered;
-  Result<std::vector<TokenId>> placed =
-      place_media(std::get<std::vector<TokenId>>(rendered), text_.vision, text_.audio, media);
+  ASSIGN_OR_RETURN(const std::vector<TokenId> rendered, render(conversation));
+  Result<std::vector<TokenId>> placed = place_media(rendered, text_.vision, text_.audio, media);
   if (!placed) return api_error(placed.error());
   return *std::move(placed);
 }

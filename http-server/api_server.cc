@@ -11,7 +11,6 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/json_fields.h"
-#include "common/base/progress.h"
 #include "common/base/time.h"
 #include "common/base/utf8.h"
 #include "common/grammar/call_grammar.h"
@@ -36,10 +35,6 @@ HttpReply json_reply(const Json& json) { return {.status = 200, .body = to_text(
 bool is_chat(const std::string& body) {
   return json_nesting(body) <= kJsonDepthMax &&
          Json::parse(body, nullptr, /*allow_exceptions=*/false).contains("messages");
-}
-
-std::int64_t unix_seconds() {
-  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 /// In words that clients look for (litellm: the first nine) to know this from other bad requests.
@@ -470,20 +465,17 @@ ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest
   if (options_.on_traced && http.trace.is_traced())
     work->trace = {.context = http.trace, .arrived = work->arrived, .path = http.path};
   work->server_ends = http.server_ends;
-  ApiResult<CompletionRequest> parsed =
-      chat ? parse_chat_completion(http.body, defaults_) : parse_completion(http.body, defaults_);
-  if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
-  CompletionRequest& request = work->request = std::move(std::get<CompletionRequest>(parsed));
+  ASSIGN_OR_RETURN(work->request,
+                   chat ? parse_chat_completion(http.body, defaults_) : parse_completion(http.body, defaults_));
+  CompletionRequest& request = work->request;
   if (auto refused = count_body(http, request.media)) return *refused;
   if (!request.has_seed) request.sampling.seed = random_number();
   for (const std::string& word : request.bad_words) add_bad_word(word, request.sampling);
   if (const auto checked = check_sampling(request.sampling, defaults_.vocab_size); !checked)
     return api_error(checked.error());
   if (chat) {
-    ApiResult<std::vector<TokenId>> prompt =
-        perceive(http, std::move(request.media), request.conversation, work->media);
-    if (const auto* error = std::get_if<ApiError>(&prompt)) return *error;
-    work->prompts.push_back(std::get<std::vector<TokenId>>(std::move(prompt)));
+    ASSIGN_OR_RETURN(work->prompts.emplace_back(),
+                     perceive(http, std::move(request.media), request.conversation, work->media));
     if (request.conversation.thinking && !request.sampling.grammar.empty()) {
       const bool open = ChatParser(text_.tokenizer, work->prompts.back()).thinks();
       auto grammar = grammar_after_thought(request.sampling.grammar, open, defaults_.controls);
@@ -562,30 +554,30 @@ std::optional<ApiError> ApiServer::check(const std::string& path, const std::str
   HttpRequest http;
   http.body = body;
   const ApiResult<std::shared_ptr<Work>> prepared = prepare(http, path == "/v1/chat/completions");
-  const auto* error = std::get_if<ApiError>(&prepared);
-  return error == nullptr ? std::nullopt : std::optional(*error);
+  return prepared ? std::nullopt : std::optional(prepared.error());
 }
 
 HttpReply ApiServer::complete(const HttpRequest& http, bool chat) {
   const TimePoint arrived = now();
   ApiResult<std::shared_ptr<Work>> prepared = prepare(http, chat);
-  if (const auto* error = std::get_if<ApiError>(&prepared)) {
+  if (!prepared) {
+    const ApiError& error = prepared.error();
     FinishedRequest refused;
-    refused.status = error->status;
+    refused.status = error.status;
     if (options_.on_traced && http.trace.is_traced()) {
       options_.on_traced({.context = http.trace,
                           .arrived = arrived,
                           .end = now(),
                           .path = http.path,
-                          .error = error->message,
-                          .status = error->status});
+                          .error = error.message,
+                          .status = error.status});
     }
     refused.total = now() - arrived;
     options_.on_finished(refused);
-    return error_reply(*error);
+    return error_reply(error);
   }
   http.admitted();
-  const std::shared_ptr<Work> work = std::get<std::shared_ptr<Work>>(std::move(prepared));
+  const std::shared_ptr<Work> work = *std::move(prepared);
   if (!work->request.stream) {
     CollectingSink sink(*work);
     if (const std::optional<ApiError> error = run(*work, sink, http.gone)) return error_reply(*error);
@@ -795,8 +787,7 @@ HttpReply ApiServer::ready() const {
   if (!status) return error_reply({503, status.error().message});
   if (status->verifiers == 0) {
     std::string why = "no verifier has joined";
-    if (!options_.loads.empty())
-      why += fmt::format(": {}, for {} s so far", loading(options_.loads), unix_seconds() - started_);
+    if (!options_.loads.empty()) why += fmt::format(": {}, for {} s so far", options_.loads, unix_seconds() - started_);
     return error_reply({503, std::move(why)});
   }
   return json_reply({{"status", "ready"},
@@ -807,9 +798,7 @@ HttpReply ApiServer::ready() const {
 }
 
 ApiResult<ApiServer::RenderedPrompt> ApiServer::prompt_of(const HttpRequest& http) const {
-  ApiResult<TokenizeRequest> parsed = parse_tokenize(http.body, defaults_);
-  if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
-  auto& request = std::get<TokenizeRequest>(parsed);
+  ASSIGN_OR_RETURN(TokenizeRequest request, parse_tokenize(http.body, defaults_));
   if (auto refused = count_body(http, request.media)) return *refused;
   RenderedPrompt prompt{.tokens = {}, .media = {}, .form = request.form};
   if (const auto* text = std::get_if<std::string>(&request.text)) {
@@ -817,17 +806,15 @@ ApiResult<ApiServer::RenderedPrompt> ApiServer::prompt_of(const HttpRequest& htt
     if (request.add_special_tokens) prompt.tokens = with_bos(text_.tokenizer, std::move(prompt.tokens));
     return prompt;
   }
-  ApiResult<std::vector<TokenId>> rendered =
-      perceive(http, std::move(request.media), std::get<Conversation>(request.text), prompt.media);
-  if (const auto* error = std::get_if<ApiError>(&rendered)) return *error;
-  prompt.tokens = std::get<std::vector<TokenId>>(std::move(rendered));
+  ASSIGN_OR_RETURN(prompt.tokens,
+                   perceive(http, std::move(request.media), std::get<Conversation>(request.text), prompt.media));
   return prompt;
 }
 
 HttpReply ApiServer::tokenize(const HttpRequest& http) const {
   const ApiResult<RenderedPrompt> prompt = prompt_of(http);
-  if (const auto* error = std::get_if<ApiError>(&prompt)) return error_reply(*error);
-  const auto& [tokens, media, form] = std::get<RenderedPrompt>(prompt);
+  if (!prompt) return error_reply(prompt.error());
+  const auto& [tokens, media, form] = *prompt;
   spend(http.key, std::ssize(tokens));
   if (form.of_llama) {
     Json pieces = Json::array();
@@ -850,12 +837,11 @@ HttpReply ApiServer::tokenize(const HttpRequest& http) const {
 }
 
 HttpReply ApiServer::detokenize(const HttpRequest& http) const {
-  const ApiResult<DetokenizeRequest> parsed = parse_detokenize(http.body, defaults_);
-  if (const auto* error = std::get_if<ApiError>(&parsed)) return error_reply(*error);
-  const auto& request = std::get<DetokenizeRequest>(parsed);
-  const std::string text = text_.tokenizer.decode(request.tokens, /*skip_special=*/false);
+  const ApiResult<DetokenizeRequest> request = parse_detokenize(http.body, defaults_);
+  if (!request) return error_reply(request.error());
+  const std::string text = text_.tokenizer.decode(request->tokens, /*skip_special=*/false);
   Json reply = {{"prompt", text}};
-  if (!request.of_vllm) reply["content"] = text;  // llama.cpp's name for it
+  if (!request->of_vllm) reply["content"] = text;  // llama.cpp's name for it
   return json_reply(reply);
 }
 
@@ -874,13 +860,12 @@ HttpReply ApiServer::tokenizer_info() const {
 
 HttpReply ApiServer::apply_template(const HttpRequest& http) const {
   const ApiResult<TokenizeRequest> parsed = parse_tokenize(http.body, defaults_);
-  if (const auto* error = std::get_if<ApiError>(&parsed)) return error_reply(*error);
-  const auto* conversation = std::get_if<Conversation>(&std::get<TokenizeRequest>(parsed).text);
+  if (!parsed) return error_reply(parsed.error());
+  const auto* conversation = std::get_if<Conversation>(&parsed->text);
   if (conversation == nullptr) return error_reply({.message = "messages is missing", .param = "messages"});
   const ApiResult<std::vector<TokenId>> rendered = render(*conversation);
-  if (const auto* error = std::get_if<ApiError>(&rendered)) return error_reply(*error);
-  return json_reply(
-      {{"prompt", text_.tokenizer.decode(std::get<std::vector<TokenId>>(rendered), /*skip_special=*/false)}});
+  if (!rendered) return error_reply(rendered.error());
+  return json_reply({{"prompt", text_.tokenizer.decode(*rendered, /*skip_special=*/false)}});
 }
 
 }  // namespace outrider

@@ -55,7 +55,7 @@ struct ApiOptions {
   bool share_prefixes = false;  ///< also among keys with names
   bool governed = false;        ///< as Generate's
   Duration failover_wait = ClientConfig().failover_wait;
-  std::string loads = "";  ///< what a verifier of this program's is loading at first; empty: it has none
+  std::string loads = "";  ///< of a verifier of this program's: "loading PATH ..." (progress.h); empty: it has none
   FetchMedium fetch = {};  ///< empty: http(s) URLs are refused
   /// Likewise, of requests with HttpRequest::trace. Empty: nothing is noted of any.
   std::function<void(RequestTrace)> on_traced = {};

@@ -626,8 +626,8 @@ class Server final : public HttpServer {
   /// @param under_way  lives as long as the request. @return why its key may not begin one now.
   static std::optional<HttpReply> begin(const ApiKey& key, std::shared_ptr<const void>& under_way) {
     auto begun = key.begin(now());
-    if (auto* refused = std::get_if<ApiError>(&begun)) return error_reply(*refused);
-    under_way = std::get<std::shared_ptr<const void>>(std::move(begun));
+    if (!begun) return error_reply(begun.error());
+    under_way = *std::move(begun);
     return std::nullopt;
   }
 

@@ -107,10 +107,7 @@ class LlamaStream final : public StreamTranslator {
 
 ApiResult<LlamaCompletion> parse_llama_completion(std::string_view body, const Tokenizer& tokenizer,
                                                   std::span<const TokenId> stops) {
-  const ApiError no_object{.message = "the request is not a JSON object in UTF-8"};
-  if (json_nesting(body) > kJsonDepthMax) return no_object;
-  Json json = parse_json(body);
-  if (!json.is_object()) return no_object;
+  ASSIGN_OR_RETURN(Json json, parse_object(body));
   LlamaCompletion request;
   request.settings = json;
   request.settings.erase("prompt");
@@ -269,15 +266,14 @@ std::vector<Json> LlamaReply::last() const {
 std::vector<HttpRoute> llama_routes(ApiServer& api, std::string model_path) {
   const auto completion = [&api](const HttpRequest& asked) {
     const Tokenizer& tokenizer = api.text().tokenizer;
-    const ApiResult<LlamaCompletion> parsed = parse_llama_completion(asked.body, tokenizer, api.text().stop_ids());
-    if (const auto* error = std::get_if<ApiError>(&parsed)) return error_reply(*error);
-    const auto& request = std::get<LlamaCompletion>(parsed);
+    const ApiResult<LlamaCompletion> request = parse_llama_completion(asked.body, tokenizer, api.text().stop_ids());
+    if (!request) return error_reply(request.error());
     HttpRequest http = asked;
-    http.body = to_text(request.completion);
+    http.body = to_text(request->completion);
     HttpReply reply = api.completion(http);
     if (reply.status != 200) return reply;
-    if (reply.next) return translated(std::move(reply), std::make_shared<LlamaStream>(request, tokenizer));
-    reply.body = to_text(LlamaReply(request, tokenizer).whole(Json::parse(reply.body)));
+    if (reply.next) return translated(std::move(reply), std::make_shared<LlamaStream>(*request, tokenizer));
+    reply.body = to_text(LlamaReply(*request, tokenizer).whole(Json::parse(reply.body)));
     return reply;
   };
   const auto count = [&api](const HttpRequest& http) {

@@ -209,10 +209,7 @@ HttpReply messages_error(HttpReply reply) {
 }  // namespace
 
 ApiResult<Json> chat_of_messages(std::string_view body) {
-  const ApiError no_object{.message = "the request is not a JSON object in UTF-8"};
-  if (json_nesting(body) > kJsonDepthMax) return no_object;
-  const Json request = parse_json(body);
-  if (!request.is_object()) return no_object;
+  ASSIGN_OR_RETURN(const Json request, parse_object(body));
   Json messages = Json::array();
   if (const Json& system = member(request, "system"); !system.is_null())
     messages.push_back({{"role", "system"}, {"content", parts_of(system)}});
@@ -224,10 +221,9 @@ ApiResult<Json> chat_of_messages(std::string_view body) {
       return ApiError{.message = fmt::format("context_management has {}, which is not supported", show(edit)),
                       .param = "context_management"};
   }
-  ApiResult<Json> same = chat_of(request, {"messages", "system", "stop_sequences", "tools", "tool_choice",
-                                           "output_config", "output_format", "context_management", "stream_options"});
-  if (std::holds_alternative<ApiError>(same)) return same;
-  Json& chat = std::get<Json>(same);
+  ASSIGN_OR_RETURN(Json chat,
+                   chat_of(request, {"messages", "system", "stop_sequences", "tools", "tool_choice", "output_config",
+                                     "output_format", "context_management", "stream_options"}));
   // The reply goes on with what the assistant has begun to say.
   if (!messages.empty() && member(messages.back(), "role") == "assistant" && !messages.back().contains("tool_calls"))
     chat.emplace("continue_final_message", true);
@@ -244,7 +240,7 @@ ApiResult<Json> chat_of_messages(std::string_view body) {
   if (member(member(request, "thinking"), "display") == "omitted") chat["include_reasoning"] = false;
   if (member(request, "stream") == true)
     chat["stream_options"] = {{"include_usage", true}, {"continuous_usage_stats", true}};
-  return same;
+  return chat;
 }
 
 Json message_of_chat(const Json& chat) {
@@ -274,8 +270,8 @@ std::vector<HttpRoute> messages_routes(HttpHandler chat, HttpHandler tokenize) {
   /// The chat's reply to a request of this API.
   const auto ask = [](const HttpHandler& handler, HttpRequest http) {
     const ApiResult<Json> body = chat_of_messages(http.body);
-    if (const auto* error = std::get_if<ApiError>(&body)) return error_reply(*error);
-    http.body = to_text(std::get<Json>(body));
+    if (!body) return error_reply(body.error());
+    http.body = to_text(*body);
     return handler(http);
   };
   const auto messages = [chat = std::move(chat), ask](const HttpRequest& http) {

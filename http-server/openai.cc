@@ -382,11 +382,7 @@ Conversation read_conversation(const JsonFields& fields, std::vector<MediumFile>
 /// A T as `read` fills it from the fields of a body, or the first thing that is wrong. Every body may name the model.
 template <typename T, typename Read>
 ApiResult<T> parse_body(std::string_view body, const ApiDefaults& defaults, Read read) {
-  if (json_nesting(body) > kJsonDepthMax)
-    return ApiError{.message = fmt::format("the request nests deeper than {} levels", kJsonDepthMax)};
-  const Json json = parse_json(body);
-  if (json.is_discarded()) return ApiError{.message = "the request is not valid JSON in UTF-8"};
-  if (!json.is_object()) return ApiError{.message = fmt::format("the request is {}, wanted an object", show(json))};
+  ASSIGN_OR_RETURN(const Json json, parse_object(body));
   FirstError wrong{.file = ""};
   const JsonFields fields(json, "", wrong);
   if (const std::string model = fields.text("model", defaults.model); !model.empty() && model != defaults.model)
@@ -420,6 +416,15 @@ int json_nesting(std::string_view json) {
     }
   }
   return deepest;
+}
+
+ApiResult<Json> parse_object(std::string_view body) {
+  if (json_nesting(body) > kJsonDepthMax)
+    return ApiError{.message = fmt::format("the request nests deeper than {} levels", kJsonDepthMax)};
+  Json json = parse_json(body);
+  if (json.is_discarded()) return ApiError{.message = "the request is not valid JSON in UTF-8"};
+  if (!json.is_object()) return ApiError{.message = fmt::format("the request is {}, wanted an object", show(json))};
+  return json;
 }
 
 ApiResult<CompletionRequest> parse_chat_completion(std::string_view body, const ApiDefaults& defaults) {

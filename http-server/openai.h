@@ -7,7 +7,10 @@
 #include <variant>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "common/base/ids.h"
+#include "common/base/result.h"
 #include "common/grammar/answer_controls.h"
 #include "common/media_prompt/media_prompt.h"
 #include "common/policy/policies.h"
@@ -23,7 +26,10 @@
 namespace outrider {
 
 template <typename T>
-using ApiResult = std::variant<T, ApiError>;
+using ApiResult = Result<T, ApiError>;
+
+/// A body that is a JSON object of no more than kJsonDepthMax levels.
+ApiResult<nlohmann::json> parse_object(std::string_view body);
 
 /// Levels of brackets in what may be JSON. Asked before a parser builds a tree of them, whose copies and
 /// texts are made by recursion.

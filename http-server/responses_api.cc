@@ -1,7 +1,6 @@
 #include "http-server/responses_api.h"
 
 #include <algorithm>
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -11,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "common/base/json_fields.h"
+#include "common/base/time.h"
 #include "http-server/content_parts.h"
 #include "http-server/random_id.h"
 #include "http-server/response_store.h"
@@ -341,8 +341,8 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
 
   HttpReply respond(HttpRequest http) {
     ApiResult<ResponsesRequest> read = request_of(http);
-    if (const auto* error = std::get_if<ApiError>(&read)) return error_reply(*error);
-    auto& [body, asked] = std::get<ResponsesRequest>(read);
+    if (!read) return error_reply(read.error());
+    auto& [body, asked] = *read;
     http.body = to_text(body);
     // Instructions are the request's own: the next one has its own.
     Json messages = std::move(body["messages"]);
@@ -367,8 +367,8 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
 
   HttpReply count(HttpRequest http) const {
     const ApiResult<ResponsesRequest> read = request_of(http);
-    if (const auto* error = std::get_if<ApiError>(&read)) return error_reply(*error);
-    http.body = to_text(std::get<ResponsesRequest>(read).chat);
+    if (!read) return error_reply(read.error());
+    http.body = to_text(read->chat);
     HttpReply reply = tokenize_(http);
     if (reply.status == 200)
       reply.body =
@@ -400,10 +400,7 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
 
  private:
   ApiResult<ResponsesRequest> request_of(const HttpRequest& http) const {
-    const ApiError no_object{.message = "the request is not a JSON object in UTF-8"};
-    if (json_nesting(http.body) > kJsonDepthMax) return no_object;
-    Json request = parse_json(http.body);
-    if (!request.is_object()) return no_object;
+    ASSIGN_OR_RETURN(Json request, parse_object(http.body));
     Json before = Json::array();
     if (const Json& previous = member(request, "previous_response_id"); !previous.is_null()) {
       before = previous.is_string() ? member(store_.get(previous, http.owner()), "messages") : Json();
@@ -438,9 +435,7 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
   }
 
   HttpReply in_background(const HttpRequest& http, const std::string& id, const Json& asked, Json messages) {
-    const auto seconds =
-        std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch());
-    Json response = begun_response(asked, id, seconds.count(), model_);
+    Json response = begun_response(asked, id, unix_seconds(), model_);
     const auto finish = [this, id, asked, response, messages = std::move(messages)](const HttpReply& reply) {
       if (reply.status == 200) return whole(id, asked, messages, reply);
       const Json body = Json::parse(reply.body, nullptr, /*allow_exceptions=*/false);
@@ -498,10 +493,8 @@ ApiResult<ResponsesRequest> chat_of_responses(Json request, Json before) {
   else
     return ApiError{.message = fmt::format("input is {}, wanted a string or a list of items", show(input)),
                     .param = "input"};
-  ApiResult<Json> same =
-      chat_of(request, {"input", "instructions", "text", "tools", "tool_choice", "stream_options", "top_logprobs"});
-  if (const auto* error = std::get_if<ApiError>(&same)) return *error;
-  Json& chat = std::get<Json>(same);
+  ASSIGN_OR_RETURN(Json chat, chat_of(request, {"input", "instructions", "text", "tools", "tool_choice",
+                                                "stream_options", "top_logprobs"}));
   chat["messages"] = std::move(messages);
   const Json &top = member(request, "top_logprobs"), &include = member(request, "include");
   const bool included = std::any_of(include.begin(), include.end(),

@@ -1,11 +1,13 @@
 #include "http-server/trace_spans.h"
 
 #include <algorithm>
-#include <charconv>
 #include <concepts>
+#include <functional>
+#include <iterator>
 #include <type_traits>
 #include <utility>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "common/base/json_fields.h"
@@ -58,12 +60,11 @@ class ChoiceSpans {
   std::int64_t visit(const TracedRound& round, std::int64_t at) {
     const std::int64_t end = std::max(time(round.end), at);
     const std::int64_t begin = std::clamp(end - nanoseconds(round.round_s), at, end);
-    const SpanAttribute facts[] = {
-        {"outrider.source", std::string_view(to_string(round.source))},
-        {"outrider.wanted", std::int64_t{round.wanted}},
-        {"outrider.drafted", std::int64_t{round.drafted}},
-        {"outrider.accepted", std::int64_t{round.accepted}},
-        {"outrider.ahead", round.ahead}};
+    const SpanAttribute facts[] = {{"outrider.source", std::string_view(to_string(round.source))},
+                                   {"outrider.wanted", std::int64_t{round.wanted}},
+                                   {"outrider.drafted", std::int64_t{round.drafted}},
+                                   {"outrider.accepted", std::int64_t{round.accepted}},
+                                   {"outrider.ahead", round.ahead}};
     const std::uint64_t id =
         add({.host = kCoordinator, .name = "round", .begin_ns = begin, .end_ns = end, .attributes = facts});
     const std::int64_t exchange =
@@ -152,57 +153,30 @@ class ChoiceSpans {
 
 // ---- text, without an object for each value: a round has five spans ----
 
-void append_number(std::string& out, auto value) {
-  char digits[32];
-  out.append(digits, std::to_chars(digits, std::end(digits), value).ptr);
-}
-
-void append_hex(std::string& out, std::uint64_t value) {
-  for (int shift = 60; shift >= 0; shift -= 4) out.push_back("0123456789abcdef"[value >> shift & 15]);
-}
-
-void append_quoted(std::string& out, std::string_view text) {
+std::string quoted(std::string_view text) {
   const bool plain = std::ranges::all_of(text, [](char c) { return c >= 0x20 && c < 0x7f && c != '"' && c != '\\'; });
-  if (!plain) return void(out += to_text(nlohmann::json(text)));
-  out.push_back('"');
-  out += text;
-  out.push_back('"');
+  return plain ? fmt::format("\"{}\"", text) : to_text(nlohmann::json(text));
 }
 
 /// @param typed  as OTLP's AnyValue, with its kind as the key
-void append_value(std::string& out, const SpanAttribute& attribute, bool typed) {
-  std::visit(
+std::string value_of(const SpanAttribute& attribute, bool typed) {
+  return std::visit(
       [&](const auto& value) {
         using T = std::remove_cvref_t<decltype(value)>;
         if constexpr (std::same_as<T, std::int64_t>) {
-          if (typed) out += "{\"intValue\":\"";
-          append_number(out, value);
-          if (typed) out += "\"}";
-        } else if constexpr (std::same_as<T, double>) {
-          if (typed) out += "{\"doubleValue\":";
-          append_number(out, value);
-          if (typed) out += "}";
-        } else if constexpr (std::same_as<T, bool>) {
-          if (typed) out += "{\"boolValue\":";
-          out += value ? "true" : "false";
-          if (typed) out += "}";
+          return typed ? fmt::format(R"({{"intValue":"{}"}})", value) : fmt::format("{}", value);
+        } else if constexpr (std::same_as<T, std::string_view>) {
+          return typed ? fmt::format(R"({{"stringValue":{}}})", quoted(value)) : quoted(value);
         } else {
-          if (typed) out += "{\"stringValue\":";
-          append_quoted(out, value);
-          if (typed) out += "}";
+          constexpr const char* kKind = std::same_as<T, bool> ? "boolValue" : "doubleValue";
+          return typed ? fmt::format(R"({{"{}":{}}})", kKind, value) : fmt::format("{}", value);
         }
       },
       attribute.value);
 }
 
 /// Nanoseconds as Chrome's microseconds.
-void append_microseconds(std::string& out, std::int64_t ns) {
-  append_number(out, ns / 1000);
-  const std::int64_t rest = ns % 1000;
-  out.push_back('.');
-  for (const std::int64_t digit : {rest / 100, rest / 10 % 10, rest % 10})
-    out.push_back(static_cast<char>('0' + digit));
-}
+std::string microseconds(std::int64_t ns) { return fmt::format("{}.{:03}", ns / 1000, ns % 1000); }
 
 }  // namespace
 
@@ -250,42 +224,21 @@ void OtlpWriter::add(const TraceContext& trace, const Span& span) {
   if (found == hosts_.end()) found = hosts_.emplace(std::string(span.host), std::string()).first;
   std::string& out = found->second;
   const std::size_t before = out.size();
-  if (!out.empty()) out.push_back(',');
-  out += "{\"traceId\":\"";
-  append_hex(out, trace.trace_high);
-  append_hex(out, trace.trace_low);
-  out += "\",\"spanId\":\"";
-  append_hex(out, span.id);
-  if (span.parent != 0) {
-    out += "\",\"parentSpanId\":\"";
-    append_hex(out, span.parent);
-  }
-  out += "\",\"name\":";
-  append_quoted(out, span.name);
-  out += ",\"kind\":";
-  append_number(out, static_cast<int>(span.kind));
-  out += ",\"startTimeUnixNano\":\"";
-  append_number(out, span.begin_ns);
-  out += "\",\"endTimeUnixNano\":\"";
-  append_number(out, span.end_ns);
-  out += "\",\"attributes\":[";
-  auto attribute = [&, first = true](const SpanAttribute& one) mutable {
-    if (!std::exchange(first, false)) out.push_back(',');
-    out += "{\"key\":\"";
-    out += one.key;
-    out += "\",\"value\":";
-    append_value(out, one, /*typed=*/true);
-    out.push_back('}');
+  const auto to_out = std::back_inserter(out);
+  fmt::format_to(to_out, R"({}{{"traceId":"{:016x}{:016x}","spanId":"{:016x}")", out.empty() ? "" : ",",
+                 trace.trace_high, trace.trace_low, span.id);
+  if (span.parent != 0) fmt::format_to(to_out, R"(,"parentSpanId":"{:016x}")", span.parent);
+  fmt::format_to(to_out, R"(,"name":{},"kind":{},"startTimeUnixNano":"{}","endTimeUnixNano":"{}","attributes":[)",
+                 quoted(span.name), static_cast<int>(span.kind), span.begin_ns, span.end_ns);
+  auto attribute = [&, comma = ""](const SpanAttribute& one) mutable {
+    fmt::format_to(to_out, R"({}{{"key":"{}","value":{}}})", std::exchange(comma, ","), one.key,
+                   value_of(one, /*typed=*/true));
   };
   std::ranges::for_each(span.attributes, std::ref(attribute));
   if (span.wasted) attribute({"outrider.wasted", true});
   if (span.choice > 0) attribute({"outrider.choice", std::int64_t{span.choice}});
   out += "]";
-  if (!span.error.empty()) {
-    out += ",\"status\":{\"code\":2,\"message\":";
-    append_quoted(out, span.error);
-    out += "}";
-  }
+  if (!span.error.empty()) fmt::format_to(to_out, R"(,"status":{{"code":2,"message":{}}})", quoted(span.error));
   out += "}";
   ++spans_;
   bytes_ += out.size() - before;
@@ -295,16 +248,13 @@ std::string OtlpWriter::take() {
   std::string body = "{\"resourceSpans\":[";
   body.reserve(bytes_ + 512 * hosts_.size());
   for (const auto& [host, spans] : hosts_) {
-    if (body.back() != '[') body.push_back(',');
-    body +=
-        "{\"resource\":{\"attributes\":[{\"key\":\"service.name\",\"value\":{\"stringValue\":\"outrider\"}},"
-        "{\"key\":\"service.version\",\"value\":{\"stringValue\":";
-    append_quoted(body, version_);
-    body += "}},{\"key\":\"service.instance.id\",\"value\":{\"stringValue\":";
-    append_quoted(body, host);
-    body += "}}]},\"scopeSpans\":[{\"scope\":{\"name\":\"outrider\"},\"spans\":[";
-    body += spans;
-    body += "]}]}";
+    const auto text = [](const char* key, std::string_view value) {
+      return fmt::format(R"({{"key":"{}","value":{{"stringValue":{}}}}})", key, quoted(value));
+    };
+    fmt::format_to(std::back_inserter(body), R"({}{{"resource":{{"attributes":[{},{},{}]}},"scopeSpans":[)",
+                   body.back() == '[' ? "" : ",", text("service.name", "outrider"), text("service.version", version_),
+                   text("service.instance.id", host));
+    body.append(R"({"scope":{"name":"outrider"},"spans":[)").append(spans).append("]}]}");
   }
   body += "]}";
   hosts_.clear();
@@ -330,48 +280,25 @@ void ChromeWriter::begin(const RequestTrace& trace) {
 }
 
 void ChromeWriter::add(const TraceContext& trace, const Span& span, std::string& out) {
+  const auto to_out = std::back_inserter(out);
   auto host = hosts_.find(span.host);
   if (host == hosts_.end()) {
     host = hosts_.emplace(std::string(span.host), static_cast<int>(hosts_.size()) + 1).first;
-    out += "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":";
-    append_number(out, host->second);
-    out += ",\"args\":{\"name\":";
-    append_quoted(out, span.host);
-    out += "}},\n";
+    fmt::format_to(to_out, R"({{"ph":"M","name":"process_name","pid":{},"args":{{"name":{}}}}},)", host->second,
+                   quoted(span.host));
+    out += "\n";
   }
-  out += "{\"ph\":\"X\",\"name\":";
-  append_quoted(out, span.name);
-  out += ",\"pid\":";
-  append_number(out, host->second);
-  out += ",\"tid\":";
-  append_number(out, lane_ + static_cast<std::size_t>(span.choice) + 1);
-  out += ",\"ts\":";
-  append_microseconds(out, span.begin_ns);
-  out += ",\"dur\":";
-  append_microseconds(out, span.end_ns - span.begin_ns);
-  if (span.wasted || !span.error.empty()) out += ",\"cname\":\"terrible\"";
-  out += ",\"args\":{";
-  auto key = [&, first = true](std::string_view name) mutable {
-    if (!std::exchange(first, false)) out.push_back(',');
-    out.push_back('"');
-    out += name;
-    out += "\":";
+  fmt::format_to(to_out, R"({{"ph":"X","name":{},"pid":{},"tid":{},"ts":{},"dur":{},{}"args":{{)", quoted(span.name),
+                 host->second, lane_ + static_cast<std::size_t>(span.choice) + 1, microseconds(span.begin_ns),
+                 microseconds(span.end_ns - span.begin_ns),
+                 span.wasted || !span.error.empty() ? R"("cname":"terrible",)" : "");
+  auto argument = [&, comma = ""](std::string_view key, const std::string& value) mutable {
+    fmt::format_to(to_out, R"({}"{}":{})", std::exchange(comma, ","), key, value);
   };
-  for (const SpanAttribute& attribute : span.attributes) {
-    key(attribute.key);
-    append_value(out, attribute, /*typed=*/false);
-  }
-  if (span.kind == Span::Kind::kServer && span.id == trace.span) {
-    key("trace");
-    out.push_back('"');
-    append_hex(out, trace.trace_high);
-    append_hex(out, trace.trace_low);
-    out.push_back('"');
-  }
-  if (!span.error.empty()) {
-    key("error");
-    append_quoted(out, span.error);
-  }
+  for (const SpanAttribute& attribute : span.attributes) argument(attribute.key, value_of(attribute, /*typed=*/false));
+  if (span.kind == Span::Kind::kServer && span.id == trace.span)
+    argument("trace", fmt::format(R"("{:016x}{:016x}")", trace.trace_high, trace.trace_low));
+  if (!span.error.empty()) argument("error", quoted(span.error));
   out += "}},\n";
 }
 

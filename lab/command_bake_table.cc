@@ -74,12 +74,9 @@ void add_bake_table_command(Command& app) {
                    "{\"category\": \"...\", \"turns\": [\"...\"]}")
       ->required();
   command->add_option("-o,--out", flags->out, "File to write")->required();
-  command->add_option("--order", flags->order, "Tokens of the longest context that is counted")
-      ->check(in_range(kTableOrderMin, kTableOrderMax))
-      ->capture_default_str();
-  command->add_option("--max-tokens", flags->max_tokens, "Longest answer")
-      ->check(in_range(1, 1 << 20))
-      ->capture_default_str();
+  add_number(*command, "--order", flags->order, kTableOrderMin, kTableOrderMax,
+             "Tokens of the longest context that is counted");
+  add_number(*command, "--max-tokens", flags->max_tokens, 1, 1 << 20, "Longest answer");
   ModelFlags::add_dtype(*command, flags->model.dtype);
   add_node_options(*command, flags->cluster.verifier,
                    [](const OptionInfo& info) { return info.name == std::string_view("--threads"); });

@@ -205,14 +205,10 @@ void add_bench_command(Command& app) {
       ->add_option("--rtt", flags->round_trips_ms,
                    "Round trips between drafter and coordinator, ms, emulated; one set of runs each, over TCP")
       ->delimiter(',')
-      ->check(in_range(0.0, 10000.0));
+      ->check(CLI::Range(0.0, 10000.0));
   command->add_option("--prompt", flags->prompts, "User messages (default: five kinds of text)");
-  command->add_option("--max-tokens", flags->max_tokens, "Longest answer")
-      ->check(in_range(1, 1 << 20))
-      ->capture_default_str();
-  command->add_option("--repeat", flags->repeat, "Times each prompt is answered")
-      ->check(in_range(1, 1 << 20))
-      ->capture_default_str();
+  add_number(*command, "--max-tokens", flags->max_tokens, 1, 1 << 20, "Longest answer");
+  add_number(*command, "--repeat", flags->repeat, 1, 1 << 20, "Times each prompt is answered");
   auto* processes = command->add_flag("--processes", flags->processes, "Three processes over TCP instead of one");
   auto* connect =
       command->add_option("--connect", flags->connect,

@@ -145,12 +145,8 @@ void add_bench_ask_command(Command& bench) {
   command->add_option("--draft-length", flags->draft_length, "Draft length or policy, as of run")
       ->check(check_draft_length)
       ->capture_default_str();
-  command->add_option("--max-tokens", flags->max_tokens, "Longest answer")
-      ->check(in_range(1, 1 << 20))
-      ->capture_default_str();
-  command->add_option("--limit", flags->limit, "Only the first so many questions; 0: all")
-      ->check(in_range(0, 1 << 30))
-      ->capture_default_str();
+  add_number(*command, "--max-tokens", flags->max_tokens, 1, 1 << 20, "Longest answer");
+  add_number(*command, "--limit", flags->limit, 0, 1 << 30, "Only the first so many questions; 0: all");
   command->add_option("--csv", flags->csv, "Also write the table to this file");
   flags->report.add_to(*command);
   flags->cluster.add_to(*command);

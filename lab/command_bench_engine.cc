@@ -44,13 +44,11 @@ struct ShapeFlags {
   void add_to(Command& command) {
     command.add_option("--shape", shape, published_names() + ", or nano")->capture_default_str();
     ModelFlags::add_dtype(command, dtype);
-    command.add_option("--context", context, "Positions in the K/V cache before the rows")
-        ->check(in_range(1, 1 << 20))
-        ->capture_default_str();
+    add_number(command, "--context", context, 1, 1 << 20, "Positions in the K/V cache before the rows");
     command
         .add_option("--layers", layers,
                     "Layers of the backbone, in the published pattern; 0: all. Results are of these layers, not scaled")
-        ->check(in_range(0, 1024))
+        ->check(CLI::Range(0, 1024))
         ->capture_default_str();
     add_node_options(command, verifier, [](const OptionInfo& info) { return info.name == std::string("--threads"); });
     report.add_to(command);
@@ -521,15 +519,13 @@ void add_bench_engine_commands(Command& bench) {
   flags->shape.add_to(*command);
   command->add_option("--rows", flags->rows, "Rows of a forward pass, logits of all")
       ->delimiter(',')
-      ->check(in_range(1, 256))
+      ->check(CLI::Range(1, 256))
       ->capture_default_str();
   command->add_option("--prefill", flags->prefill, "Lengths of prompts")
       ->delimiter(',')
-      ->check(in_range(1, 1 << 20))
+      ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  command->add_option("--repeat", flags->repeat, "Times each is measured; the best counts")
-      ->check(in_range(1, 1000))
-      ->capture_default_str();
+  add_number(*command, "--repeat", flags->repeat, 1, 1000, "Times each is measured; the best counts");
   command->add_flag("--profile", flags->profile, "Share of each part of a forward pass");
   command->callback([flags] { bench_engine(*flags); });
 
@@ -538,14 +534,10 @@ void add_bench_engine_commands(Command& bench) {
   auto sizes = std::make_shared<ThreadsFlags>();
   sizes->shape.add_to(*threads);
   threads->add_option("--sizes", sizes->sizes, "Fixed numbers; none: every core's, its half, ...")->delimiter(',');
-  threads->add_option("--rows", sizes->rows, "Rows of a step")->check(in_range(1, 256))->capture_default_str();
-  threads->add_option("--prompt", sizes->prompt, "Tokens of a prompt")
-      ->check(in_range<std::int64_t>(1, kPrefillChunk))
-      ->capture_default_str();
-  threads->add_option("--passes", sizes->passes, "Steps of a turn")->check(in_range(1, 100000))->capture_default_str();
-  threads->add_option("--turns", sizes->turns, "Turns; times are their medians")
-      ->check(in_range(1, 1000))
-      ->capture_default_str();
+  add_number(*threads, "--rows", sizes->rows, 1, 256, "Rows of a step");
+  add_number(*threads, "--prompt", sizes->prompt, std::int64_t{1}, kPrefillChunk, "Tokens of a prompt");
+  add_number(*threads, "--passes", sizes->passes, 1, 100000, "Steps of a turn");
+  add_number(*threads, "--turns", sizes->turns, 1, 1000, "Turns; times are their medians");
   threads->callback([sizes] { bench_threads(*sizes); });
 
   Command* drafter = bench.add_subcommand(
@@ -554,15 +546,13 @@ void add_bench_engine_commands(Command& bench) {
   steps->shape.add_to(*drafter);
   drafter->add_option("--texts", steps->texts, "Texts of a pass")
       ->delimiter(',')
-      ->check(in_range(1, 256))
+      ->check(CLI::Range(1, 256))
       ->capture_default_str();
   drafter->add_option("--draft-vocabulary", steps->vocabulary, "Tokens that the assistant scores; 0: all")
       ->delimiter(',')
-      ->check(in_range(0, 1 << 20))
+      ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
-  drafter->add_option("--repeat", steps->repeat, "Times each is measured; medians")
-      ->check(in_range(1, 1000))
-      ->capture_default_str();
+  add_number(*drafter, "--repeat", steps->repeat, 1, 1000, "Times each is measured; medians");
   drafter->callback([steps] { bench_drafter(*steps); });
 
   Command* speculative =
@@ -574,12 +564,8 @@ void add_bench_engine_commands(Command& bench) {
                    "Rate at which at least 1, 2, ... drafts of a round are accepted")
       ->delimiter(',')
       ->capture_default_str();
-  speculative->add_option("--draft-length", round->draft_length, "Drafts of a round; 0: one for each rate")
-      ->check(in_range(0, 32))
-      ->capture_default_str();
-  speculative->add_option("--rounds", round->rounds, "Rounds; times are their medians")
-      ->check(in_range(1, 100000))
-      ->capture_default_str();
+  add_number(*speculative, "--draft-length", round->draft_length, 0, 32, "Drafts of a round; 0: one for each rate");
+  add_number(*speculative, "--rounds", round->rounds, 1, 100000, "Rounds; times are their medians");
   speculative->callback([round] { bench_speculative(*round); });
 }
 

@@ -142,27 +142,17 @@ void add_bench_towers_command(Command& bench) {
                    published_names() + "; 12b has no towers, but two matrices; 26b-a4b and 31b do not hear")
       ->capture_default_str();
   ModelFlags::add_dtype(*command, flags->dtype);
-  command->add_option("--width", flags->width, "Of the picture, pixels")
-      ->check(in_range(1, 8192))
-      ->capture_default_str();
-  command->add_option("--height", flags->height, "Of the picture, pixels")
-      ->check(in_range(1, 8192))
-      ->capture_default_str();
+  add_number(*command, "--width", flags->width, 1, 8192, "Of the picture, pixels");
+  add_number(*command, "--height", flags->height, 1, 8192, "Of the picture, pixels");
   command->add_option("--soft-tokens", flags->soft_tokens, "It becomes at most so many: 70, 140, 280, 560 or 1120")
       ->capture_default_str();
-  command->add_option("--seconds", flags->seconds, "Of the sound")
-      ->check(in_range<std::int64_t>(1, kSamplesMax / kSampleRate))
-      ->capture_default_str();
+  add_number(*command, "--seconds", flags->seconds, std::int64_t{1}, kSamplesMax / kSampleRate, "Of the sound");
   command
       ->add_option("--layers", flags->layers, "Layers of each tower; 0: all. Results are of these layers, not scaled")
-      ->check(in_range(0, 1024))
+      ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  command->add_option("--threads", flags->threads, "Threads; 0: every core")
-      ->check(in_range(0, 1024))
-      ->capture_default_str();
-  command->add_option("--repeat", flags->repeat, "Times each is measured; the best counts")
-      ->check(in_range(1, 1000))
-      ->capture_default_str();
+  add_number(*command, "--threads", flags->threads, 0, 1024, "Threads; 0: every core");
+  add_number(*command, "--repeat", flags->repeat, 1, 1000, "Times each is measured; the best counts");
   flags->report.add_to(*command);
   command->callback([flags] { bench_towers(*flags); });
 }

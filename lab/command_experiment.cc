@@ -382,7 +382,8 @@ void add_experiment_command(Command& app) {
   for (const char* option : {"--key", "--coordinator-key", "--insecure"}) command->get_option(option)->needs(connect);
   Command* of = command->add_subcommand("report", "Write cells.csv and report.html anew from what was measured");
   of->add_option("DIR", flags->report_of, "The --out of an experiment")->required();
-  command->callback([flags, command] { command->has_subcommand() ? report(flags->report_of) : experiment(*flags); });
+  command->callback(
+      [flags, command] { command->get_subcommands().empty() ? experiment(*flags) : report(flags->report_of); });
 }
 
 }  // namespace outrider

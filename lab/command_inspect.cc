@@ -325,7 +325,7 @@ void add_inspect_command(Command& app) {
   command->add_option("PATH", flags->path, "Checkpoint of a backbone or an assistant, or the directory of a pair")
       ->required();
   command->add_option("--context", flags->context, "Positions to compute memory for (default: the model's largest)")
-      ->check(in_range(1, 1 << 24));
+      ->check(CLI::Range(1, 1 << 24));
   command->add_flag("--tensors", flags->tensors, "List every tensor");
   flags->report.add_to(*command);
   command->callback([flags] { inspect(*flags); });

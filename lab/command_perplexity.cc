@@ -19,9 +19,6 @@ namespace outrider {
 namespace {
 namespace fs = std::filesystem;
 
-/// Tokens that see each other, <bos> included: each stretch of this many is a text of its own.
-constexpr std::int64_t kWindow = 512;
-
 /// Sums over the predicted tokens of one text.
 struct Sums {
   std::int64_t tokens = 0, same_argmax = 0;
@@ -76,10 +73,7 @@ Sums compare(Backbone& exact, Backbone& rounded, TokenId bos, std::span<const To
   const float softcap = exact.config().final_logit_softcapping;
   const auto vocab = static_cast<std::size_t>(exact.config().vocab_size);
   Sums total;
-  for (std::size_t at = 0; at < text.size(); at += kWindow - 1) {
-    std::vector<TokenId> window = {bos};
-    const std::span<const TokenId> piece = text.subspan(at, std::min<std::size_t>(kWindow - 1, text.size() - at));
-    window.insert(window.end(), piece.begin(), piece.end());
+  for (const std::vector<TokenId>& window : text_windows(bos, text)) {
     InProcessPair exact_text(exact), rounded_text(rounded);
     for (const std::span<const TokenId> chunk : prefill_chunks(std::span(window).first(window.size() - 1))) {
       const auto rows = std::ssize(chunk);
@@ -157,7 +151,7 @@ void add_perplexity_command(Command& app) {
   ModelFlags::add_dtype(*command, flags->dtype);
   command
       ->add_option("--within", flags->within, "Fail if the perplexity of all texts is more percent above that of f32")
-      ->check(above_zero());
+      ->check(CLI::PositiveNumber);
   command->callback([flags] { perplexity(*flags); });
 }
 

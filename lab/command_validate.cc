@@ -507,13 +507,11 @@ void add_validate_command(Command& app) {
   flags->report.add_to(*command);
   command->add_option("--golden", flags->golden, "Recorded reference: a folder as tests/goldens has them");
   ModelFlags::add_dtype(*command, flags->dtype);
-  command->add_option("--max-tokens", flags->max_tokens, "Longest answer to a prompt")
-      ->check(in_range(2, 4096))
-      ->capture_default_str();
+  add_number(*command, "--max-tokens", flags->max_tokens, 2, 4096, "Longest answer to a prompt");
   command
       ->add_option("--acceptance-min", flags->acceptance_min,
                    "Least share of drafts accepted, of 4 a round (default: half of what the golden recorded, else 0.1)")
-      ->check(in_range(0.0, 1.0));
+      ->check(CLI::Range(0.0, 1.0));
   command->callback([flags] {
     init_logging("outrider", "warn");
     if (flags->target.empty()) {

@@ -20,6 +20,16 @@ std::vector<std::span<const TokenId>> prefill_chunks(std::span<const TokenId> pr
   return chunks;
 }
 
+std::vector<std::vector<TokenId>> text_windows(TokenId bos, std::span<const TokenId> text) {
+  std::vector<std::vector<TokenId>> windows;
+  while (!text.empty()) {
+    const std::span<const TokenId> piece = text.first(std::min<std::size_t>(kTextWindow - 1, text.size()));
+    windows.emplace_back(1, bos).insert(windows.back().end(), piece.begin(), piece.end());
+    text = text.subspan(piece.size());
+  }
+  return windows;
+}
+
 InProcessPair::InProcessPair(Backbone& backbone, Assistant* assistant)
     : backbone_(backbone), assistant_(assistant), cache_(backbone.make_cache()) {
   if (assistant_ != nullptr) replica_.emplace(assistant_->make_replica());

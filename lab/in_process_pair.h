@@ -19,6 +19,10 @@ inline const std::int64_t kPrefillChunk = VerifierConfig().prefill_chunk, kRowsM
 std::vector<std::span<const TokenId>> prefill_chunks(std::span<const TokenId> prompt,
                                                      std::span<const SoftRows> soft = {});
 
+/// The stretches of a long text that are each a text of its own: kTextWindow tokens, <bos> included.
+inline constexpr std::int64_t kTextWindow = 512;
+std::vector<std::vector<TokenId>> text_windows(TokenId bos, std::span<const TokenId> text);
+
 /// One text of a pair whose models are in this process: prefill, draft, verify, keep. The caller's thread does all of
 /// it, greedily; there is no protocol between the models.
 class InProcessPair {

@@ -278,20 +278,20 @@ void add_run_options(Command& command, BatchFlags& flags) {
   for (const char* other : {"--endpoint", "--connect", "--backbone"}) plan->excludes(command.get_option(other));
   for (const std::string& other : flags.cluster.chosen_there) plan->excludes(command.get_option(other));
   command.add_option("--backend", flags.backend, "How the plan is launched: local (all on this machine), ssh or srun")
-      ->check(one_of(kReachNames))
+      ->check(CLI::IsMember(kReachNames))
       ->needs(plan)
       ->capture_default_str();
   command.add_option("--run-dir", flags.run_dir, "Folder for all that the launch leaves (default: PLAN.TIME)")
       ->needs(plan);
   command.add_option("--served-model-name", flags.name, "What the lines call the model (default: its directory)");
   command.add_option("--concurrency", flags.concurrency, "Lines under way at once, or auto")
-      ->check(one_of({"auto"}) | in_range(1, 1024))
+      ->check(CLI::IsMember({"auto"}) | CLI::Range(1, 1024))
       ->capture_default_str();
   command.add_option("--shard", flags.shard, "I/N: of N parts of the input only the I-th")->capture_default_str();
   command
       .add_option("--order", flags.order,
                   "Send lines in the order of the input, or those together that begin alike: prefix")
-      ->check(one_of({"input", "prefix"}))
+      ->check(CLI::IsMember({"input", "prefix"}))
       ->capture_default_str();
   command.add_option("--deadline", flags.deadline, fmt::format("Stop before this: {}", kDeadlineForms));
   command.add_flag("--retry-errors", flags.job.retry_errors, "Try the lines again that have errors");
@@ -307,7 +307,7 @@ void add_batch_command(Command& app) {
   auto flags = std::make_shared<BatchFlags>();
   command->add_option("input", flags->job.input, "IN.jsonl");
   add_run_options(*command, *flags);
-  command->allow_one_subcommand();
+  command->require_subcommand(0, 1);
 
   Command* status = command->add_subcommand("status", "How far a job is");
   auto output = std::make_shared<std::filesystem::path>();
@@ -324,7 +324,7 @@ void add_batch_command(Command& app) {
   });
 
   command->callback([command, flags] {
-    if (command->has_subcommand()) return;
+    if (!command->get_subcommands().empty()) return;
     if (flags->job.input.empty() || (flags->job.output.empty() && !flags->check))
       throw UsageError("IN.jsonl and --output are required");
     end_with(run_batch(*flags));

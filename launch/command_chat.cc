@@ -269,9 +269,7 @@ void add_chat_command(Command& app) {
   command->add_flag("--thinking", flags->thinking,
                     "Let the model think first; on a terminal the thought is shown dimmed");
   flags->draft_length.add_to(*command);
-  command->add_option("--max-tokens", flags->max_tokens, "Longest answer")
-      ->check(in_range(1, 1 << 20))
-      ->capture_default_str();
+  add_number(*command, "--max-tokens", flags->max_tokens, 1, 1 << 20, "Longest answer");
   flags->cluster.add_to(*command);
   command->callback([flags] { chat(*flags); });
 }

@@ -175,9 +175,9 @@ void add_completion_command(Command& app) {
   auto form = std::make_shared<std::string>();
   command->add_option("FORM", *form, "What to print: a script for a shell, or man: the page outrider(1)")
       ->required()
-      ->check(one_of({"bash", "zsh", "fish", "man"}));
+      ->check(CLI::IsMember({"bash", "zsh", "fish", "man"}));
   command->callback([&app, form] {
-    const std::vector<CommandText> commands = app.describe();
+    const std::vector<CommandText> commands = describe(app);
     if (*form == "bash") print_bash(commands);
     if (*form == "zsh") print_zsh(commands);
     if (*form == "fish") print_fish(commands);

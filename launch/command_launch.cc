@@ -251,8 +251,7 @@ void add_run_subcommands(Command& launch) {
     auto flags = std::make_shared<RunFolderFlags>(
         RunFolderFlags{.run_dir = {}, .seconds = seconds, .without_drafters = false, .lifetime = {}});
     command->add_option("RUN_DIR", flags->run_dir, "Folder of a run")->required();
-    if (help != nullptr)
-      command->add_option("--timeout", flags->seconds, help)->check(in_range(0, 1 << 20))->capture_default_str();
+    if (help != nullptr) add_number(*command, "--timeout", flags->seconds, 0, 1 << 20, help);
     if (name == std::string_view("wait")) {
       command->add_flag("--without-drafters", flags->without_drafters, "Do not wait for drafters");
       flags->lifetime.add_to(*command);
@@ -289,7 +288,7 @@ void add_launch_command(Command& app) {
   auto flags = std::make_shared<LaunchFlags>();
   command->add_option("PLAN", flags->plan, "A plan, or the lock.json of a run");
   command->add_option("--backend", flags->backend, "How: local (all on this machine), ssh, srun, slurm or kubernetes")
-      ->check(one_of({"local", "ssh", "srun", "slurm", "kubernetes"}))
+      ->check(CLI::IsMember({"local", "ssh", "srun", "slurm", "kubernetes"}))
       ->capture_default_str();
   command->add_option("--hosts", flags->hosts, "File with 'HOST role=verifier slots=1' a line, in place of the plan's");
   command->add_option("--run-dir", flags->run_dir, "Folder for all that the run leaves (default: PLAN.TIME)");
@@ -298,12 +297,9 @@ void add_launch_command(Command& app) {
   command->add_flag("--schema", flags->schema, "Print the JSON schema of plans");
   command->add_flag("--strict", flags->options.strict,
                     "End if any host or drafter is missing, not only what text needs");
-  command->add_option("--ready-timeout", flags->options.ready_seconds, "Seconds until all must be ready")
-      ->check(in_range(1, 1 << 20))
-      ->capture_default_str();
-  command->add_option("--grace", flags->options.grace_seconds, "Seconds for a process to end before it is killed")
-      ->check(in_range(1, 1 << 20))
-      ->capture_default_str();
+  add_number(*command, "--ready-timeout", flags->options.ready_seconds, 1, 1 << 20, "Seconds until all must be ready");
+  add_number(*command, "--grace", flags->options.grace_seconds, 1, 1 << 20,
+             "Seconds for a process to end before it is killed");
   flags->lifetime.add_to(*command);
   flags->lifetime.add_deadline_to(*command);
   add_run_subcommands(*command);
@@ -328,7 +324,7 @@ void add_launch_command(Command& app) {
   facts->callback(
       [wanted] { std::printf("%s\n", to_text(host_facts(this_build(), wanted->models, wanted->dtype), 2).c_str()); });
   command->callback([command, flags] {
-    if (!command->has_subcommand()) launch(*flags);
+    if (command->get_subcommands().empty()) launch(*flags);
   });
 }
 

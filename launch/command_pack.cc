@@ -124,7 +124,7 @@ void add_pack_command(Command& app) {
   ModelFlags::add_dtype(*command, flags->dtype);
   auto* pair = command->add_flag("--pair", flags->pair, "Pack both and write pair.json");
   command->add_option("--for", flags->host, "drafter: of the target only the embedding that a drafter's host needs")
-      ->check(one_of({"drafter"}))
+      ->check(CLI::IsMember({"drafter"}))
       ->needs(pair);
   command->callback([flags] {
     if (flags->sources.size() != (flags->pair ? 2u : 1u)) {

@@ -291,29 +291,22 @@ void add_run_command(Command& app) {
   auto* prompt = command->add_option("prompt", flags->prompt.text, "The user's message; -: the standard input");
   auto* ids = command->add_option("--prompt-ids", flags->prompt.ids, "The whole prompt as token ids, 2,105,...");
   prompt->excludes(ids);
-  auto* images = command
-                     ->add_option("--image", flags->prompt.images,
-                                  "A picture before the message: PNG, JPEG or WebP; may be given several times")
-                     ->repeatable()
-                     ->excludes(ids);
-  auto* videos =
-      command
-          ->add_option("--video", flags->prompt.videos,
-                       "A video before the message: MP4, Matroska, WebM or AVI, or a folder of pictures, one "
-                       "for every second; may be given several times")
-          ->repeatable()
-          ->excludes(ids);
-  auto* sounds = command
-                     ->add_option("--audio", flags->prompt.sounds,
-                                  "A sound before the message, of at most 30 s: WAV, FLAC, Ogg or MP3; may be given "
-                                  "several times")
-                     ->repeatable()
-                     ->excludes(ids);
+  const auto media = [&](const char* name, std::vector<std::filesystem::path>& files, const char* help) {
+    return repeatable(command->add_option(name, files, help))->excludes(ids);
+  };
+  auto* images = media("--image", flags->prompt.images,
+                       "A picture before the message: PNG, JPEG or WebP; may be given several times");
+  auto* videos = media("--video", flags->prompt.videos,
+                       "A video before the message: MP4, Matroska, WebM or AVI, or a folder of pictures, one for every "
+                       "second; may be given several times");
+  auto* sounds = media("--audio", flags->prompt.sounds,
+                       "A sound before the message, of at most 30 s: WAV, FLAC, Ogg or MP3; may be given several "
+                       "times");
   command
       ->add_option("--soft-tokens", flags->prompt.soft_tokens,
                    "Of a picture, at most: 70, 140, 280, 560 or 1120; unless you say, 280, or 140 where a model sees "
                    "it both ways")
-      ->check(one_of(std::vector<std::int64_t>(kSoftTokenBudgets.begin(), kSoftTokenBudgets.end())))
+      ->check(CLI::IsMember(std::vector<std::int64_t>(kSoftTokenBudgets.begin(), kSoftTokenBudgets.end())))
       ->needs(images);
   flags->model.add_to(*command);
   flags->sampling.add_to(*command);
@@ -321,12 +314,10 @@ void add_run_command(Command& app) {
   auto* no_verifier =
       command->add_flag("--no-verifier", flags->no_verifier,
                         "To see what the drafter would say: after the first token nobody verifies its drafts");
-  command->add_option("--max-tokens", flags->max_tokens, "Longest answer")
-      ->check(in_range(1, 1 << 20))
-      ->capture_default_str();
+  add_number(*command, "--max-tokens", flags->max_tokens, 1, 1 << 20, "Longest answer");
   flags->cluster.add_to(*command);
-  command->add_option("--stop", flags->stops, "End the answer before this text; may be given several times")
-      ->repeatable();
+  repeatable(
+      command->add_option("--stop", flags->stops, "End the answer before this text; may be given several times"));
   command->add_flag("--raw", flags->prompt.raw, "The prompt is plain text, not a chat message")
       ->excludes(images)
       ->excludes(videos)
@@ -336,7 +327,7 @@ void add_run_command(Command& app) {
   command
       ->add_option("--logprobs", flags->logprobs,
                    "Log-probability of every token and of the N most probable ones, in the JSON object")
-      ->check(in_range(0, kLogprobsMax))
+      ->check(CLI::Range(0, kLogprobsMax))
       ->needs(json)
       ->excludes(no_verifier);
   command

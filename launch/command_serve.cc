@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "batch/batch_api.h"
+#include "common/base/progress.h"
 #include "common/base/time.h"
 #include "common/logging/logging.h"
 #include "common/transport/address.h"
@@ -174,7 +175,7 @@ void serve(ServeFlags flags) {
                  .share_prefixes = flags.share_prefixes,
                  .governed = !flags.draft_length.no_governor,
                  .failover_wait = std::chrono::seconds(flags.cluster.cluster.coordinator.failover_wait_s),
-                 .loads = cluster ? pair.backbone.string() : "",
+                 .loads = cluster ? loading(pair.backbone) : "",
                  .fetch = fetched_from(flags.media_domains),
                  .on_traced = traced_by(tracer.get()),
                  .on_finished = [&](const FinishedRequest& request) { metrics.record(request); }});
@@ -247,7 +248,7 @@ void add_trace_options(Command& command, TraceOptions& traces) {
       .add_option("--trace-share", traces.share,
                   "Share of the requests of which spans are kept, besides those that failed, moved or were slow, or "
                   "whose traceparent says so")
-      ->check(in_range(0.0, 1.0))
+      ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
 }
 
@@ -259,9 +260,7 @@ void add_serve_command(Command& app) {
   flags->model.add_to(*command);
   command->add_option("--host", flags->http.host, "Address to listen at; 0.0.0.0: all of this machine's")
       ->capture_default_str();
-  command->add_option("--port", flags->http.port, "Port; 0: any free one, which is printed")
-      ->check(in_range(0, 65535))
-      ->capture_default_str();
+  add_number(*command, "--port", flags->http.port, 0, 65535, "Port; 0: any free one, which is printed");
   command
       ->add_option("--root-path", flags->http.root_path,
                    "What the paths of requests may begin with besides, as /llm, behind a proxy that leaves it there")
@@ -274,13 +273,12 @@ void add_serve_command(Command& app) {
                    "What the names of /metrics begin with; vllm: as vLLM's, for its dashboards and tools")
       ->check(check_metrics_prefix)
       ->capture_default_str();
-  command->add_option("--max-request-bytes", flags->http.request_bytes_max, "Longest request, but for files in it")
-      ->check(in_range(1, 1 << 30))
-      ->capture_default_str();
+  add_number(*command, "--max-request-bytes", flags->http.request_bytes_max, 1, 1 << 30,
+             "Longest request, but for files in it");
   auto* data_dir =
       command->add_option("--data-dir", flags->data_dir, "Keep files and batches here: /v1/files, /v1/batches");
   command->add_option("--data-mib", flags->data_mib_max, "Most MiB of files there")
-      ->check(in_range(1, 1 << 30))
+      ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str()
       ->needs(data_dir);
   command->add_flag("--share-prefixes", flags->share_prefixes,

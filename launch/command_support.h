@@ -269,10 +269,10 @@ void add_node_options(Command& command, Options& options, Wanted wanted) {
           Option* option = command.add_option(info.name, value, info.help);
           if constexpr (std::is_same_v<T, std::vector<std::string>>) option->delimiter(',');
           if constexpr (std::is_integral_v<T>)
-            option->check(in_range(static_cast<T>(info.min), static_cast<T>(info.max)))->capture_default_str();
-          if constexpr (std::is_same_v<T, double>) option->check(in_range(info.min, info.max))->capture_default_str();
+            option->check(CLI::Range(static_cast<T>(info.min), static_cast<T>(info.max)))->capture_default_str();
+          if constexpr (std::is_same_v<T, double>) option->check(CLI::Range(info.min, info.max))->capture_default_str();
           if constexpr (std::is_same_v<T, std::vector<double>>)
-            option->delimiter(',')->check(in_range(info.min, info.max));
+            option->delimiter(',')->check(CLI::Range(info.min, info.max));
         }
       },
       options);
@@ -325,13 +325,13 @@ struct ClusterFlags {
     command
         .add_option("--failover-wait", cluster.coordinator.failover_wait_s,
                     "Seconds that an answer whose coordinator is gone waits for it to come back, or for the next one")
-        ->check(in_range(0, 86'400))
+        ->check(CLI::Range(0, 86'400))
         ->capture_default_str();
     for (const char* option : {"--key", "--coordinator-key", "--insecure", "--failover-wait"})
       command.get_option(option)->needs(elsewhere);
     const auto of_cluster = [&](const OptionInfo& info) {
       // What every worker has is said once, for both.
-      const bool is_new = info.of_cluster && !command.has_option(info.name);
+      const bool is_new = info.of_cluster && command.get_option_no_throw(info.name) == nullptr;
       if (is_new) chosen_there.push_back(info.name);
       return is_new;
     };

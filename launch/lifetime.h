@@ -6,9 +6,13 @@
 
 #include "common/base/result.h"
 
+namespace CLI {
+class App;
+}
+
 namespace outrider {
 
-class Command;
+using Command = CLI::App;
 
 /// Exit status of a role or a batch that would do well to be started again: nothing was wrong with it. (EX_TEMPFAIL)
 inline constexpr int kExitAgain = 75;

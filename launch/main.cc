@@ -45,8 +45,8 @@ int ended(int status) {
 int main(int argc, char** argv) {
   map_large_blocks();
   const std::string commit = outrider::kBuildCommit;
-  outrider::CommandLine app("Outrider: distributed two-tier speculative decoding for Gemma 4", "outrider",
-                            commit.empty() ? OUTRIDER_VERSION : fmt::format(OUTRIDER_VERSION " ({})", commit));
+  CLI::App app("Outrider: distributed two-tier speculative decoding for Gemma 4", "outrider");
+  app.set_version_flag("--version", commit.empty() ? OUTRIDER_VERSION : fmt::format(OUTRIDER_VERSION " ({})", commit));
   app.require_subcommand();
   outrider::add_launch_commands(app);
   outrider::add_lab_commands(app);
@@ -56,7 +56,7 @@ int main(int argc, char** argv) {
   try {
     outrider::active_isa();  // a bad OUTRIDER_ISA or OUTRIDER_GEMM is said here, not on some thread
     outrider::active_gemm();
-    return ended(app.run(argc, argv));
+    return ended(outrider::run_command_line(app, argc, argv));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "outrider: %s\n", error.what());
     return 1;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <vector>
 
 namespace outrider {
 
@@ -18,6 +17,10 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
     }
   }
   return d[a.size()][b.size()];
+}
+
+const std::string& nearest_of(const std::vector<std::string>& words, std::string_view word) {
+  return *std::ranges::min_element(words, {}, [&](const std::string& other) { return edit_distance(other, word); });
 }
 
 }  // namespace outrider

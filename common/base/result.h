@@ -34,12 +34,13 @@ struct Error {
   std::string message;  ///< the thing, the value seen, the value wanted; one line
 };
 
-/// A value or an Error. Member names are std::expected's, for an easy swap when we have C++23.
-template <typename T>
+/// A value or an error. Member names are std::expected's, for an easy swap when we have C++23.
+/// @tparam E  has a message
+template <typename T, typename E = Error>
 class [[nodiscard]] Result {
  public:
   Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
-  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}
+  Result(E error) : state_(std::in_place_index<1>, std::move(error)) {}
 
   bool has_value() const { return state_.index() == 0; }
   explicit operator bool() const { return has_value(); }
@@ -60,13 +61,13 @@ class [[nodiscard]] Result {
   T&& operator*() && { return std::move(*this).value(); }
   T* operator->() { return &value(); }
   const T* operator->() const { return &value(); }
-  const Error& error() const {
+  const E& error() const {
     CHECK(!has_value());
     return std::get<1>(state_);
   }
 
  private:
-  std::variant<T, Error> state_;
+  std::variant<T, E> state_;
 };
 
 /// Success or an Error.

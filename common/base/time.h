@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 
 namespace outrider {
 
@@ -33,6 +34,11 @@ class LoopClock {
   TimePoint last_;
   Duration paused_{};
 };
+
+/// Of the wall clock, for people and for other programs.
+inline std::int64_t unix_seconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
 inline double to_ms(Duration d) { return std::chrono::duration<double, std::milli>(d).count(); }
 inline double to_seconds(Duration d) { return std::chrono::duration<double>(d).count(); }

@@ -188,28 +188,27 @@ void make_pair(const ModelShape& v, const fs::path& out) {
 }  // namespace outrider
 
 int main(int argc, char** argv) {
-  outrider::CommandLine app(
-      "Write a pair of random bfloat16 weights with the widths of a published Gemma 4, and nano's tokenizer",
-      "make_checkpoint");
+  CLI::App app("Write a pair of random bfloat16 weights with the widths of a published Gemma 4, and nano's tokenizer",
+               "make_checkpoint");
   std::string name;
   std::filesystem::path out;
   int layers = 0;
   std::int64_t shrink = 1;
   std::vector<std::string> names;
   for (const outrider::ModelShape& variant : outrider::published_shapes()) names.push_back(variant.name);
-  app.add_option("VARIANT", name, "Which one")->required()->check(outrider::one_of(names));
+  app.add_option("VARIANT", name, "Which one")->required()->check(CLI::IsMember(names));
   app.add_option("DIR", out, "Gets backbone/ and assistant/")->required();
   app.add_option("--layers", layers, "Backbone layers, in the published pattern (default: all)")
-      ->check(outrider::in_range(2, 1024));
+      ->check(CLI::Range(2, 1024));
   app.add_option("--shrink", shrink, "Divides every width and the vocabulary, for tests")
-      ->check(outrider::one_of(std::vector<std::int64_t>{1, 2, 4, 8, 16}))
+      ->check(CLI::IsMember(std::vector<std::int64_t>{1, 2, 4, 8, 16}))
       ->capture_default_str();
   app.callback([&] {
     const outrider::ModelShape variant = outrider::published_shape(name).value();
     outrider::make_pair(outrider::reduced(variant, layers > 0 ? layers : variant.num_hidden_layers, shrink), out);
   });
   try {
-    return app.run(argc, argv);
+    return outrider::run_command_line(app, argc, argv);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "make_checkpoint: %s\n", error.what());
     return 1;

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "cluster-launch/reach_names.h"
 #include "common/base/edit_distance.h"
 #include "common/base/json_fields.h"
 #include "common/base/names.h"
@@ -25,8 +26,7 @@ constexpr std::size_t kCellsMax = 100000;
 void refuse_unknown_keys(const JsonFields& fields, const std::vector<std::string>& known) {
   for (const auto& [key, value] : fields.raw().items()) {
     if (std::ranges::find(known, key) != known.end()) continue;
-    const auto nearest = std::ranges::min(known, {}, [&](const std::string& name) { return edit_distance(key, name); });
-    fields.refuse(key.c_str(), fmt::format("is unknown; the nearest that is known is {}", nearest));
+    fields.refuse(key.c_str(), fmt::format("is unknown; the nearest that is known is {}", nearest_of(known, key)));
   }
 }
 
@@ -235,7 +235,7 @@ Result<ExperimentPlan> parse_plan(std::string_view text, std::string_view file) 
     plan.launch = lock ? in_text_order["plan"]["launch"] : in_text_order["launch"];
     if (!launch->is_string() && !launch->is_object())
       fields.wrong("launch", "a plan of launch, or the name of its file");
-    plan.backend = fields.choice("backend", "local", {"local", "ssh", "srun"});
+    plan.backend = fields.choice("backend", plan.backend, kReachNames);
   } else if (fields.contains("backend")) {
     fields.refuse("backend", "is for a plan with launch");
   }

@@ -29,15 +29,16 @@ const ApiDefaults& defaults() {
 /// A reader says what it wants, or gives what the next one can use.
 template <typename T>
 void check_error(const ApiResult<T>& result) {
-  const auto* error = std::get_if<ApiError>(&result);
-  CHECK(error == nullptr || (error->status >= 400 && error->status < 600), "{}", error->status);
-  if (error != nullptr) (void)error_body(*error);
+  if (result) return;
+  const ApiError& error = result.error();
+  CHECK(error.status >= 400 && error.status < 600, "{}", error.status);
+  (void)error_body(error);
 }
 
 void chat(std::string_view body) {
-  const auto request = parse_chat_completion(body, defaults());
-  check_error(request);
-  if (const auto* good = std::get_if<CompletionRequest>(&request)) {
+  const auto good = parse_chat_completion(body, defaults());
+  check_error(good);
+  if (good) {
     CHECK(good->n >= 1 && good->n <= kChoicesMax, "n is {}", good->n);
     CHECK(check_sampling(good->sampling, defaults().vocab_size), "sampling that nobody can follow");
     std::size_t places = 0;
@@ -68,15 +69,13 @@ void responses(std::string_view body) {
   if (json.is_discarded() || !json.is_object()) return;
   const auto request = chat_of_responses(json, nlohmann::json::array());
   check_error(request);
-  if (const auto* good = std::get_if<ResponsesRequest>(&request))
-    chat(good->chat.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  if (request) chat(request->chat.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 void messages(std::string_view body) {
   const auto request = chat_of_messages(body);
   check_error(request);
-  if (const auto* good = std::get_if<nlohmann::json>(&request))
-    chat(good->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  if (request) chat(request->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 void batch(std::string_view line) {

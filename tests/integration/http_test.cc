@@ -22,6 +22,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/progress.h"
 #include "http-server/api_server.h"
 #include "http-server/http_server.h"
 #include "tests/support/cluster_fixtures.h"
@@ -1247,7 +1248,7 @@ TEST(ApiServer, SaysWhatIsBeingLoadedUntilAVerifierIsThere) {
   TransportContext context;
   ApiServer api(
       context, TextSide::load(model_at(nano_pair().backbone)).value(),
-      {.coordinator = coordinator.address, .version = "test", .model = "nano", .loads = nano_pair().backbone.string()});
+      {.coordinator = coordinator.address, .version = "test", .model = "nano", .loads = loading(nano_pair().backbone)});
   const std::unique_ptr<HttpServer> http = started({.host = "127.0.0.1"}, api.routes());
   const Response loading = get(http->port(), "/ready");
   EXPECT_EQ(loading.status, 503);

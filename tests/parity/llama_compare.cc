@@ -35,8 +35,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-/// Tokens that see each other, <bos> included, as in `outrider perplexity`.
-constexpr std::size_t kWindow = 512;
 constexpr std::size_t kBest = 5;
 
 struct CompareFlags {
@@ -138,7 +136,7 @@ class LlamaCpp {
     model_.reset(llama_model_load_from_file(file.c_str(), llama_model_default_params()));
     if (!model_) throw std::runtime_error(fmt::format("{}: llama.cpp cannot load it", file.string()));
     llama_context_params params = llama_context_default_params();
-    params.n_ctx = params.n_batch = params.n_ubatch = kWindow;
+    params.n_ctx = params.n_batch = params.n_ubatch = kTextWindow;
     params.n_threads = params.n_threads_batch = threads;
     context_.reset(llama_init_from_model(model_.get(), params));
     if (!context_) throw std::runtime_error("llama.cpp makes no context");
@@ -176,7 +174,8 @@ void compare_engines(const CompareFlags& flags) {
   const fs::path file = write(flags.type);
   const ModelFiles files = open_model(file);
   const Tokenizer tokenizer = or_throw(Tokenizer::load(files));
-  const std::vector<TokenId> text = tokenizer.encode(or_throw(read_text(flags.text)));
+  std::vector<TokenId> text = tokenizer.encode(or_throw(read_text(flags.text)));
+  text.resize(std::min(text.size(), flags.tokens));
   const auto load = [&](WeightType type) { return or_throw(Backbone::load(files, type, kPrefillChunk)); };
   const std::unique_ptr<Backbone> exact = load(WeightType::kF32);
   const std::int64_t vocab = exact->config().vocab_size;
@@ -185,11 +184,7 @@ void compare_engines(const CompareFlags& flags) {
   LlamaCpp theirs(flags.theirs.empty() ? file : write(flags.theirs), flags.threads);
 
   std::vector<Sums> sums(ours.size() + 1);
-  for (std::size_t at = 0; at + 1 < std::min(text.size(), flags.tokens); at += kWindow - 1) {
-    std::vector<TokenId> window = {*tokenizer.find("<bos>")};
-    const std::size_t end = std::min(text.size(), at + kWindow);
-    window.insert(window.end(), text.begin() + static_cast<std::ptrdiff_t>(at),
-                  text.begin() + static_cast<std::ptrdiff_t>(end));
+  for (const std::vector<TokenId>& window : text_windows(*tokenizer.find("<bos>"), text)) {
     const std::span<const TokenId> rows = std::span(window).first(window.size() - 1);
     const Logits wanted = our_logits(*exact, rows);
     for (std::size_t e = 0; e < sums.size(); ++e) {
@@ -213,19 +208,19 @@ void compare_engines(const CompareFlags& flags) {
 }  // namespace outrider
 
 int main(int argc, char** argv) {
-  outrider::CommandLine app("How near roundings are to f32, beside llama.cpp on the same GGUF file", "llama_compare");
+  CLI::App app("How near roundings are to f32, beside llama.cpp on the same GGUF file", "llama_compare");
   outrider::CompareFlags flags;
   app.add_option("TEXT", flags.text, "What both read")->required();
   app.add_option("--type", flags.type, "Of the file's matrices")
-      ->check(outrider::one_of(std::vector<std::string>{"F32", "BF16", "Q8_0", "Q4_0"}))
+      ->check(CLI::IsMember(std::vector<std::string>{"F32", "BF16", "Q8_0", "Q4_0"}))
       ->capture_default_str();
   app.add_option("--theirs", flags.theirs, "Of a file for llama.cpp alone (default: the same file)")
-      ->check(outrider::one_of(std::vector<std::string>{"F32", "BF16", "Q8_0", "Q4_0"}));
+      ->check(CLI::IsMember(std::vector<std::string>{"F32", "BF16", "Q8_0", "Q4_0"}));
   app.add_option("--tokens", flags.tokens, "Of the text")->capture_default_str();
-  app.add_option("--threads", flags.threads, "llama.cpp's")->check(outrider::in_range(1, 1024))->capture_default_str();
+  outrider::add_number(app, "--threads", flags.threads, 1, 1024, "llama.cpp's");
   app.callback([&] { outrider::compare_engines(flags); });
   try {
-    return app.run(argc, argv);
+    return outrider::run_command_line(app, argc, argv);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "llama_compare: %s\n", error.what());
     return 1;

@@ -161,6 +161,15 @@ std::uint32_t gguf_tensor_type(DType type) {
 
 std::string raw_string(std::string_view text) { return raw_bytes<std::uint64_t>(text.size()) + std::string(text); }
 
+std::vector<float> colours_first(const std::vector<float>& values, std::size_t pixels) {
+  std::vector<float> turned(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::size_t row = i / (3 * pixels), pixel = i / 3 % pixels, colour = i % 3;
+    turned[(row * 3 + colour) * pixels + pixel] = values[i];
+  }
+  return turned;
+}
+
 void GgufWriter::put(const std::string& key, GgufValueType type, const std::string& value_bytes) {
   const std::string value = raw_bytes(static_cast<std::uint32_t>(type)) + value_bytes;
   const auto at = std::ranges::find(pairs_, key, [](const auto& pair) { return pair.first; });

@@ -39,6 +39,10 @@ std::string raw_bytes(T x) {
 }
 std::string raw_string(std::string_view text);
 
+/// Of a projection of patches what llama.cpp's converter has: [hidden, row, column, colour] becomes [hidden, colour,
+/// row, column]. @param pixels  of a patch
+std::vector<float> colours_first(const std::vector<float>& values, std::size_t pixels);
+
 /// Puts a GGUF file together. Checks nothing, so that a test can write a bad one.
 class GgufWriter {
  public:

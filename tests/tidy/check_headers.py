@@ -3,7 +3,8 @@
 
 One that a file of the build includes before anything else has compiled alone there, but for the second and later files
 of those that CMake compiles as one. The others are compiled here, with the flags of the .cc that includes the header
-with the fewest instruction set flags (-m...), or only with the project root when no .cc does.
+with the fewest instruction set flags (-m...), or only with the project root when no .cc does. A header and then one that
+includes it, however indirectly, are compiled in one go: all that the first brings, the second brings itself.
 
 usage: check_headers.py PROJECT_ROOT BUILD_DIR [COMPILER]
 """
@@ -44,6 +45,30 @@ def compiled_files(entry):
     return [pathlib.Path(name) for name in UNITY_INCLUDE.findall(file.read_text())]
 
 
+def chains_of(headers, includes):
+    """The headers as lists, in each of which every header includes those before it, however indirectly.
+
+    includes: header -> what it includes itself"""
+    def reachable(header):
+        found, queue = set(), [header]
+        while queue:
+            new = set(includes.get(queue.pop(), ())) - found
+            found |= new
+            queue += new
+        return found
+
+    below = {header: reachable(header) for header in headers}
+    left, chains = sorted(headers, key=lambda header: (len(below[header]), header)), []
+    while left:
+        chain = [left.pop()]
+        for header in reversed(left):
+            if header in below[chain[0]]:
+                chain.insert(0, header)
+        left = [header for header in left if header not in chain]
+        chains.append(chain)
+    return chains
+
+
 def main():
     root, build = (pathlib.Path(path).resolve() for path in sys.argv[1:3])
     compiler = sys.argv[3] if len(sys.argv) > 3 else "g++"
@@ -53,8 +78,11 @@ def main():
     flags_of = {file: flags for files, flags in compiled for file in files}
     alone = {files[0] for files, _ in compiled}
 
+    def isa_of(flags):
+        return tuple(flag for flag in flags if flag.startswith("-m"))
+
     def isa_flags(flags):
-        return sum(flag.startswith("-m") for flag in flags)
+        return len(isa_of(flags))
 
     users = {}  # header -> the flags of the files that include it
     first = set()  # what a file includes first
@@ -66,23 +94,26 @@ def main():
             for header in check_includes.INCLUDE.findall(text):
                 users.setdefault(header, []).append(flags)
     everybody = [f"-I{root}", "-std=c++20"]
+    flags = {name: min(users.get(name, []), key=isa_flags, default=everybody)
+             for name in (str(header.relative_to(root)) for header in headers) if name not in first}
+    includes = {name: check_includes.INCLUDE.findall(check_includes.without_comments((root / name).read_text()))
+                for name in (str(header.relative_to(root)) for header in headers)}
+    chains = [chain for isa in {isa_of(flags[name]) for name in flags}
+              for chain in chains_of([name for name in flags if isa_of(flags[name]) == isa], includes)]
 
-    def compile_alone(header):
-        name = str(header.relative_to(root))
-        flags = min(users.get(name, []), key=isa_flags, default=everybody)
+    def compile_alone(chain):
         done = subprocess.run(
-            [compiler, *flags, "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-x", "c++",
-             "-include", name, os.devnull],
+            [compiler, *flags[chain[-1]], "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-x", "c++",
+             *(word for name in chain for word in ("-include", name)), os.devnull],
             cwd=root, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-        return name, done.returncode, done.stderr
+        return chain, done.returncode, done.stderr
 
     failed = False
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        others = [header for header in headers if str(header.relative_to(root)) not in first]
-        for name, code, messages in pool.map(compile_alone, others):
+        for chain, code, messages in pool.map(compile_alone, chains):
             if code != 0:
                 failed = True
-                print(f"{name} does not compile alone:\n{messages}")
+                print(f"{' or '.join(chain)} does not compile alone:\n{messages}")
     sys.exit(1 if failed else 0)
 
 

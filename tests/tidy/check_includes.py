@@ -28,7 +28,7 @@ CONFINED = [
      lambda file: file in ("http-server/http_server.cc", "http-server/http_client.cc", "http-server/waiting_socket.h")),
     ("OpenSSL", re.compile(r"^openssl/"), lambda file: file in ("http-server/api_keys.cc", "http-server/tls.cc")),
     ("prometheus-cpp", re.compile(r"^prometheus/"), lambda file: file == "http-server/server_metrics.cc"),
-    ("CLI11", re.compile(r"^CLI/"), lambda file: file == "launch/command_line.cc"),
+    ("CLI11", re.compile(r"^CLI/"), lambda file: file == "launch/command_line.h"),
     ("spdlog", re.compile(r"^spdlog/"), lambda file: file.startswith("common/logging/")),
     ("XGrammar", re.compile(r"^(xgrammar|dlpack)/"), lambda file: file.startswith("common/grammar/")),
     ("libpng", re.compile(r"^png\.h$"), lambda file: file == "common/vision/decode_png.cc"),

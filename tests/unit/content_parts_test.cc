@@ -56,8 +56,7 @@ Json video(const char* url) { return {{"type", "video_url"}, {"video_url", {{"ur
 std::string refusal_of(const Json& messages) {
   const ApiDefaults defaults{.model = "m", .vocab_size = 100};
   const auto parsed = parse_chat_completion(Json({{"messages", messages}}).dump(), defaults);
-  const auto* error = std::get_if<ApiError>(&parsed);
-  return error == nullptr ? "" : error->message;
+  return parsed ? "" : parsed.error().message;
 }
 
 /// The same of one message with these parts.
@@ -69,7 +68,7 @@ TEST(ContentParts, AVideoIsAFileOrPictures) {
       {"messages",
        {user_message({video("data:video/mp4;base64,Zm9v"), video("data:video/jpeg;base64,Zm9v,Zg==,Zm8=")})}}};
   const auto parsed = parse_chat_completion(body.dump(), {.model = "m", .vocab_size = 100});
-  const auto& request = std::get<CompletionRequest>(parsed);
+  const auto& request = parsed.value();
   ASSERT_EQ(request.media.size(), 2u);
   EXPECT_EQ(request.media[0].kind, MediumFile::Kind::kVideo);
   EXPECT_EQ(request.media[0].bytes, "foo");
@@ -84,7 +83,7 @@ TEST(ContentParts, AreReadInTheirOrder) {
   low["image_url"]["detail"] = "low";
   const Json body = {{"messages", {user_message({image(), text, low, sound("Zm9v")}), user_message("go on")}}};
   const auto parsed = parse_chat_completion(body.dump(), {.model = "m", .vocab_size = 100});
-  const auto& request = std::get<CompletionRequest>(parsed);
+  const auto& request = parsed.value();
   ASSERT_EQ(request.media.size(), 3u);
   EXPECT_EQ(request.media[0].bytes, "foo");
   EXPECT_EQ(request.media[0].name, "messages[0].content[0]");
@@ -111,7 +110,7 @@ TEST(ContentParts, AUrlOfHttpIsKept) {
   const Json body = {
       {"messages", {user_message({image("HTTPS://example.org/a.png"), video("http://example.org/a.mp4"), heard})}}};
   const auto parsed = parse_chat_completion(body.dump(), {.model = "m", .vocab_size = 100});
-  const auto& media = std::get<CompletionRequest>(parsed).media;
+  const auto& media = parsed.value().media;
   ASSERT_EQ(media.size(), 3u);
   EXPECT_EQ(media[0].url, "HTTPS://example.org/a.png");
   EXPECT_EQ(media[1].url, "http://example.org/a.mp4");
@@ -161,7 +160,7 @@ TEST(ContentParts, WhatIsWrongIsSaidByItsName) {
   EXPECT_EQ(refusal(many), "messages has 41 pictures, videos and sounds, wanted at most 40");
   const Json body = {{"messages", Json::array({user_message(Json::array({image()}))})}, {"truncate_prompt_tokens", 5}};
   const auto cut = parse_chat_completion(body.dump(), {.model = "m", .vocab_size = 100});
-  EXPECT_EQ(std::get<ApiError>(cut).message, "truncate_prompt_tokens is not supported with pictures and sounds");
+  EXPECT_EQ(cut.error().message, "truncate_prompt_tokens is not supported with pictures and sounds");
 }
 
 TEST(ContentParts, ResponsesAndMessagesSayTheSame) {
@@ -170,25 +169,25 @@ TEST(ContentParts, ResponsesAndMessagesSayTheSame) {
                         {{{"type", "input_image"}, {"image_url", "data:image/png;base64,Zm9v"}, {"detail", "high"}},
                          {{"type", "input_text"}, {"text", "What?"}}}}}};
   const auto responses = chat_of_responses({{"input", input}}, Json::array());
-  const Json& chat = std::get<ResponsesRequest>(responses).chat;
+  const Json& chat = responses.value().chat;
   Json high = image();
   high["image_url"]["detail"] = "high";
   EXPECT_EQ(chat["messages"][0]["content"][0], high);
   const auto heard = chat_of_responses({{"input", {{{"role", "user"}, {"content", {sound("Zm9v")}}}}}}, Json::array());
-  EXPECT_EQ(std::get<ResponsesRequest>(heard).chat["messages"][0]["content"][0], sound("Zm9v"));
+  EXPECT_EQ(heard.value().chat["messages"][0]["content"][0], sound("Zm9v"));
   const auto watched =
       chat_of_responses({{"input", {{{"role", "user"}, {"content", {video("data:;base64,Zm9v")}}}}}}, Json::array());
-  EXPECT_EQ(std::get<ResponsesRequest>(watched).chat["messages"][0]["content"][0], video("data:;base64,Zm9v"));
+  EXPECT_EQ(watched.value().chat["messages"][0]["content"][0], video("data:;base64,Zm9v"));
   const auto uploaded = chat_of_responses(
       {{"input", {{{"role", "user"}, {"content", {{{"type", "input_image"}, {"file_id", "file-1"}}}}}}}},
       Json::array());
-  EXPECT_EQ(refusal_of(std::get<ResponsesRequest>(uploaded).chat["messages"]),
+  EXPECT_EQ(refusal_of(uploaded.value().chat["messages"]),
             "messages[0].content[0].type is \"input_image\", only text, image_url, input_audio, audio_url and "
             "video_url are supported");
 
   const auto of_source = [](const Json& source) {
     const Json body = {{"messages", {user_message({{{"type", "image"}, {"source", source}}})}}};
-    return std::get<Json>(chat_of_messages(body.dump()))["messages"];
+    return chat_of_messages(body.dump()).value()["messages"];
   };
   EXPECT_EQ(of_source({{"type", "base64"}, {"media_type", "image/png"}, {"data", "Zm9v"}})[0]["content"][0], image());
   EXPECT_EQ(of_source({{"type", "url"}, {"url", "https://x/y.png"}})[0]["content"][0], image("https://x/y.png"));
@@ -200,7 +199,7 @@ TEST(ContentParts, ResponsesAndMessagesSayTheSame) {
 TEST(ContentParts, MessagesTakeVideosAndSoundsInChatCompletionsWords) {
   const auto chat_of = [](const Json& part) {
     const Json body = {{"messages", {user_message({part, {{"type", "text"}, {"text", "What?"}}})}}};
-    return std::get<Json>(chat_of_messages(body.dump()))["messages"];
+    return chat_of_messages(body.dump()).value()["messages"];
   };
   for (const Json& part : {video("data:;base64,Zm9v"), sound("Zm9v")}) EXPECT_EQ(chat_of(part)[0]["content"][0], part);
   EXPECT_EQ(refusal_of(chat_of({{"type", "video"}, {"source", {{"type", "base64"}, {"data", "Zm9v"}}}})),

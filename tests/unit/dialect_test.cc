@@ -107,7 +107,7 @@ TEST(Messages, ARequestIsAChat) {
       {"tools", {{{"name", "weather"}, {"input_schema", {{"type", "object"}}}, {"strict", true}}}},
       {"tool_choice", {{"type", "any"}}},
       {"thinking", {{"type", "enabled"}, {"budget_tokens", 1024}}}};
-  const Json chat = std::get<Json>(chat_of_messages(request.dump()));
+  const Json chat = chat_of_messages(request.dump()).value();
   const Json& messages = chat["messages"];
   ASSERT_EQ(messages.size(), 5u) << messages;
   EXPECT_EQ(messages[0], Json({{"role", "system"}, {"content", {{{"type", "text"}, {"text", "S"}}}}}));
@@ -123,7 +123,7 @@ TEST(Messages, ARequestIsAChat) {
   EXPECT_EQ(chat["thinking"]["type"], "enabled");
   EXPECT_FALSE(chat.contains("include_reasoning"));
   for (const char* wrong : {"", "[]", "{}", R"({"messages": 3})"})
-    EXPECT_EQ(std::get<ApiError>(chat_of_messages(wrong)).status, 400) << wrong;
+    EXPECT_EQ(chat_of_messages(wrong).error().status, 400) << wrong;
 }
 
 TEST(Messages, EveryFieldComesToTheChatOrIsRefused) {
@@ -134,20 +134,19 @@ TEST(Messages, EveryFieldComesToTheChatOrIsRefused) {
   };
   const Json form = {{"type", "json_schema"}, {"schema", Json::object()}};
   for (const Json& asked : {Json{{"output_format", form}}, Json{{"output_config", {{"format", form}}}}})
-    EXPECT_EQ(std::get<Json>(of(asked))["response_format"]["type"], "json_schema");
-  EXPECT_EQ(std::get<Json>(of({{"thinking", {{"type", "adaptive"}, {"display", "omitted"}}}}))["include_reasoning"],
-            false);
+    EXPECT_EQ(of(asked).value()["response_format"]["type"], "json_schema");
+  EXPECT_EQ(of({{"thinking", {{"type", "adaptive"}, {"display", "omitted"}}}}).value()["include_reasoning"], false);
   for (const char* name : {"container", "mcp_servers", "compaction", "thread", "documents", "grammar", "suffix"})
-    EXPECT_EQ(std::get<Json>(of({{name, "x"}}))[name], "x");
+    EXPECT_EQ(of({{name, "x"}}).value()[name], "x");
   const auto edited = [&](const char* type) { return of({{"context_management", {{"edits", {{{"type", type}}}}}}}); };
-  EXPECT_TRUE(std::holds_alternative<Json>(edited("clear_thinking_20251015")));
-  EXPECT_EQ(std::get<ApiError>(edited("clear_tool_uses_20250919")).param, "context_management");
+  EXPECT_TRUE(edited("clear_thinking_20251015"));
+  EXPECT_EQ(edited("clear_tool_uses_20250919").error().param, "context_management");
   const Json begun = {{{"role", "user"}, {"content", "Hi"}}, {{"role", "assistant"}, {"content", "The"}}};
-  EXPECT_EQ(std::get<Json>(of({{"messages", begun}}))["continue_final_message"], true);
-  EXPECT_FALSE(std::get<Json>(of(Json::object())).contains("continue_final_message"));
-  EXPECT_TRUE(std::holds_alternative<Json>(of({{"n", 1}})));
+  EXPECT_EQ(of({{"messages", begun}}).value()["continue_final_message"], true);
+  EXPECT_FALSE(of(Json::object()).value().contains("continue_final_message"));
+  EXPECT_TRUE(of({{"n", 1}}));
   for (const char* name : {"n", "prompt_logprobs", "return_token_ids", "logprobs", "verbose"})
-    EXPECT_EQ(std::get<ApiError>(of({{name, 2}})).param, name);
+    EXPECT_EQ(of({{name, 2}}).error().param, name);
 }
 
 TEST(Messages, AReplyIsTheSameStreamedAndNot) {
@@ -193,7 +192,7 @@ TEST(Responses, ARequestIsAChat) {
       {"text", {{"format", {{"type", "json_schema"}, {"name", "n"}, {"schema", Json::object()}}}}},
       {"repetition_penalty", 1.2},
       {"max_output_tokens", 5}};
-  const Json chat = std::get<ResponsesRequest>(chat_of_responses(request, Json::array())).chat;
+  const Json chat = chat_of_responses(request, Json::array()).value().chat;
   const Json& messages = chat["messages"];
   ASSERT_EQ(messages.size(), 4u) << messages;
   EXPECT_EQ(messages[0], Json({{"role", "system"}, {"content", "S"}}));
@@ -208,13 +207,12 @@ TEST(Responses, ARequestIsAChat) {
   EXPECT_EQ(chat["max_tokens"], 5);
   const auto effort = [](const Json& reasoning) {
     const Json asked = {{"input", "x"}, {"reasoning", reasoning}, {"return_progress", true}};
-    return std::get<ResponsesRequest>(chat_of_responses(asked, Json::array())).chat;
+    return chat_of_responses(asked, Json::array()).value().chat;
   };
   EXPECT_EQ(effort({{"effort", "low"}})["reasoning"]["effort"], "low");
   EXPECT_EQ(effort(nullptr)["return_progress"], true) << "for the chat to refuse";
   const auto chosen = [](const Json& choice) {
-    return std::get<ResponsesRequest>(chat_of_responses({{"input", "x"}, {"tool_choice", choice}}, Json::array()))
-        .chat["tool_choice"];
+    return chat_of_responses({{"input", "x"}, {"tool_choice", choice}}, Json::array()).value().chat["tool_choice"];
   };
   EXPECT_EQ(chosen({{"type", "allowed_tools"}, {"mode", "auto"}})["type"], "allowed_tools") << "likewise";
   EXPECT_EQ(chosen("required"), "required");
@@ -231,7 +229,7 @@ TEST(Responses, ARequestIsAChat) {
            {{{"input", "x"}, {"background", true}, {"store", false}}, "background"},
            {{{"input", "x"}, {"background", true}, {"stream", true}}, "background"},
            {{{"input", "x"}, {"enable_response_messages", true}, {"stream", true}}, "enable_response_messages"}})
-    EXPECT_EQ(std::get<ApiError>(chat_of_responses(fields, Json::array())).param, param);
+    EXPECT_EQ(chat_of_responses(fields, Json::array()).error().param, param);
 }
 
 TEST(Responses, AReplyIsTheSameStreamedAndNot) {
@@ -357,11 +355,10 @@ TEST(Responses, ItemsOfAnyTypesAreReadOrRefused) {
 
 TEST(Responses, LogprobsAreThoseOfTheChat) {
   const Json asked = {{"input", "Hi"}, {"top_logprobs", 2}, {"include", {"message.output_text.logprobs"}}};
-  const Json chat = std::get<ResponsesRequest>(chat_of_responses(asked, Json::array())).chat;
+  const Json chat = chat_of_responses(asked, Json::array()).value().chat;
   EXPECT_EQ(chat["logprobs"], true);
   EXPECT_EQ(chat["top_logprobs"], 2);
-  EXPECT_FALSE(
-      std::get<ResponsesRequest>(chat_of_responses({{"input", "Hi"}}, Json::array())).chat.contains("logprobs"));
+  EXPECT_FALSE(chat_of_responses({{"input", "Hi"}}, Json::array()).value().chat.contains("logprobs"));
   const Json scores = {{{"token", "Look:"}, {"logprob", -1.0}, {"bytes", {76}}, {"top_logprobs", Json::array()}}};
   Json answer = completion();
   answer["choices"][0]["logprobs"] = {{"content", scores}};

@@ -31,11 +31,9 @@ std::string completion_with(const Json& fields) {
 }
 
 CompletionRequest parsed(const ApiResult<CompletionRequest>& result) {
-  if (const auto* error = std::get_if<ApiError>(&result)) {
-    ADD_FAILURE() << error->message;
-    return {};
-  }
-  return std::get<CompletionRequest>(result);
+  if (result) return *result;
+  ADD_FAILURE() << result.error().message;
+  return {};
 }
 CompletionRequest chat(const Json& fields) { return parsed(parse_chat_completion(chat_with(fields), defaults())); }
 CompletionRequest completion(const Json& fields) {
@@ -44,7 +42,7 @@ CompletionRequest completion(const Json& fields) {
 
 /// The error of a request that must not be taken.
 ApiError refused(const ApiResult<CompletionRequest>& result) {
-  if (const auto* error = std::get_if<ApiError>(&result)) return *error;
+  if (!result) return result.error();
   ADD_FAILURE() << "was taken";
   return {.status = 0, .message = ""};
 }
@@ -222,8 +220,8 @@ TEST(ChatCompletion, IntegersOfAnyLengthComeThrough) {
           R"({"a":{"type":"integer","enum":[)" +
           long_integer + "]}}}}}]}",
       defaults());
-  ASSERT_TRUE(std::holds_alternative<CompletionRequest>(read)) << refused(read).message;
-  const Conversation& conversation = std::get<CompletionRequest>(read).conversation;
+  ASSERT_TRUE(read) << refused(read).message;
+  const Conversation& conversation = read.value().conversation;
   EXPECT_EQ(to_text(conversation.messages[1].tool_calls[0].arguments), "{\"a\":[" + long_integer + "]}");
   EXPECT_EQ(to_text(conversation.tools[0].parameters["properties"]["a"]["enum"]), "[" + long_integer + "]");
   const std::string bad = R"({"messages":[{"role":"user","content":"x"}],"max_tokens":)" + long_integer + "}";
@@ -453,7 +451,7 @@ TEST(ChatCompletion, WhatIsWrongIsNamed) {
 
 TEST(ChatCompletion, AllThatIsNoTokenIsNamedAtOnce) {
   const Json body = {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}, {"logit_bias", {{"one", 1}, {"two", 1}}}};
-  const std::string message = std::get<ApiError>(parse_chat_completion(body.dump(), defaults())).message;
+  const std::string message = parse_chat_completion(body.dump(), defaults()).error().message;
   EXPECT_NE(message.find("one"), std::string::npos) << message;
   EXPECT_NE(message.find("two"), std::string::npos) << message;
 }
@@ -557,16 +555,14 @@ TEST(Completion, WhatIsWrongIsNamed) {
 }
 
 TEST(Tokenize, TakesAPromptOrAConversation) {
-  const auto of = [](const Json& json) { return std::get<TokenizeRequest>(parse_tokenize(json.dump(), defaults())); };
+  const auto of = [](const Json& json) { return parse_tokenize(json.dump(), defaults()).value(); };
   EXPECT_EQ(std::get<std::string>(of({{"prompt", "Hi"}}).text), "Hi");
   EXPECT_FALSE(of({{"prompt", "Hi"}, {"add_special_tokens", false}}).add_special_tokens);
   EXPECT_EQ(std::get<Conversation>(of({{"messages", {{{"role", "user"}, {"content", "Hi"}}}}}).text).messages.size(),
             1u);
-  EXPECT_EQ(std::get<ApiError>(parse_tokenize("{}", defaults())).param, "prompt");
-  EXPECT_EQ(std::get<ApiError>(parse_detokenize(R"({"tokens": [5000]})", defaults())).param, "tokens");
-  const auto ids = [](const Json& json) {
-    return std::get<DetokenizeRequest>(parse_detokenize(json.dump(), defaults()));
-  };
+  EXPECT_EQ(parse_tokenize("{}", defaults()).error().param, "prompt");
+  EXPECT_EQ(parse_detokenize(R"({"tokens": [5000]})", defaults()).error().param, "tokens");
+  const auto ids = [](const Json& json) { return parse_detokenize(json.dump(), defaults()).value(); };
   EXPECT_EQ(ids({{"tokens", {5, 6}}}).tokens, (std::vector<TokenId>{5, 6}));
   EXPECT_FALSE(ids({{"tokens", {5, 6}}}).of_vllm);
   EXPECT_TRUE(ids({{"tokens", {5, 6}}, {"model", "nano"}}).of_vllm);

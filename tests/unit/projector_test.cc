@@ -89,16 +89,6 @@ std::string hearing_name(const std::string& name, std::vector<float>& values, st
                      of_audio_layer.at(rest.substr(first + 1, last - first - 1)), rest.substr(last));
 }
 
-/// Of rows of pixels row by row, colours last, what the converter has: colour by colour.
-std::vector<float> colours_first(const std::vector<float>& values, std::size_t pixels) {
-  std::vector<float> turned(values.size());
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const std::size_t row = i / (3 * pixels), pixel = i / 3 % pixels, colour = i % 3;
-    turned[(row * 3 + colour) * pixels + pixel] = values[i];
-  }
-  return turned;
-}
-
 /// What llama.cpp's converter makes of a tower.
 GgufWriter projector_of(const fs::path& backbone) {
   const Checkpoint checkpoint = Checkpoint::open(backbone).value();

@@ -26,6 +26,7 @@
 #include "common/vision/vision_tower.h"
 #include "lab/reporting.h"
 #include "launch/command_line.h"
+#include "tests/support/gguf_writer.h"
 
 namespace outrider {
 namespace {
@@ -122,17 +123,6 @@ void write_checkpoint(const fs::path& folder, const std::vector<RandomTensor>& t
   file.write(reinterpret_cast<const char*>(data.data()), static_cast<std::streamsize>(data.size() * sizeof(Bf16)));
   file.close();
   if (!file) throw std::runtime_error(fmt::format("{}: cannot be written", folder.string()));
-}
-
-/// Of the projection of patches what llama.cpp has: [hidden, row, column, colour] becomes [hidden, colour, row,
-/// column].
-std::vector<float> colours_first(const std::vector<float>& values, std::size_t pixels) {
-  std::vector<float> turned(values.size());
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const std::size_t row = i / (3 * pixels), pixel = i / 3 % pixels, colour = i % 3;
-    turned[(row * 3 + colour) * pixels + pixel] = values[i];
-  }
-  return turned;
 }
 
 /// The same as llama.cpp's converter writes it, with matrices of `type`.
@@ -311,23 +301,21 @@ void run_both(const Flags& flags) {
 }  // namespace outrider
 
 int main(int argc, char** argv) {
-  outrider::CommandLine app("A picture through E4B's vision tower, ours and llama.cpp's in turns", "mtmd_compare");
+  CLI::App app("A picture through E4B's vision tower, ours and llama.cpp's in turns", "mtmd_compare");
   outrider::Flags flags;
   app.add_option("DIR", flags.folder, "Gets the random weights, unless it has them")->required();
   app.add_option("--type", flags.type, "Ours: f32, bf16 or int8")->capture_default_str();
   app.add_option("--theirs", flags.theirs, "llama.cpp's: f32, f16, bf16 or q8_0")
-      ->check(outrider::one_of(std::vector<std::string>{"f32", "f16", "bf16", "q8_0"}))
+      ->check(CLI::IsMember(std::vector<std::string>{"f32", "f16", "bf16", "q8_0"}))
       ->capture_default_str();
   app.add_option("--width", flags.width, "Pixels, a multiple of 48")->capture_default_str();
   app.add_option("--height", flags.height, "Pixels, a multiple of 48")->capture_default_str();
-  app.add_option("--layers", flags.layers, "The first so many; 0: all")
-      ->check(outrider::in_range(0, 1024))
-      ->capture_default_str();
-  app.add_option("--threads", flags.threads, "Of both")->check(outrider::in_range(1, 1024))->capture_default_str();
-  app.add_option("--repeat", flags.repeat, "Turns")->check(outrider::in_range(1, 1000))->capture_default_str();
+  outrider::add_number(app, "--layers", flags.layers, 0, 1024, "The first so many; 0: all");
+  outrider::add_number(app, "--threads", flags.threads, 1, 1024, "Of both");
+  outrider::add_number(app, "--repeat", flags.repeat, 1, 1000, "Turns");
   app.callback([&] { outrider::run_both(flags); });
   try {
-    return app.run(argc, argv);
+    return outrider::run_command_line(app, argc, argv);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "mtmd_compare: %s\n", error.what());
     return 1;
