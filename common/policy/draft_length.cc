@@ -29,24 +29,25 @@ GoodputLength::GoodputLength(const CostModel& costs, BatchGoodput& batch)
     : costs_(costs),
       batch_(batch),
       // A session's last ten trials of a position: on nano's traces (bare goodput) above 20 and 50, level with 5.
-      survival_{Survival(0.9, &costs.survival(DraftSource::kAssistant)),
-                Survival(0.9, &costs.survival(DraftSource::kNgram)),
-                Survival(0.9, &costs.survival(DraftSource::kTable))} {}
+      survival_(0.9, &costs.survival()) {}
 
 DraftChoice GoodputLength::choose(const DraftLimits& limits) {
-  const auto held = survival_[static_cast<std::size_t>(DraftSource::kAssistant)].conditional();
+  const auto held = survival_.of(DraftSource::kAssistant).conditional();
   BatchGoodput::Survives survives_to = {};
   std::partial_sum(held.begin(), held.end(), survives_to.begin(), std::multiplies<>());
   batch_.update(this, survives_to, limits.assistant, limits.drafters);
   DraftChoice best;
   expected_ = {};
   if (!costs_.knows_plain() && !limits.must_draft) return best;
-  const auto [company, tokens] = batch_.others(this, costs_);
+  expected_.others = batch_.others(this, costs_);
+  const auto& [company, tokens] = expected_.others;
   // What the others wait for in any case costs nothing more.
   const RoundTerms plain = costs_.terms(DraftSource::kAssistant, 0, 1, company);
   const auto expect = [&](const RoundTerms& terms, int length, double seconds) {
-    const bool tells = company.texts > 0 && terms.saved_s <= 0;
-    expected_ = {length, tells ? seconds : 0, terms.draft_s};
+    expected_.length = length;
+    expected_.terms = terms;
+    expected_.seconds = seconds;
+    expected_.tells = company.texts > 0 && terms.saved_s <= 0;
   };
   const double plain_s = costs_.together_s(plain, company, 0);
   expect(plain, 0, plain_s);
@@ -54,7 +55,7 @@ DraftChoice GoodputLength::choose(const DraftLimits& limits) {
   for (const DraftSource source : {DraftSource::kAssistant, DraftSource::kNgram, DraftSource::kTable}) {
     const int longest = std::min({limits.of(source), kDraftLengthMax, costs_.rows_most() - company.rows - 1});
     if (longest <= 0) continue;
-    const auto a = survival_[static_cast<std::size_t>(source)].conditional();
+    const auto a = survival_.of(source).conditional();
     double tau = 1, survives = 1;
     for (int g = 1; g <= longest; ++g) {
       survives *= a[static_cast<std::size_t>(g - 1)];
@@ -77,12 +78,42 @@ DraftChoice GoodputLength::choose(const DraftLimits& limits) {
   return best;
 }
 
+int GoodputLength::extend(const RoundOutcome& begun, DraftSource source, int length) {
+  const auto& [company, others_tokens] = expected_.others;
+  const auto a = (begun.drafted > 0 ? survival_.behind(source) : survival_.of(source)).conditional();
+  auto [tokens, survives] = survival_.reach(begun);
+  RoundTerms terms = expected_.terms;
+  const auto seconds_of = [&, company = company](int drafted) {
+    terms.verify_s = costs_.verify_s(company.rows + drafted + 1);
+    return costs_.together_s(terms, company, drafted);
+  };
+  const int longest =
+      std::min({length, kDraftLengthMax - begun.drafted, costs_.rows_most() - company.rows - begun.drafted - 1});
+  int best = 0;
+  double best_s = seconds_of(begun.drafted), best_rate = (others_tokens + tokens) / best_s;
+  for (int more = 1; more <= longest; ++more) {
+    tokens += survives *= a[static_cast<std::size_t>(more - 1)];
+    // A round that ends behind its drafter's drafts ends in no way that was drafted ahead for.
+    if (more == 1) terms.saved_s -= survives * terms.after_all_s;
+    const double seconds = seconds_of(begun.drafted + more), rate = (others_tokens + tokens) / seconds;
+    if (rate <= best_rate) continue;
+    best = more;
+    best_s = seconds;
+    best_rate = rate;
+  }
+  if (best == 0) survival_.fade_behind(source);
+  expected_.tells = expected_.tells && expected_.length == begun.drafted;
+  expected_.length = begun.drafted + best;
+  expected_.seconds = best_s;
+  return best;
+}
+
 void GoodputLength::observe(const RoundOutcome& outcome) {
-  survival_[static_cast<std::size_t>(outcome.source)].observe(outcome.drafted, outcome.accepted);
+  survival_.observe(outcome);
   // Whoever asked may have taken another length, or not have asked at all.
   const Expected expected = std::exchange(expected_, {});
-  if (expected.seconds > 0 && expected.length == outcome.drafted)
-    batch_.observe(expected.seconds, expected.draft_s, outcome.round_s);
+  if (expected.tells && expected.length == outcome.drafted)
+    batch_.observe(expected.seconds, expected.terms.draft_s, outcome.round_s);
 }
 
 std::unique_ptr<DraftLengthPolicy> make_auto_policy(const CostModel& costs, BatchGoodput& batch) {

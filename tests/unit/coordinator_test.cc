@@ -2,6 +2,7 @@
 #include <cmath>
 #include <deque>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -305,6 +306,104 @@ TEST_F(Coordinator, DraftsFromATableOfTheVerifiersModel) {
     EXPECT_EQ(metrics.table.accepted_tokens, drafted);
     EXPECT_EQ(metrics.table.rounds > 0, fingerprint == 7);
     EXPECT_EQ(metrics.table.rounds, metrics.drafting_rounds);
+  }
+}
+
+// `auto` lets what is looked up go on behind the assistant's drafts. Under `rejection` each is certain of itself; under
+// `typical`, where drafts have a say in the text, nothing is added by measured times. Drafting ahead goes on.
+TEST_F(Coordinator, AutoExtendsTheDraftersDraftsByWhatIsLookedUp) {
+  // Tokens count up. The table knows stretches of eight, of which the first two are the drafter's to tell.
+  DraftTableCounts counts(kTableOrder);
+  for (TokenId first = 0; first < 1000; first += 10) {
+    std::vector<TokenId> stretch(8);
+    std::iota(stretch.begin(), stretch.end(), first);
+    counts.add(stretch, 0);
+  }
+  const std::string file = counts.file(7);
+  const DraftTable table = DraftTable::of(std::as_bytes(std::span(file))).value();
+  const SamplingParams rejection{.temperature = 1, .rule = SamplingRule::kRejection},
+      typical{.temperature = 1, .rule = SamplingRule::kTypical};
+  for (const SamplingParams& sampling : {SamplingParams{}, rejection, typical}) {
+    SCOPED_TRACE(to_string(sampling.rule));
+    const bool draws = sampling == rejection;
+    core_ = HeardCoordinator({.instance = 50, .table = &table});
+    for (const Role role : {Role::kVerifier, Role::kDrafter}) {
+      Hello worker = hello(role);
+      worker.facts.backbone_fingerprint = 7;
+      worker.facts.vocab_size = worker.facts.context_max = 2000;
+      core_.on_message(role == Role::kVerifier ? "v" : "d", {.body = worker}, now_);
+    }
+    core_.on_message("c",
+                     {.session = SessionId{9},
+                      .body = Generate{.prompt = {1, 2, 3},
+                                       .max_tokens = 600,
+                                       .draft_length = 16,
+                                       .wait_ms = 1000,
+                                       .sampling = sampling,
+                                       .policy = DraftPolicy::kAuto}},
+                     now_);
+    sent();
+    verdict(0, 0, 4, 3, /*kv_from_start=*/true);
+    std::int64_t extended = 0, extended_ahead = 0, behind = 0, table_alone = 0;
+    Draft asked;
+    std::vector<TokenId> chain;
+    auto out = sent();
+    while (core_.status().sessions > 0) {
+      Message message;
+      if (const Draft* draft = find<Draft>(out, "d", &message)) {
+        // A hit is told by the coordinator's own books: no drafts are made ahead here.
+        asked = *draft;
+        Candidates candidates{.draft_ns = 1'000'000};
+        for (TokenId token = asked.token + 1; std::ssize(candidates.tokens) < std::min(asked.draft_length, 3);
+             ++token) {
+          candidates.tokens.push_back(token);
+          if (draws) candidates.q.push_back({.ids = {token}, .weights = {1}});
+        }
+        chain = candidates.tokens;
+        now_ += milliseconds(20);
+        core_.on_message(
+            "d", {.session = message.session, .round = message.round, .base = message.base, .body = candidates}, now_);
+        out = sent();
+      }
+      const Verify* verify = find<Verify>(out, "v", &message);
+      ASSERT_NE(verify, nullptr);
+      const auto drafts = static_cast<std::int32_t>(verify->tokens.size()) - 1;
+      for (std::size_t i = 1; i < verify->tokens.size(); ++i) ASSERT_EQ(verify->tokens[i], verify->tokens[i - 1] + 1);
+      const auto more = chain.empty() ? 0 : drafts - std::ssize(chain);
+      if (chain.empty()) table_alone += drafts;
+      behind += more;
+      extended += more > 0;
+      extended_ahead += more > 0 && asked.ahead > 0;
+      if (draws && more > 0) {
+        ASSERT_EQ(std::ssize(verify->q), drafts);
+        EXPECT_EQ(verify->q.back().probability(verify->tokens.back()), 1);
+      }
+      chain.clear();
+      now_ += milliseconds(10);
+      const Position end = message.base + drafts + 1;
+      core_.on_message("v",
+                       {.session = message.session,
+                        .round = message.round,
+                        .body = Verdict{.accepted = drafts,
+                                        .next_token = verify->tokens.back() + 1,
+                                        .committed = end,
+                                        .hidden = zeros({2}),
+                                        .kv = rows(verify->kv_from.value_or(end), end),
+                                        .verify_ns = 10'000'000}},
+                       now_);
+      out = sent();
+    }
+    ASSERT_NE(find<Done>(out, "c"), nullptr);
+    const RequestMetrics& metrics = find<Done>(out, "c")->metrics;
+    if (sampling == typical) {
+      EXPECT_EQ(behind, 0);
+    } else {
+      EXPECT_GT(extended, 5);
+      EXPECT_EQ(extended_ahead > 0, !draws);
+    }
+    EXPECT_EQ(metrics.table.drafted_tokens, behind + table_alone);
+    EXPECT_EQ(metrics.table.accepted_tokens, behind + table_alone);
+    EXPECT_LT(metrics.table.rounds, metrics.drafting_rounds);
   }
 }
 

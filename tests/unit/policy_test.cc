@@ -196,6 +196,94 @@ TEST(Goodput, UsesDraftsAtHandWhereAskingDoesNotPay) {
   EXPECT_TRUE(costs.ahead_pays(4)) << "it hides twenty seconds";
 }
 
+/// A round of four drafts of the assistant, of which `held` hold, and of what the policy wants of `at_hand` looked-up
+/// ones behind them, which hold with the chance `p` each. @return how many of these there were.
+int play_extended(GoodputLength& policy, CostModel& costs, int held, int at_hand, double p, CounterRng& random) {
+  const DraftChoice choice = policy.choose({.assistant = 4});
+  RoundOutcome outcome = round_of(choice, held);
+  int more = 0;
+  if (choice.length > 0) {
+    RoundOutcome begun = outcome;
+    begun.accepted = 0;
+    more = policy.extend(begun, DraftSource::kNgram, at_hand);
+    outcome.behind[static_cast<std::size_t>(DraftSource::kNgram)] = more;
+    outcome.drafted += more;
+    outcome.verify_s += 0.05 * more;
+    outcome.round_s += 0.05 * more;
+    while (outcome.accepted >= choice.length && outcome.accepted < outcome.drafted && random.uniform() < p)
+      ++outcome.accepted;
+  }
+  costs.observe(outcome);
+  policy.observe(outcome);
+  return more;
+}
+
+// What is looked up behind the assistant's drafts has rows as long as it brings more than they cost.
+TEST(Goodput, ExtendsDraftsByWhatIsLookedUpWhileThatPays) {
+  CostModel costs;
+  BatchGoodput batch;
+  CounterRng random(1);
+  const auto play = [&](GoodputLength& policy, double p, int rounds) {
+    int drafted = 0;
+    for (int i = 0; i < rounds; ++i) drafted += play_extended(policy, costs, i % 4 == 3 ? 2 : 4, 8, p, random);
+    return static_cast<double>(drafted) / rounds;
+  };
+  GoodputLength good(costs, batch);
+  play(good, 0.95, 100);
+  EXPECT_GT(play(good, 0.95, 100), 7) << "of eight";
+  {
+    GoodputLength bad(costs, batch);
+    play(bad, 0, 40);
+    EXPECT_LT(play(bad, 0, 200), 0.7) << "a text of its own, whatever others are like";
+  }
+  GoodputLength again(costs, batch);
+  play(again, 0, 300);
+  EXPECT_LT(play(again, 0, 200), 0.1) << "and of all texts";
+  play(again, 0.95, 600);
+  EXPECT_GT(play(again, 0.95, 100), 6) << "it finds out";
+}
+
+// Behind as many drafts each row costs the same; what it may bring depends on whether they get there at all.
+TEST(Goodput, ExtendsDraftsThatAreLikelyToHold) {
+  const auto extended = [](int held) {
+    CostModel costs;
+    BatchGoodput batch;
+    CounterRng random(1);
+    GoodputLength policy(costs, batch);
+    int drafted = 0;
+    for (int i = 0; i < 200; ++i) drafted += play_extended(policy, costs, i % 8 == 0 ? 4 : held, 4, 0.8, random);
+    return drafted;
+  };
+  EXPECT_GT(extended(4), 600);
+  EXPECT_LT(extended(1), extended(4) / 2);
+}
+
+// Drafts made ahead expect that what is looked up behind a round's drafts does not hold: where both pay, that costs a
+// hit, and is weighed.
+TEST(Goodput, WeighsWhatIsLookedUpAgainstDraftsMadeAhead) {
+  const auto more = [](double wire_s, bool ahead) {
+    CostModel costs;
+    BatchGoodput batch;
+    for (int i = 0; i < 200; ++i) {
+      RoundOutcome outcome = round_of({.length = i % 10 == 0 ? 0 : 4}, 4);
+      outcome.draft_wire_s = outcome.drafted > 0 ? wire_s : 0;
+      outcome.behind[static_cast<std::size_t>(DraftSource::kNgram)] = outcome.drafted / 4;
+      outcome.drafted += outcome.drafted / 4;
+      outcome.accepted += outcome.drafted > 0 && i % 2 == 0;
+      outcome.round_s += outcome.draft_wire_s;
+      costs.observe(outcome);
+      if (i % 10 > 0) costs.observe_ahead(/*all_held=*/true, /*hit=*/true, 0);
+    }
+    GoodputLength policy(costs, batch);
+    const DraftChoice choice = policy.choose({.assistant = 4, .ahead = ahead});
+    return policy.extend({.source = choice.source, .drafted = choice.length}, DraftSource::kNgram, 1);
+  };
+  EXPECT_EQ(more(0.3, false), 1);
+  EXPECT_EQ(more(0.3, true), 1) << "a short wait";
+  EXPECT_EQ(more(30, false), 1);
+  EXPECT_EQ(more(30, true), 0) << "a hit spares more than the token brings";
+}
+
 /// Rounds of `row_ms` a row on top of 50 ms, in which a draft takes `draft_ms`, of passes with 1 to 64 rows.
 CostModel costs_of(double row_ms, double draft_ms) {
   CostModel costs;
