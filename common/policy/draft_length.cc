@@ -1,6 +1,7 @@
 #include "common/policy/draft_length.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <numeric>
 #include <utility>
@@ -35,7 +36,8 @@ DraftChoice GoodputLength::choose(const DraftLimits& limits) {
   const auto held = survival_.of(DraftSource::kAssistant).conditional();
   BatchGoodput::Survives survives_to = {};
   std::partial_sum(held.begin(), held.end(), survives_to.begin(), std::multiplies<>());
-  batch_.update(this, survives_to, limits.assistant, limits.drafters);
+  const auto followed = survival_.followed();
+  batch_.update(this, survives_to, limits.assistant, limits.drafters, followed);
   DraftChoice best;
   expected_ = {};
   if (!costs_.knows_plain() && !limits.must_draft) return best;
@@ -62,16 +64,21 @@ DraftChoice GoodputLength::choose(const DraftLimits& limits) {
       tau += survives;
       const double next = a[static_cast<std::size_t>(std::min(g, kDraftLengthMax - 1))];
       const bool assistant = source == DraftSource::kAssistant;
+      const int rows_behind = assistant ? static_cast<int>(std::lround(followed.rows)) : 0;
       RoundTerms terms = assistant && limits.ahead ? costs_.terms_ahead(g, tau, survives, next, company)
                                                    : costs_.terms(source, g, tau, company);
       const double own_s = terms.drafting_s() - plain.drafting_s();
       terms.saved_s = assistant && limits.at_hand ? own_s : std::min(terms.saved_s, own_s);
-      const double seconds = costs_.together_s(terms, company, g);
-      const double rate = (tokens + tau) / seconds * (company.texts > 0 && g == last_ ? kStay : 1);
+      // Fewer drafts where others follow them.
+      RoundTerms with_behind = terms;
+      with_behind.verify_s = costs_.verify_s(company.rows + g + rows_behind + 1);
+      const double rate = (tokens + tau + (assistant ? survives * followed.tokens : 0)) /
+                          costs_.together_s(with_behind, company, g + rows_behind) *
+                          (company.texts > 0 && g == last_ ? kStay : 1);
       if (rate <= best_rate) continue;
       best = {.source = source, .length = g};
       best_rate = rate;
-      expect(terms, g, seconds);
+      expect(terms, g, costs_.together_s(terms, company, g));
     }
   }
   if (best.length > 0) last_ = best.length;

@@ -7,6 +7,12 @@
 #include "common/policy/ahead_gain.h"
 
 namespace outrider {
+namespace {
+
+/// So many trials weigh what else is known as much as they do themselves.
+constexpr double kPriorTrials = 4;
+
+}  // namespace
 
 std::size_t VerifyTime::cell_of(int rows) {
   if (rows <= kStairs) return static_cast<std::size_t>(rows);
@@ -109,7 +115,6 @@ void Survival::observe(int drafted, int accepted) {
 
 std::array<double, kDraftLengthMax> Survival::conditional() const {
   constexpr double kFirst = 0.7;  // before anything is known: hopeful enough to try
-  constexpr double kPriorTrials = 4;
   std::array<double, kDraftLengthMax> prior = {};
   if (prior_ != nullptr) prior = prior_->conditional();
   std::array<double, kDraftLengthMax> a = {};
@@ -121,9 +126,8 @@ std::array<double, kDraftLengthMax> Survival::conditional() const {
 }
 
 SourceSurvival::SourceSurvival(double keep, const SourceSurvival* prior)
-    : of_{Survival(keep), Survival(keep), Survival(keep)}, behind_(of_) {
-  if (prior == nullptr) return;
-  for (std::size_t i = 0; i < kDraftSources; ++i) {
+    : of_{Survival(keep), Survival(keep), Survival(keep)}, behind_(of_), rows_(keep), tokens_(keep), prior_(prior) {
+  for (std::size_t i = 0; prior != nullptr && i < kDraftSources; ++i) {
     of_[i] = Survival(keep, &prior->of_[i]);
     behind_[i] = Survival(keep, &prior->behind_[i]);
   }
@@ -133,6 +137,10 @@ void SourceSurvival::observe(const RoundOutcome& outcome) {
   const int own = outcome.own();
   of_[static_cast<std::size_t>(outcome.source)].observe(own, std::min(own, outcome.accepted));
   int held = outcome.accepted - own;
+  if (own > 0 && outcome.source == DraftSource::kAssistant) {
+    rows_.observe(outcome.drafted - own);
+    if (held >= 0) tokens_.observe(held);
+  }
   for (const DraftSource source : kLookUps) {
     const int drafted = outcome.behind[static_cast<std::size_t>(source)];
     // Behind a draft that was lost nothing was tried.
@@ -150,6 +158,14 @@ SourceSurvival::Reach SourceSurvival::reach(const RoundOutcome& begun) const {
   go_on(of(begun.source), begun.own());
   for (const DraftSource source : kLookUps) go_on(behind(source), begun.behind[static_cast<std::size_t>(source)]);
   return reach;
+}
+
+SourceSurvival::Followed SourceSurvival::followed() const {
+  const Followed prior = prior_ != nullptr ? prior_->followed() : Followed();
+  const auto lean = [](const FadingMean& mean, double on) {
+    return (mean.value() * mean.weight() + kPriorTrials * on) / (mean.weight() + kPriorTrials);
+  };
+  return {lean(rows_, prior.rows), lean(tokens_, prior.tokens)};
 }
 
 void AheadHits::observe(bool all_held, bool hit, double wait_s) {

@@ -123,9 +123,17 @@ class SourceSurvival {
     double tokens = 1, survives = 1;
   };
   Reach reach(const RoundOutcome& begun) const;
+  /// What is looked up behind the assistant's drafts, on average.
+  struct Followed {
+    double rows = 0;    ///< of a round
+    double tokens = 0;  ///< of one whose drafts all hold
+  };
+  Followed followed() const;
 
  private:
   std::array<Survival, kDraftSources> of_, behind_;
+  FadingMean rows_, tokens_;
+  const SourceSurvival* prior_;
 };
 
 /// Whether a round ends in one of the ways that the drafter drafted ahead for (a hit: the next round's drafts are there

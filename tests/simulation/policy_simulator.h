@@ -58,7 +58,6 @@ class PolicySimulator {
   PolicySimulator(World& world, Acceptance acceptance, std::uint64_t seed = 1)
       : world_(world), acceptance_(std::move(acceptance)), random_(seed) {}
 
-  void set(Acceptance a) { acceptance_ = a; }
   CostModel costs;
   BatchGoodput batch;
   DraftLimits limits = {.assistant = 16};
