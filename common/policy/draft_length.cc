@@ -10,6 +10,8 @@
 
 namespace outrider {
 
+int DraftLengthPolicy::extend(const RoundOutcome&, DraftSource, int) { return 0; }
+
 DraftChoice FixedLength::choose(const DraftLimits& limits) { return {.length = std::min(length_, limits.assistant)}; }
 
 DraftChoice HeuristicLength::choose(const DraftLimits& limits) {
@@ -30,7 +32,8 @@ GoodputLength::GoodputLength(const CostModel& costs, BatchGoodput& batch)
     : costs_(costs),
       batch_(batch),
       // A session's last ten trials of a position: on nano's traces (bare goodput) above 20 and 50, level with 5.
-      survival_(0.9, &costs.survival()) {}
+      // Behind others 20: level with 10 and 50 there, and a text in which none holds is known for one.
+      survival_(0.9, 0.95, &costs.survival()) {}
 
 DraftChoice GoodputLength::choose(const DraftLimits& limits) {
   const auto held = survival_.of(DraftSource::kAssistant).conditional();

@@ -34,13 +34,10 @@ class DraftLengthPolicy {
   virtual ~DraftLengthPolicy() = default;
   /// @return a length within the limits.
   virtual DraftChoice choose(const DraftLimits& limits) = 0;
-  /// The drafts of the last choice are there, and behind the last of them `source` has `length` more at hand.
+  /// The drafts of the last choice are there, and a source has `length` more that go on from the last of them.
   /// @param begun  the round as far as it has come: its drafts, and the time that they took
   /// @return how many of these are worth their rows.
-  virtual int extend(const RoundOutcome& begun, DraftSource source, int length) {
-    static_cast<void>(begun), static_cast<void>(source), static_cast<void>(length);
-    return 0;
-  }
+  virtual int extend(const RoundOutcome& begun, DraftSource source, int length);
   /// What became of the last choice. The cost model has heard it before.
   virtual void observe(const RoundOutcome& outcome) = 0;
 };

@@ -125,11 +125,15 @@ std::array<double, kDraftLengthMax> Survival::conditional() const {
   return a;
 }
 
-SourceSurvival::SourceSurvival(double keep, const SourceSurvival* prior)
-    : of_{Survival(keep), Survival(keep), Survival(keep)}, behind_(of_), rows_(keep), tokens_(keep), prior_(prior) {
+SourceSurvival::SourceSurvival(double keep, double keep_behind, const SourceSurvival* prior)
+    : of_{Survival(keep), Survival(keep), Survival(keep)},
+      behind_{Survival(keep_behind), Survival(keep_behind), Survival(keep_behind)},
+      rows_(keep_behind),
+      tokens_(keep_behind),
+      prior_(prior) {
   for (std::size_t i = 0; prior != nullptr && i < kDraftSources; ++i) {
     of_[i] = Survival(keep, &prior->of_[i]);
-    behind_[i] = Survival(keep, &prior->behind_[i]);
+    behind_[i] = Survival(keep_behind, &prior->behind_[i]);
   }
 }
 

@@ -111,8 +111,8 @@ class Survival {
 /// Survival of each source's drafts, from the text's last token and behind the last draft of another source.
 class SourceSurvival {
  public:
-  /// As of Survival.
-  explicit SourceSurvival(double keep, const SourceSurvival* prior = nullptr);
+  /// As of Survival. @param keep_behind  for what is looked up behind others
+  SourceSurvival(double keep, double keep_behind, const SourceSurvival* prior = nullptr);
   void observe(const RoundOutcome& outcome);
   /// Drafts of this source were not tried behind others: lets what was counted fade, as what was bad need not be now.
   void fade_behind(DraftSource source) { behind_[static_cast<std::size_t>(source)].observe(0, 0); }
@@ -206,7 +206,7 @@ class CostModel {
   FadingMean plain_{0.9}, other_{0.9}, others_{0.9};
   std::int64_t plain_rounds_ = 0;
   DraftCost drafts_;
-  SourceSurvival survival_{0.995};
+  SourceSurvival survival_{0.995, 0.995};
   AheadHits ahead_;
   FadingMean tokens_asked_{0.98}, tokens_ahead_{0.98};  ///< of the assistant's rounds
 };

@@ -249,6 +249,8 @@ class Session {
   /// Whether drafts are tokens of such a model, with as many distributions or none, and a chain or a tree.
   static bool is_sound(const Candidates& drafts, const PairFacts& facts);
   void warn_of_drafts(const Desk& desk, const PeerId& drafter, const Candidates& drafts, const PairFacts& facts) const;
+  /// Whether its drafter may draft ahead, where that pays.
+  bool may_draft_ahead() const;
   /// Outcomes of a round of so many drafts for which the drafter is to draft ahead.
   int guesses_wanted(const Desk& desk, std::int64_t draft_length) const;
   /// Begins the round with drafts that were made ahead, `draft_length` of them at most. @return how many there were; 0

@@ -330,7 +330,8 @@ TEST_F(Coordinator, AutoExtendsTheDraftersDraftsByWhatIsLookedUp) {
     for (const Role role : {Role::kVerifier, Role::kDrafter}) {
       Hello worker = hello(role);
       worker.facts.backbone_fingerprint = 7;
-      worker.facts.vocab_size = worker.facts.context_max = 2000;
+      worker.facts.vocab_size = 2000;
+      worker.facts.context_max = 2000;
       core_.on_message(role == Role::kVerifier ? "v" : "d", {.body = worker}, now_);
     }
     core_.on_message("c",
@@ -351,25 +352,36 @@ TEST_F(Coordinator, AutoExtendsTheDraftersDraftsByWhatIsLookedUp) {
     while (core_.status().sessions > 0) {
       Message message;
       if (const Draft* draft = find<Draft>(out, "d", &message)) {
-        // A hit is told by the coordinator's own books: no drafts are made ahead here.
         asked = *draft;
-        Candidates candidates{.draft_ns = 1'000'000};
-        for (TokenId token = asked.token + 1; std::ssize(candidates.tokens) < std::min(asked.draft_length, 3);
-             ++token) {
-          candidates.tokens.push_back(token);
-          if (draws) candidates.q.push_back({.ids = {token}, .weights = {1}});
+        const auto tell = [&](std::vector<TokenId> after, int drafts) {
+          Candidates candidates;
+          candidates.draft_ns = 1'000'000;
+          candidates.after = std::move(after);
+          for (int i = 0; i < drafts; ++i) {
+            candidates.tokens.push_back(asked.token + 1 + static_cast<TokenId>(std::ssize(candidates.after)) + i);
+            if (draws) candidates.q.push_back({.ids = {candidates.tokens.back()}, .weights = {1}});
+          }
+          core_.on_message(
+              "d", {.session = message.session, .round = message.round, .base = message.base, .body = candidates},
+              now_);
+          return candidates.tokens;
+        };
+        chain = asked.known;
+        if (chain.empty()) {
+          now_ += milliseconds(5);
+          chain = tell({}, std::min(asked.draft_length, 3));
         }
-        chain = candidates.tokens;
-        now_ += milliseconds(20);
-        core_.on_message(
-            "d", {.session = message.session, .round = message.round, .base = message.base, .body = candidates}, now_);
-        out = sent();
+        // If all of them hold, and nothing behind them.
+        std::vector<TokenId> after = chain;
+        after.push_back(chain.back() + 1);
+        if (asked.ahead > 0) tell(std::move(after), 3);
+        std::ranges::move(sent(), std::back_inserter(out));
       }
       const Verify* verify = find<Verify>(out, "v", &message);
       ASSERT_NE(verify, nullptr);
       const auto drafts = static_cast<std::int32_t>(verify->tokens.size()) - 1;
       for (std::size_t i = 1; i < verify->tokens.size(); ++i) ASSERT_EQ(verify->tokens[i], verify->tokens[i - 1] + 1);
-      const auto more = chain.empty() ? 0 : drafts - std::ssize(chain);
+      const std::int64_t more = chain.empty() ? 0 : drafts - std::ssize(chain);
       if (chain.empty()) table_alone += drafts;
       behind += more;
       extended += more > 0;

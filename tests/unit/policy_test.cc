@@ -196,6 +196,20 @@ TEST(Goodput, UsesDraftsAtHandWhereAskingDoesNotPay) {
   EXPECT_TRUE(costs.ahead_pays(4)) << "it hides twenty seconds";
 }
 
+/// Rounds of `row_ms` a row on top of 50 ms, in which a draft takes `draft_ms`, of passes with 1 to 64 rows.
+CostModel costs_of(double row_ms, double draft_ms) {
+  CostModel costs;
+  for (int i = 0; i < 200; ++i) {
+    const int drafted = i % 3 == 0 ? 0 : 4;
+    RoundOutcome outcome{.drafted = drafted, .accepted = drafted / 2, .batch_rows = std::max(drafted + 1, 1 + i % 64)};
+    outcome.verify_s = (50 + row_ms * outcome.batch_rows) * 1e-3;
+    outcome.draft_s = drafted * draft_ms * 1e-3;
+    outcome.round_s = outcome.verify_s + outcome.draft_s;
+    costs.observe(outcome);
+  }
+  return costs;
+}
+
 /// A round of four drafts of the assistant, of which `held` hold, and of what the policy wants of `at_hand` looked-up
 /// ones behind them, which hold with the chance `p` each. @return how many of these there were.
 int play_extended(GoodputLength& policy, CostModel& costs, int held, int at_hand, double p, CounterRng& random) {
@@ -228,74 +242,62 @@ TEST(Goodput, ExtendsDraftsByWhatIsLookedUpWhileThatPays) {
     for (int i = 0; i < rounds; ++i) drafted += play_extended(policy, costs, i % 4 == 3 ? 2 : 4, 8, p, random);
     return static_cast<double>(drafted) / rounds;
   };
-  GoodputLength good(costs, batch);
-  play(good, 0.95, 100);
-  EXPECT_GT(play(good, 0.95, 100), 7) << "of eight";
+  {
+    GoodputLength good(costs, batch);
+    play(good, 0.95, 100);
+    EXPECT_GT(play(good, 0.95, 100), 7) << "of eight";
+  }
   {
     GoodputLength bad(costs, batch);
     play(bad, 0, 40);
-    EXPECT_LT(play(bad, 0, 200), 0.7) << "a text of its own, whatever others are like";
+    EXPECT_LT(play(bad, 0, 200), 1) << "a text of its own, whatever others are like";
   }
   GoodputLength again(costs, batch);
   play(again, 0, 300);
-  EXPECT_LT(play(again, 0, 200), 0.1) << "and of all texts";
+  EXPECT_LT(play(again, 0, 200), 0.2) << "and of all texts";
   play(again, 0.95, 600);
   EXPECT_GT(play(again, 0.95, 100), 6) << "it finds out";
 }
 
-// Behind as many drafts each row costs the same; what it may bring depends on whether they get there at all.
+// A row behind drafts that hardly ever all hold is worth nothing.
 TEST(Goodput, ExtendsDraftsThatAreLikelyToHold) {
-  const auto extended = [](int held) {
-    CostModel costs;
-    BatchGoodput batch;
-    CounterRng random(1);
-    GoodputLength policy(costs, batch);
-    int drafted = 0;
-    for (int i = 0; i < 200; ++i) drafted += play_extended(policy, costs, i % 8 == 0 ? 4 : held, 4, 0.8, random);
-    return drafted;
-  };
-  EXPECT_GT(extended(4), 600);
-  EXPECT_LT(extended(1), extended(4) / 2);
+  CostModel costs = costs_of(3, 0.2);  // of four drafts two hold
+  for (int i = 0; i < 50; ++i) {
+    RoundOutcome outcome{.drafted = 6, .accepted = 6, .draft_s = 0.4e-3, .verify_s = 71e-3, .batch_rows = 7};
+    outcome.behind[static_cast<std::size_t>(DraftSource::kNgram)] = 4;
+    outcome.round_s = outcome.verify_s + outcome.draft_s;
+    costs.observe(outcome);
+  }
+  BatchGoodput batch;
+  GoodputLength policy(costs, batch);
+  policy.choose({.assistant = 4});
+  EXPECT_EQ(policy.extend({.drafted = 2}, DraftSource::kNgram, 4), 4);
+  EXPECT_EQ(policy.extend({.drafted = 4}, DraftSource::kNgram, 4), 0);
 }
 
-// Drafts made ahead expect that what is looked up behind a round's drafts does not hold: where both pay, that costs a
-// hit, and is weighed.
+// Drafts made ahead expect that what is looked up behind a round's drafts does not hold: where it does, that costs a
+// hit, which is weighed.
 TEST(Goodput, WeighsWhatIsLookedUpAgainstDraftsMadeAhead) {
   const auto more = [](double wire_s, bool ahead) {
     CostModel costs;
     BatchGoodput batch;
-    for (int i = 0; i < 200; ++i) {
-      RoundOutcome outcome = round_of({.length = i % 10 == 0 ? 0 : 4}, 4);
-      outcome.draft_wire_s = outcome.drafted > 0 ? wire_s : 0;
-      outcome.behind[static_cast<std::size_t>(DraftSource::kNgram)] = outcome.drafted / 4;
-      outcome.drafted += outcome.drafted / 4;
-      outcome.accepted += outcome.drafted > 0 && i % 2 == 0;
-      outcome.round_s += outcome.draft_wire_s;
+    for (int i = 0; i < 300; ++i) {
+      const int own = i % 10 == 0 ? 0 : 4, behind = own > 0 ? i % 2 : 0;
+      RoundOutcome outcome = round_of({.length = own + behind}, i % 10 < 9 ? own + behind : own);
+      outcome.behind[static_cast<std::size_t>(DraftSource::kNgram)] = behind;
+      outcome.draft_s = 0.005 * own;
+      outcome.draft_wire_s = own > 0 ? wire_s : 0;
       costs.observe(outcome);
-      if (i % 10 > 0) costs.observe_ahead(/*all_held=*/true, /*hit=*/true, 0);
+      if (own > 0) costs.observe_ahead(/*all_held=*/true, /*hit=*/true, 0);
     }
     GoodputLength policy(costs, batch);
     const DraftChoice choice = policy.choose({.assistant = 4, .ahead = ahead});
+    EXPECT_EQ(choice.length, 4);
     return policy.extend({.source = choice.source, .drafted = choice.length}, DraftSource::kNgram, 1);
   };
-  EXPECT_EQ(more(0.3, false), 1);
-  EXPECT_EQ(more(0.3, true), 1) << "a short wait";
-  EXPECT_EQ(more(30, false), 1);
-  EXPECT_EQ(more(30, true), 0) << "a hit spares more than the token brings";
-}
-
-/// Rounds of `row_ms` a row on top of 50 ms, in which a draft takes `draft_ms`, of passes with 1 to 64 rows.
-CostModel costs_of(double row_ms, double draft_ms) {
-  CostModel costs;
-  for (int i = 0; i < 200; ++i) {
-    const int drafted = i % 3 == 0 ? 0 : 4;
-    RoundOutcome outcome{.drafted = drafted, .accepted = drafted / 2, .batch_rows = std::max(drafted + 1, 1 + i % 64)};
-    outcome.verify_s = (50 + row_ms * outcome.batch_rows) * 1e-3;
-    outcome.draft_s = drafted * draft_ms * 1e-3;
-    outcome.round_s = outcome.verify_s + outcome.draft_s;
-    costs.observe(outcome);
-  }
-  return costs;
+  EXPECT_EQ(more(0.02, false), 1);
+  EXPECT_EQ(more(0.02, true), 1) << "a hit spares little";
+  EXPECT_EQ(more(5, true), 0) << "a hit spares more than the token brings";
 }
 
 BatchGoodput::Survives survives(double each) {
