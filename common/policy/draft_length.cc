@@ -93,19 +93,21 @@ int GoodputLength::extend(const RoundOutcome& begun, DraftSource source, int len
   const auto a = (begun.drafted > 0 ? survival_.behind(source) : survival_.of(source)).conditional();
   auto [tokens, survives] = survival_.reach(begun);
   RoundTerms terms = expected_.terms;
-  const auto seconds_of = [&, company = company](int drafted) {
-    terms.verify_s = costs_.verify_s(company.rows + drafted + 1);
-    return costs_.together_s(terms, company, drafted);
+  // No hope that rows nobody has measured are free: each costs at least what those before it do on average.
+  const int rows = company.rows + begun.drafted + 1;
+  const double verify_s = costs_.verify_s(rows), row_s = (verify_s - costs_.verify_s(1)) / std::max(1, rows - 1);
+  const auto seconds_with = [&, company = company](int more) {
+    terms.verify_s = std::max(costs_.verify_s(rows + more), verify_s + more * row_s);
+    return costs_.together_s(terms, company, begun.drafted + more);
   };
-  const int longest =
-      std::min({length, kDraftLengthMax - begun.drafted, costs_.rows_most() - company.rows - begun.drafted - 1});
+  const int longest = std::min({length, kDraftLengthMax - begun.drafted, costs_.rows_most() - rows});
   int best = 0;
-  double best_s = seconds_of(begun.drafted), best_rate = (others_tokens + tokens) / best_s;
+  double best_s = seconds_with(0), best_rate = (others_tokens + tokens) / best_s;
   for (int more = 1; more <= longest; ++more) {
     tokens += survives *= a[static_cast<std::size_t>(more - 1)];
     // A round that ends behind its drafter's drafts ends in no way that was drafted ahead for.
     if (more == 1) terms.saved_s -= survives * terms.after_all_s;
-    const double seconds = seconds_of(begun.drafted + more), rate = (others_tokens + tokens) / seconds;
+    const double seconds = seconds_with(more), rate = (others_tokens + tokens) / seconds;
     if (rate <= best_rate) continue;
     best = more;
     best_s = seconds;
