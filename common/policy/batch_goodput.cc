@@ -1,15 +1,18 @@
 #include "common/policy/batch_goodput.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <vector>
 
 namespace outrider {
 
-void BatchGoodput::update(Key text, const Survives& survives, int most, int drafters) {
+void BatchGoodput::update(Key text, const Survives& survives, int most, int drafters,
+                          const SourceSurvival::Followed& followed) {
   const auto [entry, is_new] = texts_.try_emplace(text);
   entry->second.survives = survives;
   entry->second.most = std::min(most, kDraftLengthMax);
+  entry->second.followed = followed;
   drafters_ = std::max(1, drafters);
   ++updates_;
   if (is_new) planned_ = false;
@@ -73,17 +76,22 @@ BatchGoodput::Others BatchGoodput::others(Key text, const CostModel& costs) {
   const Text& own = texts_.at(text);
   const int texts = static_cast<int>(texts_.size()) - 1, drafts = std::max(0, drafts_ - own.planned);
   int longest = 0;
-  for (const auto& [key, other] : texts_)
-    if (key != text) longest = std::max(longest, other.planned);
+  SourceSurvival::Followed followed;
+  for (const auto& [key, other] : texts_) {
+    if (key == text || other.planned == 0) continue;
+    longest = std::max(longest, other.planned);
+    followed.rows += other.followed.rows;
+    followed.tokens += other.survives[static_cast<std::size_t>(other.planned) - 1] * other.followed.tokens;
+  }
   double own_tokens = 1;
   for (int i = 0; i < own.planned; ++i) own_tokens += own.survives[static_cast<std::size_t>(i)];
   return {.company = {.texts = texts,
-                      .rows = texts + drafts,
+                      .rows = texts + drafts + static_cast<int>(std::lround(followed.rows)),
                       .drafts = drafts,
                       .longest = longest,
                       .drafters = drafters_,
                       .drag = drag()},
-          .tokens = std::max<double>(texts, tokens_ - own_tokens)};
+          .tokens = std::max<double>(texts, tokens_ - own_tokens) + followed.tokens};
 }
 
 void BatchGoodput::try_without_drag() {

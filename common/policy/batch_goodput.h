@@ -25,7 +25,9 @@ class BatchGoodput {
   using Survives = std::array<double, kDraftLengthMax>;
 
   /// A text as it begins a round. @param most  drafts that it may have. @param drafters  that draft for all of them.
-  void update(Key text, const Survives& survives, int most, int drafters);
+  /// @param followed  what is looked up behind its drafts
+  void update(Key text, const Survives& survives, int most, int drafters,
+              const SourceSurvival::Followed& followed = {});
   void forget(Key text);
 
   /// What the others do, if they follow the plan.
@@ -52,6 +54,7 @@ class BatchGoodput {
   struct Text {
     Survives survives = {};
     int most = 0;
+    SourceSurvival::Followed followed = {};
     int planned = 0;  ///< drafts
   };
   void plan(const CostModel& costs);

@@ -34,6 +34,10 @@ class DraftLengthPolicy {
   virtual ~DraftLengthPolicy() = default;
   /// @return a length within the limits.
   virtual DraftChoice choose(const DraftLimits& limits) = 0;
+  /// The drafts of the last choice are there, and a source has `length` more that go on from the last of them.
+  /// @param begun  the round as far as it has come: its drafts, and the time that they took
+  /// @return how many of these are worth their rows.
+  virtual int extend(const RoundOutcome& begun, DraftSource source, int length);
   /// What became of the last choice. The cost model has heard it before.
   virtual void observe(const RoundOutcome& outcome) = 0;
 };
@@ -63,7 +67,8 @@ class HeuristicLength : public DraftLengthPolicy {
 
 /// Maximises the expected tokens per second of all texts of a verifier (goodput; SmartSpec, Liu et al. 2024): tau(g) /
 /// T_round(g) over all sources and every g, plain decoding included, in the company of the others as BatchGoodput
-/// plans them, with survival from this session leaning on all sessions'.
+/// plans them, with survival from this session leaning on all sessions'. What is looked up behind these drafts follows
+/// by the same rule once they are there, one row after the other.
 class GoodputLength : public DraftLengthPolicy {
  public:
   /// @param costs, batch  outlive the policy.
@@ -72,19 +77,27 @@ class GoodputLength : public DraftLengthPolicy {
   GoodputLength(const GoodputLength&) = delete;
   GoodputLength& operator=(const GoodputLength&) = delete;
   DraftChoice choose(const DraftLimits& limits) override;
+  int extend(const RoundOutcome& begun, DraftSource source, int length) override;
   void observe(const RoundOutcome& outcome) override;
 
  private:
   const CostModel& costs_;
   BatchGoodput& batch_;
-  /// The round that was last chosen, or no seconds where it would not say how long drafts keep all texts.
+  /// The round that was last chosen.
   struct Expected {
     int length = 0;
-    double seconds = 0, draft_s = 0;
+    RoundTerms terms = {};
+    double seconds = 0, draft_s = 0;  ///< without any drag
+    bool tells = false;               ///< how long drafts keep all texts
+    BatchGoodput::Others others = {};
   } expected_;
-  bool has_begun_ = false;                        ///< a round of it has ended
-  int last_ = 0;                                  ///< length of the last round with drafts
-  std::array<Survival, kDraftSources> survival_;  ///< this session's
+  /// The drag is what a round takes longer than without one, whether all texts meet or they take turns: there drafts
+  /// are made beside a forward pass, and a round in time shows that they keep nobody. A text's first round tells
+  /// nothing of it: it begins somewhere amid the others' forward pass, which it would wait for without drafts too.
+  void expect(const RoundTerms& terms, int length);
+  bool has_begun_ = false;   ///< a round of it has ended
+  int last_ = 0;             ///< length of the last round with drafts
+  SourceSurvival survival_;  ///< this session's
 };
 
 /// What `--draft-length auto` means: goodput under the governor. @param costs, batch  outlive the policy.

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 
 namespace outrider {
 
@@ -31,6 +32,9 @@ inline const char* to_string(DraftSource source) {
   return std::array{"assistant", "ngram", "table"}.at(static_cast<std::size_t>(source));
 }
 
+/// Those that are looked up, where several of them are, in this order: a table says less, and errs less.
+inline constexpr std::array kLookUps = {DraftSource::kTable, DraftSource::kNgram};
+
 /// Sources that add to the drafts of the assistant, a fixed length's or a tree's.
 struct AddedSources {
   bool ngram = false, table = false;
@@ -46,9 +50,11 @@ inline constexpr int kDraftAheadMax = 8;
 /// One round as the coordinator saw it. Times in seconds.
 struct RoundOutcome {
   DraftSource source = DraftSource::kAssistant;
-  std::size_t arm = 0;           ///< of the choice that the round followed (DraftChoice::arm)
-  int drafted = 0;               ///< drafts that reached the verifier; 0: the round was plain
-  int accepted = 0;              ///< of these
+  std::size_t arm = 0;  ///< of the choice that the round followed (DraftChoice::arm)
+  int drafted = 0;      ///< drafts that reached the verifier; 0: the round was plain
+  int accepted = 0;     ///< of these
+  /// Of the drafted, the last ones: so many were looked up behind the last draft of `source`, in the order of kLookUps.
+  std::array<int, kDraftSources> behind = {};
   double draft_s = 0;            ///< assistant forwards
   double draft_passes = 0;       ///< so many; 0: one of a row for each draft
   double draft_pass_rows = 0;    ///< rows of each, those of other texts too
@@ -62,6 +68,8 @@ struct RoundOutcome {
   int draft_rows = 0;            ///< K/V rows in it
   bool ahead = false;            ///< the drafts were made while the round before was verified (ahead_gain.h)
   bool operator==(const RoundOutcome&) const = default;
+  /// Drafts of `source`.
+  int own() const { return drafted - std::accumulate(behind.begin(), behind.end(), 0); }
 };
 
 }  // namespace outrider

@@ -8,6 +8,11 @@ namespace {
 /// Drafts take a little longer than their mean about half of the time.
 constexpr double kDraftMargin = 1.5;
 
+/// What the drafts of a round have taken.
+double drafting_s(const RoundOutcome& outcome) {
+  return outcome.draft_s + outcome.draft_wire_s + outcome.draft_waited_s;
+}
+
 }  // namespace
 
 void Governor::Account::add(int tokens, double loss) {
@@ -40,8 +45,7 @@ double Governor::loss(const RoundOutcome& outcome) const {
   // be there without it.
   const double without = costs_.verify_s(std::max(0, outcome.batch_rows - outcome.drafted - 1) + 1);
   const double forward = std::min(outcome.verify_s, without * (outcome.drafted + 1)) - without;
-  const double drafting = outcome.draft_s + outcome.draft_wire_s + outcome.draft_waited_s;
-  return (forward + drafting) / costs_.plain_s() - outcome.accepted;
+  return (forward + drafting_s(outcome)) / costs_.plain_s() - outcome.accepted;
 }
 
 DraftChoice Governor::choose(const DraftLimits& limits) {
@@ -77,6 +81,17 @@ DraftChoice Governor::choose(const DraftLimits& limits) {
                       (kAllowance - account_.drawdown() - worst_loss(expected)) * costs_.plain_s();
   predicted_verify_s_ = expected.verify_s;
   return choice_ = wanted;
+}
+
+int Governor::extend(const RoundOutcome& begun, DraftSource source, int length) {
+  // A probe costs what was set aside for it.
+  if (choice_.length == 0 || probe_.rounds_left > 0) return 0;
+  const auto terms_of = [&](int more) { return terms({}, DraftSource::kNgram, begun.drafted + more); };
+  const double left = kAllowance - account_.drawdown() - drafting_s(begun) / costs_.plain_s();
+  int more = inner_->extend(begun, source, length);
+  while (more > 0 && worst_loss(terms_of(more)) > left) --more;
+  if (more > 0) predicted_verify_s_ = terms_of(more).verify_s;
+  return more;
 }
 
 void Governor::observe(const RoundOutcome& outcome) {

@@ -22,10 +22,10 @@ namespace outrider {
 /// X at most. The rounds after it are plain and lose nothing. So the run loses at most kAllowance + X, and 2 % of 512
 /// is 10.24: with kAllowance 7, X <= 3.24 suffices. A longer run splits into such runs and a rest. What it assumes: T
 /// is known to within what it moves during the run (every 256 tokens one plain round measures it again), and X <= 3.24.
-/// The wait for drafts cannot exceed the prediction, because choose() gives it an end (patience_s). What is left is the
-/// forward pass: X <= 3.24 says that T(g + 1) does not jump by more than 3.24 T between one round and the next; after a
-/// jump the prediction carries the same factor until rounds show otherwise. What hits plain rounds as well (the machine
-/// busy elsewhere) is not charged, see loss().
+/// The wait for drafts cannot exceed the prediction, because choose() gives it an end (patience_s), and extend() adds
+/// rows to the wait that it was. What is left is the forward pass: X <= 3.24 says that T(g + 1) does not jump by more
+/// than 3.24 T between one round and the next; after a jump the prediction carries the same factor until rounds show
+/// otherwise. What hits plain rounds as well (the machine busy elsewhere) is not charged, see loss().
 class Governor : public DraftLengthPolicy {
  public:
   /// @param costs, batch  outlive the policy.
@@ -33,6 +33,7 @@ class Governor : public DraftLengthPolicy {
       : inner_(std::move(inner)), costs_(costs), batch_(batch) {}
 
   DraftChoice choose(const DraftLimits& limits) override;
+  int extend(const RoundOutcome& begun, DraftSource source, int length) override;
   void observe(const RoundOutcome& outcome) override;
 
  private:

@@ -7,6 +7,12 @@
 #include "common/policy/ahead_gain.h"
 
 namespace outrider {
+namespace {
+
+/// So many trials weigh what else is known as much as they do themselves.
+constexpr double kPriorTrials = 4;
+
+}  // namespace
 
 std::size_t VerifyTime::cell_of(int rows) {
   if (rows <= kStairs) return static_cast<std::size_t>(rows);
@@ -109,7 +115,6 @@ void Survival::observe(int drafted, int accepted) {
 
 std::array<double, kDraftLengthMax> Survival::conditional() const {
   constexpr double kFirst = 0.7;  // before anything is known: hopeful enough to try
-  constexpr double kPriorTrials = 4;
   std::array<double, kDraftLengthMax> prior = {};
   if (prior_ != nullptr) prior = prior_->conditional();
   std::array<double, kDraftLengthMax> a = {};
@@ -118,6 +123,53 @@ std::array<double, kDraftLengthMax> Survival::conditional() const {
     a[i] = (counts_[i].held + kPriorTrials * lean) / (counts_[i].tried + kPriorTrials);
   }
   return a;
+}
+
+SourceSurvival::SourceSurvival(double keep, double keep_behind, const SourceSurvival* prior)
+    : of_{Survival(keep), Survival(keep), Survival(keep)},
+      behind_{Survival(keep_behind), Survival(keep_behind), Survival(keep_behind)},
+      rows_(keep_behind),
+      tokens_(keep_behind),
+      prior_(prior) {
+  for (std::size_t i = 0; prior != nullptr && i < kDraftSources; ++i) {
+    of_[i] = Survival(keep, &prior->of_[i]);
+    behind_[i] = Survival(keep_behind, &prior->behind_[i]);
+  }
+}
+
+void SourceSurvival::observe(const RoundOutcome& outcome) {
+  const int own = outcome.own();
+  of_[static_cast<std::size_t>(outcome.source)].observe(own, std::min(own, outcome.accepted));
+  int held = outcome.accepted - own;
+  if (own > 0 && outcome.source == DraftSource::kAssistant) {
+    rows_.observe(outcome.drafted - own);
+    if (held >= 0) tokens_.observe(held);
+  }
+  for (const DraftSource source : kLookUps) {
+    const int drafted = outcome.behind[static_cast<std::size_t>(source)];
+    // Behind a draft that was lost nothing was tried.
+    if (drafted > 0 && held >= 0) behind_[static_cast<std::size_t>(source)].observe(drafted, std::min(drafted, held));
+    held -= drafted;
+  }
+}
+
+SourceSurvival::Reach SourceSurvival::reach(const RoundOutcome& begun) const {
+  Reach reach;
+  const auto go_on = [&](const Survival& survival, int drafts) {
+    const auto a = survival.conditional();
+    for (int i = 0; i < drafts; ++i) reach.tokens += reach.survives *= a[static_cast<std::size_t>(i)];
+  };
+  go_on(of(begun.source), begun.own());
+  for (const DraftSource source : kLookUps) go_on(behind(source), begun.behind[static_cast<std::size_t>(source)]);
+  return reach;
+}
+
+SourceSurvival::Followed SourceSurvival::followed() const {
+  const Followed prior = prior_ != nullptr ? prior_->followed() : Followed();
+  const auto lean = [](const FadingMean& mean, double on) {
+    return (mean.value() * mean.weight() + kPriorTrials * on) / (mean.weight() + kPriorTrials);
+  };
+  return {lean(rows_, prior.rows), lean(tokens_, prior.tokens)};
 }
 
 void AheadHits::observe(bool all_held, bool hit, double wait_s) {
@@ -139,26 +191,28 @@ void CostModel::observe(const RoundOutcome& outcome) {
   others_.observe(rows - outcome.drafted - 1);
   const double drafting = outcome.draft_s + outcome.draft_wire_s + outcome.draft_waited_s;
   other_.observe(std::max(0.0, outcome.round_s - outcome.verify_s - drafting - outcome.waited_s));
-  DraftCost& cost = drafts_[static_cast<std::size_t>(outcome.source)];
-  if (outcome.drafted == 0) {
+  if (outcome.drafted > 0) {
+    survival_.observe(outcome);
+    for (const DraftSource source : kLookUps)
+      if (outcome.behind[static_cast<std::size_t>(source)] == 0) survival_.fade_behind(source);
+  }
+  if (outcome.drafted == 0 || outcome.source != DraftSource::kAssistant) {
     if (drafting > 0) {  // drafts that did not come in time: they cost at least the wait
-      if (outcome.draft_waited_s == 0) cost.wire.observe(static_cast<double>(outcome.draft_bytes), drafting);
-      return;
+      if (outcome.draft_waited_s == 0) drafts_.wire.observe(static_cast<double>(outcome.draft_bytes), drafting);
+    } else if (outcome.drafted == 0) {
+      // Nobody measures the link while nobody drafts; hope returns slowly (half after 7000 rounds).
+      drafts_.wire.fade();
+      plain_.observe(outcome.round_s);
+      ++plain_rounds_;
     }
-    // Nobody measures the link while nobody drafts; hope returns slowly (half after 7000 rounds).
-    for (DraftCost& each : drafts_) each.wire.fade();
-    plain_.observe(outcome.round_s);
-    ++plain_rounds_;
     return;
   }
-  cost.survival.observe(outcome.drafted, outcome.accepted);
-  if (outcome.source == DraftSource::kAssistant)
-    (outcome.ahead ? tokens_ahead_ : tokens_asked_).observe(outcome.accepted + 1);
+  (outcome.ahead ? tokens_ahead_ : tokens_asked_).observe(std::min(outcome.accepted, outcome.own()) + 1);
   if (outcome.ahead) return;  // nobody waited: it says nothing of what asking costs
-  const double passes = outcome.draft_passes > 0 ? outcome.draft_passes : outcome.drafted;
-  cost.pass_s.observe(std::max(1.0, outcome.draft_pass_rows), outcome.draft_s / passes);
-  cost.bytes.observe(outcome.draft_rows, static_cast<double>(outcome.draft_bytes));
-  if (outcome.draft_waited_s == 0) cost.wire.observe(static_cast<double>(outcome.draft_bytes), outcome.draft_wire_s);
+  const double passes = outcome.draft_passes > 0 ? outcome.draft_passes : outcome.own();
+  drafts_.pass_s.observe(std::max(1.0, outcome.draft_pass_rows), outcome.draft_s / passes);
+  drafts_.bytes.observe(outcome.draft_rows, static_cast<double>(outcome.draft_bytes));
+  if (outcome.draft_waited_s == 0) drafts_.wire.observe(static_cast<double>(outcome.draft_bytes), outcome.draft_wire_s);
 }
 
 int CostModel::others() const { return static_cast<int>(std::lround(others_.value())); }
@@ -179,14 +233,13 @@ RoundTerms CostModel::terms(DraftSource source, int length, double tau, const Co
   // All wait for the last draft that an assistant makes, whoever it is for. N-grams cost no time.
   const int own = source == DraftSource::kAssistant ? length : 0, drafts = company.drafts + own;
   if (drafts == 0) return terms;
-  const DraftCost& cost = drafts_[static_cast<std::size_t>(DraftSource::kAssistant)];
   const double halves = std::min(company.texts + 1, drafts) > company.drafters ? 2 : 1;
-  terms.draft_s = (cost.pass_s.intercept() * halves * std::max(company.longest, own) +
-                   cost.pass_s.slope() * drafts / company.drafters) *
+  terms.draft_s = (drafts_.pass_s.intercept() * halves * std::max(company.longest, own) +
+                   drafts_.pass_s.slope() * drafts / company.drafters) *
                   company.drag;
-  terms.rtt_s = cost.wire.intercept();
-  terms.bytes = cost.bytes.intercept() + cost.bytes.slope() * tau;
-  terms.s_per_byte = cost.wire.slope();
+  terms.rtt_s = drafts_.wire.intercept();
+  terms.bytes = drafts_.bytes.intercept() + drafts_.bytes.slope() * tau;
+  terms.s_per_byte = drafts_.wire.slope();
   return terms;
 }
 
@@ -200,11 +253,12 @@ RoundTerms CostModel::terms_ahead(int length, double tau, double survives, doubl
   RoundTerms terms = this->terms(DraftSource::kAssistant, length, tau, company);
   const double left_s = ahead_.wait_s() + lost_ahead() * terms.seconds();
   terms.saved_s = ahead_gain_s(terms, length, ahead_.chance(survives, next), left_s);
+  if (terms.saved_s > 0) terms.after_all_s = ahead_.chance(1, next) * (terms.drafting_s() - left_s);
   return terms;
 }
 
 bool CostModel::ahead_pays(int length) const {
-  const auto a = survival(DraftSource::kAssistant).conditional();
+  const auto a = survival_.of(DraftSource::kAssistant).conditional();
   double tau = 1, survives = 1;
   for (int i = 0; i < length; ++i) tau += survives *= a[static_cast<std::size_t>(i)];
   return terms_ahead(length, tau, survives, a[static_cast<std::size_t>(std::min(length, kDraftLengthMax - 1))])

@@ -11,13 +11,14 @@ namespace outrider {
 /// The parts that a round's time is made of. The drafter waits for the verdict and the verifier for the drafts, but for
 /// what is drafted ahead (ahead_gain.h).
 struct RoundTerms {
-  double verify_s = 0;    ///< T(g + 1)
-  double draft_s = 0;     ///< T_d(M) for each pass of the assistant
-  double rtt_s = 0;       ///< to the drafter and back
-  double bytes = 0;       ///< to the drafter
-  double s_per_byte = 0;  ///< 1 / bandwidth
-  double other_s = 0;     ///< what a plain round pays as well: the verifier's wire, the loops
-  double saved_s = 0;     ///< by drafting ahead, on average
+  double verify_s = 0;     ///< T(g + 1)
+  double draft_s = 0;      ///< T_d(M) for each pass of the assistant
+  double rtt_s = 0;        ///< to the drafter and back
+  double bytes = 0;        ///< to the drafter
+  double s_per_byte = 0;   ///< 1 / bandwidth
+  double other_s = 0;      ///< what a plain round pays as well: the verifier's wire, the loops
+  double saved_s = 0;      ///< by drafting ahead, on average
+  double after_all_s = 0;  ///< by drafting ahead, where all drafts hold and nothing behind them does
   /// The wait for drafts that are asked for.
   double drafting_s() const { return draft_s + rtt_s + bytes * s_per_byte; }
   double seconds() const { return verify_s + drafting_s() + other_s - saved_s; }
@@ -107,6 +108,34 @@ class Survival {
   const Survival* prior_;
 };
 
+/// Survival of each source's drafts, from the text's last token and behind the last draft of another source.
+class SourceSurvival {
+ public:
+  /// As of Survival. @param keep_behind  for what is looked up behind others
+  SourceSurvival(double keep, double keep_behind, const SourceSurvival* prior = nullptr);
+  void observe(const RoundOutcome& outcome);
+  /// Drafts of this source were not tried behind others: lets what was counted fade, as what was bad need not be now.
+  void fade_behind(DraftSource source) { behind_[static_cast<std::size_t>(source)].observe(0, 0); }
+  const Survival& of(DraftSource source) const { return of_[static_cast<std::size_t>(source)]; }
+  const Survival& behind(DraftSource source) const { return behind_[static_cast<std::size_t>(source)]; }
+  /// Tokens that a round with the drafts of `begun` emits on average, and the chance that all of them hold.
+  struct Reach {
+    double tokens = 1, survives = 1;
+  };
+  Reach reach(const RoundOutcome& begun) const;
+  /// What is looked up behind the assistant's drafts, on average.
+  struct Followed {
+    double rows = 0;    ///< of a round
+    double tokens = 0;  ///< of one whose drafts all hold
+  };
+  Followed followed() const;
+
+ private:
+  std::array<Survival, kDraftSources> of_, behind_;
+  FadingMean rows_, tokens_;
+  const SourceSurvival* prior_;
+};
+
 /// Whether a round ends in one of the ways that the drafter drafted ahead for (a hit: the next round's drafts are there
 /// already), learned from the rounds of all sessions of a verifier.
 class AheadHits {
@@ -152,7 +181,7 @@ class CostModel {
   void observe_ahead(bool all_held, bool hit, double wait_s) { ahead_.observe(all_held, hit, wait_s); }
   /// Whether drafting ahead pays in rounds of so many drafts, as far as is known.
   bool ahead_pays(int length) const;
-  const Survival& survival(DraftSource source) const { return drafts_[static_cast<std::size_t>(source)].survival; }
+  const SourceSurvival& survival() const { return survival_; }
   /// Seconds of a round of `terms` and of one of each text of its company. They all meet in one forward pass, or one
   /// half is drafted for while the other is verified (drafter_core.h): as the verifier chooses (batch_window.h). Of N
   /// texts with R rows each half that waits for the other gains 2 T(R / 2) - T(R) and loses the time of the drafts.
@@ -166,17 +195,18 @@ class CostModel {
   /// The share of its tokens by which a round of drafts made ahead, from a staler state, falls short of one whose
   /// drafts are asked for; 0 until enough were seen.
   double lost_ahead() const;
+  /// What drafts of the assistant cost; those that are looked up cost nothing.
   struct DraftCost {
     FadingLine pass_s;  ///< of an assistant's forward by its rows: T_d(M)
     FadingLine wire;    ///< seconds by bytes
     FadingLine bytes;   ///< by K/V rows
-    Survival survival{0.995};
   };
   VerifyTime verify_;
   double last_verify_s_ = -1;  ///< every text of a forward pass tells of it
   FadingMean plain_{0.9}, other_{0.9}, others_{0.9};
   std::int64_t plain_rounds_ = 0;
-  std::array<DraftCost, kDraftSources> drafts_;
+  DraftCost drafts_;
+  SourceSurvival survival_{0.995, 0.995};
   AheadHits ahead_;
   FadingMean tokens_asked_{0.98}, tokens_ahead_{0.98};  ///< of the assistant's rounds
 };

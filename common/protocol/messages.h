@@ -595,7 +595,7 @@ struct Failed {
 struct Generate {
   std::vector<TokenId> prompt;
   std::int64_t max_tokens = 0;
-  /// Of every round (DraftPolicy::kFixed), or the most that the policy may choose; 0: plain decoding.
+  /// Of every round (DraftPolicy::kFixed), or the most that the policy may choose of one source; 0: plain decoding.
   std::int32_t draft_length = 0;
   std::vector<TokenId> stop_ids = {};  ///< at most kSamplingListMax; empty: only max_tokens and the context end it
   std::int64_t wait_ms = 0;            ///< how long to wait for a verifier to join

@@ -561,8 +561,10 @@ void Session::on_sent(const Message& message, std::size_t bytes) {
 
 void Session::next_round(const Desk& desk, KvRows kv) {
   std::optional<bool> after_all;
-  if (workers_.ahead.expects() && round_.outcome.drafted > 0)
-    after_all = round_.outcome.accepted == round_.outcome.drafted;
+  // Nobody drafts ahead for what is looked up behind the drafts.
+  const RoundOutcome& before = round_.outcome;
+  if (workers_.ahead.expects() && before.drafted > 0 && before.accepted <= before.own())
+    after_all = before.accepted == before.own();
   round_ = {.id = next(round_.id), .began = desk.now, .hidden = std::move(round_.hidden), .after_all = after_all};
   const std::int64_t room = draft_room();
   if (room > 0) {
@@ -588,7 +590,7 @@ void Session::draft(const Desk& desk, std::int64_t room) {
                                    .ngram = static_cast<int>(ngram.tokens.size()),
                                    .table = static_cast<int>(table.tokens.size()),
                                    .at_hand = at_hand != nullptr,
-                                   .ahead = request_.draft_ahead.value_or(kDraftAheadMax) > 0,
+                                   .ahead = may_draft_ahead(),
                                    .drafters = std::max(1, desk.fleet.drafters_at_work() / drafters_wanted(desk))});
   round_.outcome.source = round_.choice.source;
   round_.outcome.arm = round_.choice.arm;
@@ -726,6 +728,7 @@ void Session::end_drafting(const Desk& desk) {
     return fail(desk, Errc::kUnavailable, "no drafter has drafted: without a verifier the answer ends here");
   if (!request_.stepwise) {
     add_sources(desk);
+    extend_drafts(desk);
     return send_verify(desk);
   }
   enter(desk, Phase::kPaused);
@@ -744,6 +747,15 @@ Candidates Session::look_up(const Desk& desk, DraftSource source, std::span<cons
   return {.tokens = desk.table->draft(text, length, facts.vocab_size)};
 }
 
+Candidates Session::look_up_behind(const Desk& desk, DraftSource source, std::int64_t most) const {
+  std::vector<TokenId> text = text_;
+  const std::vector<TokenId> path = round_.drafts.path(round_.drafts.first_end());
+  text.insert(text.end(), path.begin(), path.end());
+  // Nothing follows a stop.
+  if (std::ranges::find(request_.stop_ids, text.back()) != request_.stop_ids.end()) return {};
+  return look_up(desk, source, text, most);
+}
+
 void Session::add_sources(const Desk& desk) {
   RoundDrafts& drafts = round_.drafts;
   const std::int64_t length = round_.choice.length,
@@ -751,17 +763,36 @@ void Session::add_sources(const Desk& desk) {
   const bool draws = !request_.sampling.greedy() && request_.sampling.rule == SamplingRule::kRejection;
   for (const DraftSource source : {DraftSource::kTable, DraftSource::kNgram}) {
     if (!(source == DraftSource::kTable ? request_.added.table : request_.added.ngram)) continue;
-    const std::int64_t end = drafts.first_end();
-    std::vector<TokenId> text = text_;
-    const std::vector<TokenId> path = drafts.path(end);
-    text.insert(text.end(), path.begin(), path.end());
-    // Nothing follows a stop.
-    if (std::ranges::find(request_.stop_ids, text.back()) == request_.stop_ids.end())
-      drafts.add(end, look_up(desk, source, text, length), source, most);
+    drafts.add(drafts.first_end(), look_up_behind(desk, source, length), source, most);
     // Siblings are drawn from one distribution, or none of them is.
     if (!draws) drafts.add(0, look_up(desk, source, text_, length), source, most);
   }
   if (!drafts.empty()) round_.outcome.source = drafts.sources.front();
+}
+
+void Session::extend_drafts(const Desk& desk) {
+  // Under `typical` drafts decide what the text becomes, and measured times shall have no more say in it than they
+  // have.
+  const bool lossy = drafts_have_a_say() && request_.sampling.rule != SamplingRule::kRejection;
+  if (request_.policy != DraftPolicy::kAuto || round_.choice.length == 0 || lossy) return;
+  // The text alone did not pay on a machine, whatever it promised (docs/lab/sources.md).
+  if (desk.table == nullptr) return;
+  RoundDrafts& drafts = round_.drafts;
+  RoundOutcome& begun = round_.outcome;
+  for (const DraftSource source : kLookUps) {
+    begun.drafted = static_cast<int>(drafts.size());
+    const std::int64_t room = std::min<std::int64_t>(drafts_left(), kDraftLengthMax) - drafts.size();
+    if (source == begun.source || room <= 0) continue;
+    const Candidates more = look_up_behind(desk, source, room);
+    if (more.tokens.empty()) continue;
+    const int worth = policy_->extend(begun, source, static_cast<int>(more.tokens.size()));
+    drafts.add(drafts.first_end(), more, source, drafts.size() + worth);
+    if (begun.drafted > 0) {
+      begun.behind[static_cast<std::size_t>(source)] = worth;
+    } else if (worth > 0) {
+      begun.source = source;  // its drafter is late
+    }
+  }
 }
 
 void Session::send_verify(const Desk& desk) {

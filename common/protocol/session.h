@@ -249,6 +249,8 @@ class Session {
   /// Whether drafts are tokens of such a model, with as many distributions or none, and a chain or a tree.
   static bool is_sound(const Candidates& drafts, const PairFacts& facts);
   void warn_of_drafts(const Desk& desk, const PeerId& drafter, const Candidates& drafts, const PairFacts& facts) const;
+  /// Whether its drafter may draft ahead, where that pays.
+  bool may_draft_ahead() const;
   /// Outcomes of a round of so many drafts for which the drafter is to draft ahead.
   int guesses_wanted(const Desk& desk, std::int64_t draft_length) const;
   /// Begins the round with drafts that were made ahead, `draft_length` of them at most. @return how many there were; 0
@@ -261,6 +263,10 @@ class Session {
   Candidates look_up(const Desk& desk, DraftSource source, std::span<const TokenId> text, std::int64_t most) const;
   /// Adds to the round's drafts what the request wants looked up: where they end, and beside them.
   void add_sources(const Desk& desk);
+  /// What is looked up behind the last of the round's drafts.
+  Candidates look_up_behind(const Desk& desk, DraftSource source, std::int64_t most) const;
+  /// Adds of that as much as `auto` finds worth its rows.
+  void extend_drafts(const Desk& desk);
   /// The drafter was asked, and this is what came of it.
   void judge_drafter(const Desk& desk, const PeerId& drafter, bool held) const;
   /// There will be no more drafts in this round than those at hand: verifies, or shows them to the client. Ends an
@@ -332,9 +338,9 @@ class Session {
     PeerId drafter = {};  ///< whose they are, as far as they are the assistant's
     /// Of the last draft that a verdict kept.
     std::int64_t row_of(const Verdict& verdict) const { return drafts.depths.empty() ? verdict.accepted : verdict.row; }
-    /// Whether all drafts are a chain of one source.
+    /// Whether all drafts are a chain of one source, and what was looked up behind it and counted as such.
     bool is_plain() const {
-      return drafts.depths.empty() && std::ranges::count(drafts.sources, outcome.source) == drafts.size();
+      return drafts.depths.empty() && std::ranges::count(drafts.sources, outcome.source) == outcome.own();
     }
     bool asked_drafter = false;          ///< stepwise
     bool queued = false;                 ///< its drafters had others' drafts to make first

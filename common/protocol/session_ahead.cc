@@ -16,16 +16,21 @@ void shorten(Candidates& drafts, std::int64_t length) {
 
 }  // namespace
 
-int Session::guesses_wanted(const Desk& desk, std::int64_t draft_length) const {
+bool Session::may_draft_ahead() const {
   // An answer that nobody verifies waits for nobody; of a stepwise one the client says what is verified.
-  const bool has_next_round = drafts_left() > 1;
-  if (request_.unverified || request_.stepwise || !has_next_round) return 0;
+  if (request_.unverified || request_.stepwise) return false;
   // The drafter's grammar goes along one path, that of the text.
-  if (!request_.sampling.grammar.empty()) return 0;
-  // So do drafts made ahead: they are chains, and a tree's ends are many.
-  if (round_.choice.tree || request_.added.any()) return 0;
+  if (!request_.sampling.grammar.empty()) return false;
+  // So do drafts made ahead: they are chains, and the ends of a tree and of what is added everywhere are many.
+  if (request_.policy == DraftPolicy::kTree || request_.added.any()) return false;
+  if (request_.draft_ahead) return *request_.draft_ahead > 0;
+  return !drafts_have_a_say();  // a seed's text would depend on which of them came in time
+}
+
+int Session::guesses_wanted(const Desk& desk, std::int64_t draft_length) const {
+  const bool has_next_round = drafts_left() > 1;
+  if (!may_draft_ahead() || !has_next_round) return 0;
   if (request_.draft_ahead) return *request_.draft_ahead;
-  if (drafts_have_a_say()) return 0;  // a seed's text would depend on which of them came in time
   const Worker* verifier = desk.fleet.find(workers_.verifier);
   const bool pays = verifier != nullptr && verifier->costs.ahead_pays(static_cast<int>(draft_length));
   return pays ? kDraftAheadMax : 0;

@@ -49,6 +49,35 @@ TEST(Policy, GoodputReachesNinetyFivePercentOfTheOracleLengthOnNanosTraces) {
   }
 }
 
+// What nano's answers go on with where their own words occurred before follows the assistant's drafts: it costs rows
+// alone, and the assistant need not draft as much.
+TEST(Policy, WhatIsLookedUpBehindTheDraftsMakesNanosTracesFaster) {
+  const std::vector<Trace> traces = nano_traces();
+  for (World world : {small_world(), big_world()}) {
+    for (const double row : {0.0, 0.02, 0.05, 0.15}) {  // of a plain pass; 0: sixteen rows are nearly free
+      if (row > 0) world.steps = [=](int rows) { return 1 + row * (rows - 1); };
+      const auto play = [&](bool looks_up) {
+        Behind behind;
+        PolicySimulator simulator(world, traced(traces, &behind));
+        if (looks_up) simulator.behind = behind;
+        for (std::size_t answer = 0; answer < 20 * traces.size(); ++answer) {
+          const auto automatic = make_auto_policy(simulator.costs, simulator.batch);
+          simulator.run(*automatic, std::ssize(traces[answer % traces.size()].runs));
+        }
+        double drafts = 0;
+        for (const Round& round : simulator.rounds) drafts += round.choice.length;
+        return std::pair(simulator.rate(), drafts / static_cast<double>(simulator.rounds.size()));
+      };
+      const auto [alone, drafts_alone] = play(false);
+      const auto [extended, drafts_extended] = play(true);
+      std::printf("T(1) %4.1f ms, a row %.2f of it: %.1f/s with %.2f drafts a round, %.3f times as much with %.2f\n",
+                  world.plain_verify_s * 1e3, row, alone, drafts_alone, extended / alone, drafts_extended);
+      EXPECT_GT(extended, 1.005 * alone);
+      EXPECT_LT(drafts_extended, drafts_alone);
+    }
+  }
+}
+
 TEST(Policy, GoodputReachesNinetyFivePercentOfTheOracleLengthInSyntheticRegimes) {
   for (const double p : {0.0, 0.3, 0.6, 0.8, 0.95}) {
     for (const double rtt : kRoundTrips) {
@@ -87,11 +116,13 @@ TEST(Governor, IsNeverMoreThanTwoPercentSlowerThanPlainOverAny512Tokens) {
   for (const World& base : {big_world(), small_world()}) {
     for (const Trouble& trouble : troubles) {
       for (std::uint64_t seed = 1; seed <= 5; ++seed) {
-        for (const int fixed : {0, 4, 8}) {  // 0: goodput
+        for (const int fixed : {0, 4, 8, -1}) {  // 0: goodput; -1: with drafts behind the assistant's, most of no use
           World world = base;
           world.rtt_s = trouble.rtt_s;
           world.jitter = trouble.jitter;
           PolicySimulator simulator(world, independent(trouble.acceptance, 0, seed), seed);
+          CounterRng random(seed + 100);
+          if (fixed < 0) simulator.behind = [&](int) { return LookUp{16, random.uniform() < 0.3 ? 8 : 0}; };
           std::unique_ptr<DraftLengthPolicy> inner = std::make_unique<GoodputLength>(simulator.costs, simulator.batch);
           if (fixed > 0) inner = std::make_unique<FixedLength>(fixed);
           Governor governor(std::move(inner), simulator.costs, simulator.batch);
@@ -106,6 +137,24 @@ TEST(Governor, IsNeverMoreThanTwoPercentSlowerThanPlainOverAny512Tokens) {
       }
     }
   }
+}
+
+/// Takes whatever is looked up behind its drafts.
+class TakesAll : public FixedLength {
+ public:
+  using FixedLength::FixedLength;
+  int extend(const RoundOutcome&, DraftSource, int length) override { return length; }
+};
+
+// Two drafts are within what is left of the allowance long after two and sixteen more are not.
+TEST(Governor, BoundsWhatIsLookedUpBehindTheDraftsToo) {
+  World world = small_world();
+  world.steps = [](int rows) { return 1 + 0.3 * (rows - 1); };
+  PolicySimulator simulator(world, independent(0.1, 0, 1));
+  simulator.behind = [](int) { return LookUp{.found = 16, .held = 0}; };
+  Governor governor(std::make_unique<TakesAll>(2), simulator.costs, simulator.batch);
+  simulator.run(governor, 20'000);
+  EXPECT_LE(simulator.worst_slowdown(512), 1.02);
 }
 
 TEST(Governor, ComesBackWhenSpeculationPaysAgain) {

@@ -18,22 +18,23 @@ std::vector<Trace> nano_traces() {
   return traces;
 }
 
-Acceptance traced(const std::vector<Trace>& traces) {
+Acceptance traced(const std::vector<Trace>& traces, Behind* behind) {
   struct Place {
     std::size_t trace = 0, at = 0;
   };
-  return [&traces, place = Place{}](DraftSource source, int advance) mutable {
-    place.at += static_cast<std::size_t>(advance);
-    if (place.at >= traces[place.trace].runs.size()) place = {(place.trace + 1) % traces.size(), 0};
-    const Trace& trace = traces[place.trace];
-    if (source == DraftSource::kAssistant) return trace.runs[place.at];
-    const std::span<const TokenId> history(trace.tokens.data(), place.at + 1);
-    const auto drafts = ngram_draft(history, kDraftLengthMax);
-    int held = 0;
-    while (held < std::ssize(drafts) && place.at + 1 + held < trace.tokens.size() &&
-           drafts[held] == trace.tokens[place.at + 1 + held])
-      ++held;
-    return held;
+  const auto place = std::make_shared<Place>();
+  const auto look_up = [&traces, place](int own) {
+    const std::vector<TokenId>& tokens = traces[place->trace].tokens;
+    const std::size_t end = std::min(place->at + static_cast<std::size_t>(own) + 1, tokens.size());
+    const auto drafts = ngram_draft({tokens.data(), end}, kDraftLengthMax);
+    const auto [lost, text] = std::mismatch(drafts.begin(), drafts.end(), tokens.begin() + end, tokens.end());
+    return LookUp{static_cast<int>(drafts.size()), static_cast<int>(lost - drafts.begin())};
+  };
+  if (behind != nullptr) *behind = look_up;
+  return [&traces, place, look_up](DraftSource source, int advance) {
+    place->at += static_cast<std::size_t>(advance);
+    if (place->at >= traces[place->trace].runs.size()) *place = {(place->trace + 1) % traces.size(), 0};
+    return source == DraftSource::kAssistant ? traces[place->trace].runs[place->at] : look_up(0).held;
   };
 }
 
@@ -61,7 +62,14 @@ void PolicySimulator::play(DraftLengthPolicy& policy) {
       outcome.draft_wire_s = choice.patience_s;
     }
   }
-  outcome.accepted = std::min(outcome.drafted, acceptance_(choice.source, emitted_));
+  const int own = outcome.drafted, held = acceptance_(choice.source, emitted_);
+  outcome.accepted = std::min(own, held);
+  if (const LookUp look_up = own > 0 && behind ? behind(own) : LookUp(); look_up.found > 0) {
+    const int more = policy.extend(outcome, DraftSource::kTable, look_up.found);
+    outcome.behind[static_cast<std::size_t>(DraftSource::kTable)] = more;
+    outcome.drafted += more;
+    if (held >= own) outcome.accepted += std::min(more, look_up.held);
+  }
   outcome.verify_s = world_.plain_verify_s * world_.steps(outcome.drafted + 1);
   outcome.round_s = outcome.draft_s + outcome.draft_wire_s + outcome.verify_s + world_.other_s;
   costs.observe(outcome);

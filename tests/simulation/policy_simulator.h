@@ -35,8 +35,14 @@ struct World {
 /// How many drafts of a source would hold if a round began now; `advance` tokens have been emitted since the last
 /// question.
 using Acceptance = std::function<int(DraftSource source, int advance)>;
-/// The traces in turn, for ever; n-gram drafts come from the answer so far.
-Acceptance traced(const std::vector<Trace>& traces);
+/// What is looked up behind `own` drafts that hold, in that round.
+struct LookUp {
+  int found = 0, held = 0;
+};
+using Behind = std::function<LookUp(int own)>;
+/// The traces in turn, for ever; n-gram drafts come from the answer so far. @param behind  is set to what they say
+/// behind other drafts; nullptr: nobody asks
+Acceptance traced(const std::vector<Trace>& traces, Behind* behind = nullptr);
 /// Each draft holds with its source's probability, whatever the others do.
 Acceptance independent(double assistant, double ngram, std::uint64_t seed);
 
@@ -55,6 +61,7 @@ class PolicySimulator {
   CostModel costs;
   BatchGoodput batch;
   DraftLimits limits = {.assistant = 16};
+  Behind behind = nullptr;  ///< none: nothing is looked up there
   std::vector<Round> rounds;
 
   /// Runs until `tokens` more were emitted.

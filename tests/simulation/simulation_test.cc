@@ -120,8 +120,8 @@ TEST(Simulation, TextSurvivesEveryFault) {
     EXPECT_GT(totals.rows[type], 10'000) << "few drafters wanted rows in " << to_string(type);
 }
 
-// Token trees, chains, either with drafts from a table of half of the answers, and plain decoding side by side: a
-// greedy text, and under `match` one of a seed, is the same.
+// Token trees, chains, either with drafts from a table of half of the answers, `auto`, and plain decoding side by side:
+// a greedy text, and under `match` one of a seed, is the same.
 TEST(Simulation, TreesChangeNoTextWhateverFails) {
   const Faults faults{.drop = 0.05,
                       .repeat = 0.1,
@@ -155,14 +155,17 @@ TEST(Simulation, TreesChangeNoTextWhateverFails) {
     for (const auto& [number, prompt] : prompts) {
       const bool added = number % 2 == 0 || number == 3;
       simulator.request(number, prompt, std::ssize(expected[number]), 1 + static_cast<std::int32_t>(rng.below(15)),
-                        sampling, {}, number % 3 == 0 ? DraftPolicy::kFixed : DraftPolicy::kTree,
+                        sampling, {},
+                        number == 1       ? DraftPolicy::kAuto
+                        : number % 3 == 0 ? DraftPolicy::kFixed
+                                          : DraftPolicy::kTree,
                         added ? std::nullopt : some_ahead(rng), false, {.ngram = added, .table = added});
     }
     ASSERT_EQ(unfinished(simulator), "");
     for (const auto& [number, answer] : simulator.answers()) {
       EXPECT_EQ(answer.failure, "") << "session " << number;
       ASSERT_EQ(answer.tokens, expected[number]) << "session " << number;
-      Totals& totals = number % 3 == 0 ? chains : trees;
+      Totals& totals = number % 3 == 0 || number == 1 ? chains : trees;
       totals.rounds += answer.metrics.rounds;
       totals.drafted += answer.metrics.drafted_tokens;
       totals.accepted += answer.metrics.accepted_tokens;

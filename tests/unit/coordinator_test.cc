@@ -2,6 +2,7 @@
 #include <cmath>
 #include <deque>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -305,6 +306,130 @@ TEST_F(Coordinator, DraftsFromATableOfTheVerifiersModel) {
     EXPECT_EQ(metrics.table.accepted_tokens, drafted);
     EXPECT_EQ(metrics.table.rounds > 0, fingerprint == 7);
     EXPECT_EQ(metrics.table.rounds, metrics.drafting_rounds);
+  }
+}
+
+/// A text whose tokens count up, under `auto`, with a verifier "v" and a drafter "d" who know that.
+class CountingText : public Coordinator {
+ protected:
+  void begin(const SamplingParams& sampling, const DraftTable& table) {
+    draws_ = sampling.rule == SamplingRule::kRejection;
+    core_ = HeardCoordinator({.instance = 50, .table = &table});
+    for (const Role role : {Role::kVerifier, Role::kDrafter}) {
+      Hello worker = hello(role);
+      worker.facts.backbone_fingerprint = table.fingerprint();
+      worker.facts.vocab_size = 2000;
+      worker.facts.context_max = 2000;
+      core_.on_message(role == Role::kVerifier ? "v" : "d", {.body = worker}, now_);
+    }
+    core_.on_message("c",
+                     {.session = SessionId{9},
+                      .body = Generate{.prompt = {1, 2, 3},
+                                       .max_tokens = 600,
+                                       .draft_length = 16,
+                                       .wait_ms = 1000,
+                                       .sampling = sampling,
+                                       .policy = DraftPolicy::kAuto}},
+                     now_);
+    sent();
+    verdict(0, 0, 4, 3, /*kv_from_start=*/true);
+  }
+  /// "d" answers what it was sent, if anything: 3 drafts at most, and ahead for the case that they hold and nothing
+  /// behind them. @return the round's drafts of "d".
+  std::vector<TokenId> draft(std::vector<Outgoing>& out) {
+    Message message;
+    const Draft* asked = find<Draft>(out, "d", &message);
+    if (asked == nullptr) return {};
+    const auto tell = [&](std::vector<TokenId> after, int drafts) {
+      Candidates candidates;
+      candidates.draft_ns = 1'000'000;
+      candidates.after = std::move(after);
+      const TokenId first = asked->token + 1 + static_cast<TokenId>(candidates.after.size());
+      for (TokenId token = first; token < first + drafts; ++token) {
+        candidates.tokens.push_back(token);
+        if (draws_) candidates.q.push_back({.ids = {token}, .weights = {1}});
+      }
+      core_.on_message(
+          "d", {.session = message.session, .round = message.round, .base = message.base, .body = candidates}, now_);
+      return candidates.tokens;
+    };
+    std::vector<TokenId> chain = asked->known;
+    if (chain.empty()) {
+      now_ += milliseconds(5);
+      chain = tell({}, std::min(asked->draft_length, 3));
+    }
+    std::vector<TokenId> after = chain;
+    after.push_back(chain.back() + 1);
+    if (asked->ahead > 0) tell(std::move(after), 3);
+    drafts_ahead_ = asked->ahead > 0;
+    std::ranges::move(sent(), std::back_inserter(out));
+    return chain;
+  }
+  /// "v" answers: all hold.
+  void verify(const Message& message, const Verify& asked) {
+    now_ += milliseconds(10);
+    const auto drafts = static_cast<std::int32_t>(asked.tokens.size()) - 1;
+    const Position end = message.base + drafts + 1;
+    core_.on_message("v",
+                     {.session = message.session,
+                      .round = message.round,
+                      .body = Verdict{.accepted = drafts,
+                                      .next_token = asked.tokens.back() + 1,
+                                      .committed = end,
+                                      .hidden = zeros({2}),
+                                      .kv = rows(asked.kv_from.value_or(end), end),
+                                      .verify_ns = 10'000'000}},
+                     now_);
+  }
+  bool draws_ = false, drafts_ahead_ = false;
+};
+
+// `auto` lets what is looked up go on behind the assistant's drafts. Under `rejection` each is certain of itself; under
+// `typical`, where drafts have a say in the text, nothing is added by measured times. Drafting ahead goes on.
+TEST_F(CountingText, HasWhatIsLookedUpBehindTheDraftersDrafts) {
+  // The table knows stretches of eight, of which the first two are the drafter's to tell.
+  DraftTableCounts counts(kTableOrder);
+  for (TokenId first = 0; first < 1000; first += 10) {
+    std::vector<TokenId> stretch(8);
+    std::iota(stretch.begin(), stretch.end(), first);
+    counts.add(stretch, 0);
+  }
+  const std::string file = counts.file(7);
+  const DraftTable table = DraftTable::of(std::as_bytes(std::span(file))).value();
+  for (const SamplingRule rule : {SamplingRule::kMatch, SamplingRule::kRejection, SamplingRule::kTypical}) {
+    SCOPED_TRACE(to_string(rule));
+    begin({.temperature = 1, .rule = rule}, table);
+    std::int64_t extended = 0, extended_ahead = 0, behind = 0, table_alone = 0;
+    auto out = sent();
+    while (core_.status().sessions > 0) {
+      const auto chain = std::ssize(draft(out));
+      Message message;
+      const Verify* asked = find<Verify>(out, "v", &message);
+      ASSERT_NE(asked, nullptr);
+      for (std::size_t i = 1; i < asked->tokens.size(); ++i) ASSERT_EQ(asked->tokens[i], asked->tokens[i - 1] + 1);
+      const std::int64_t drafts = std::ssize(asked->tokens) - 1, more = chain > 0 ? drafts - chain : 0;
+      if (chain == 0) table_alone += drafts;
+      behind += more;
+      extended += more > 0;
+      extended_ahead += more > 0 && drafts_ahead_;
+      if (draws_ && more > 0) {
+        ASSERT_EQ(std::ssize(asked->q), drafts);
+        EXPECT_EQ(asked->q.back().probability(asked->tokens.back()), 1);
+      }
+      verify(message, *asked);
+      out = sent();
+    }
+    ASSERT_NE(find<Done>(out, "c"), nullptr);
+    const RequestMetrics& metrics = find<Done>(out, "c")->metrics;
+    if (rule == SamplingRule::kTypical) {
+      EXPECT_EQ(behind, 0);
+    } else {
+      EXPECT_GT(extended, 5);
+      EXPECT_EQ(extended_ahead > 0, rule == SamplingRule::kMatch);
+    }
+    EXPECT_EQ(metrics.table.drafted_tokens, behind + table_alone);
+    EXPECT_EQ(metrics.table.accepted_tokens, behind + table_alone);
+    EXPECT_LT(metrics.table.rounds, metrics.drafting_rounds);
   }
 }
 

@@ -210,6 +210,96 @@ CostModel costs_of(double row_ms, double draft_ms) {
   return costs;
 }
 
+/// A round of four drafts of the assistant, of which `held` hold, and of what the policy wants of `at_hand` looked-up
+/// ones behind them, which hold with the chance `p` each. @return how many of these there were.
+int play_extended(GoodputLength& policy, CostModel& costs, int held, int at_hand, double p, CounterRng& random) {
+  const DraftChoice choice = policy.choose({.assistant = 4});
+  RoundOutcome outcome = round_of(choice, held);
+  int more = 0;
+  if (choice.length > 0) {
+    RoundOutcome begun = outcome;
+    begun.accepted = 0;
+    more = policy.extend(begun, DraftSource::kNgram, at_hand);
+    outcome.behind[static_cast<std::size_t>(DraftSource::kNgram)] = more;
+    outcome.drafted += more;
+    outcome.verify_s += 0.05 * more;
+    outcome.round_s += 0.05 * more;
+    while (outcome.accepted >= choice.length && outcome.accepted < outcome.drafted && random.uniform() < p)
+      ++outcome.accepted;
+  }
+  costs.observe(outcome);
+  policy.observe(outcome);
+  return more;
+}
+
+// What is looked up behind the assistant's drafts has rows as long as it brings more than they cost.
+TEST(Goodput, ExtendsDraftsByWhatIsLookedUpWhileThatPays) {
+  CostModel costs;
+  BatchGoodput batch;
+  CounterRng random(1);
+  const auto play = [&](GoodputLength& policy, double p, int rounds) {
+    int drafted = 0;
+    for (int i = 0; i < rounds; ++i) drafted += play_extended(policy, costs, i % 4 == 3 ? 2 : 4, 8, p, random);
+    return static_cast<double>(drafted) / rounds;
+  };
+  {
+    GoodputLength good(costs, batch);
+    play(good, 0.95, 100);
+    EXPECT_GT(play(good, 0.95, 100), 7) << "of eight";
+  }
+  {
+    GoodputLength bad(costs, batch);
+    play(bad, 0, 40);
+    EXPECT_LT(play(bad, 0, 200), 1) << "a text of its own, whatever others are like";
+  }
+  GoodputLength again(costs, batch);
+  play(again, 0, 300);
+  EXPECT_LT(play(again, 0, 200), 0.2) << "and of all texts";
+  play(again, 0.95, 600);
+  EXPECT_GT(play(again, 0.95, 100), 6) << "it finds out";
+}
+
+// A row behind drafts that hardly ever all hold is worth nothing.
+TEST(Goodput, ExtendsDraftsThatAreLikelyToHold) {
+  CostModel costs = costs_of(3, 0.2);  // of four drafts two hold
+  for (int i = 0; i < 50; ++i) {
+    RoundOutcome outcome{.drafted = 6, .accepted = 6, .draft_s = 0.4e-3, .verify_s = 71e-3, .batch_rows = 7};
+    outcome.behind[static_cast<std::size_t>(DraftSource::kNgram)] = 4;
+    outcome.round_s = outcome.verify_s + outcome.draft_s;
+    costs.observe(outcome);
+  }
+  BatchGoodput batch;
+  GoodputLength policy(costs, batch);
+  policy.choose({.assistant = 4});
+  EXPECT_EQ(policy.extend({.drafted = 2}, DraftSource::kNgram, 4), 4);
+  EXPECT_EQ(policy.extend({.drafted = 4}, DraftSource::kNgram, 4), 0);
+}
+
+// Drafts made ahead expect that what is looked up behind a round's drafts does not hold: where it does, that costs a
+// hit, which is weighed.
+TEST(Goodput, WeighsWhatIsLookedUpAgainstDraftsMadeAhead) {
+  const auto more = [](double wire_s, bool ahead) {
+    CostModel costs;
+    BatchGoodput batch;
+    for (int i = 0; i < 300; ++i) {
+      const int own = i % 10 == 0 ? 0 : 4, behind = own > 0 ? i % 2 : 0;
+      RoundOutcome outcome = round_of({.length = own + behind}, i % 10 < 9 ? own + behind : own);
+      outcome.behind[static_cast<std::size_t>(DraftSource::kNgram)] = behind;
+      outcome.draft_s = 0.005 * own;
+      outcome.draft_wire_s = own > 0 ? wire_s : 0;
+      costs.observe(outcome);
+      if (own > 0) costs.observe_ahead(/*all_held=*/true, /*hit=*/true, 0);
+    }
+    GoodputLength policy(costs, batch);
+    const DraftChoice choice = policy.choose({.assistant = 4, .ahead = ahead});
+    EXPECT_EQ(choice.length, 4);
+    return policy.extend({.source = choice.source, .drafted = choice.length}, DraftSource::kNgram, 1);
+  };
+  EXPECT_EQ(more(0.02, false), 1);
+  EXPECT_EQ(more(0.02, true), 1) << "a hit spares little";
+  EXPECT_EQ(more(5, true), 0) << "a hit spares more than the token brings";
+}
+
 BatchGoodput::Survives survives(double each) {
   BatchGoodput::Survives all = {};
   double together = 1;
