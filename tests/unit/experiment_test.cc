@@ -258,7 +258,7 @@ TEST(CpuShare, AProcessIsStoppedForTheRestOfTheTimeAndGoesOnAfterwards) {
   {
     const CpuShare quarter({child.pid()}, 0.25);
     const int stopped = child.stopped();
-    EXPECT_GT(stopped, 100);  // 150 are to be expected, however late anybody is woken; more where this test is too
+    EXPECT_GT(stopped, 20);  // 150 are to be expected where nobody is woken late
     EXPECT_LT(stopped, 200);
   }
   EXPECT_EQ(child.stopped(), 0);
