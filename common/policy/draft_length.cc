@@ -48,9 +48,8 @@ DraftChoice GoodputLength::choose(const DraftLimits& limits) {
   const auto& [company, tokens] = expected_.others;
   // What the others wait for in any case costs nothing more.
   const RoundTerms plain = costs_.terms(DraftSource::kAssistant, 0, 1, company);
-  const double plain_s = costs_.together_s(plain, company, 0);
-  expect(plain, 0);
-  double best_rate = limits.must_draft ? 0 : (tokens + 1) / plain_s;
+  RoundTerms best_terms = plain;
+  double best_rate = limits.must_draft ? 0 : (tokens + 1) / costs_.together_s(plain, company, 0);
   for (const DraftSource source : {DraftSource::kAssistant, DraftSource::kNgram, DraftSource::kTable}) {
     const int longest = std::min({limits.of(source), kDraftLengthMax, costs_.rows_most() - company.rows - 1});
     if (longest <= 0) continue;
@@ -75,9 +74,10 @@ DraftChoice GoodputLength::choose(const DraftLimits& limits) {
       if (rate <= best_rate) continue;
       best = {.source = source, .length = g};
       best_rate = rate;
-      expect(terms, g);
+      best_terms = terms;
     }
   }
+  expect(best_terms, best.length);
   if (best.length > 0) last_ = best.length;
   return best;
 }

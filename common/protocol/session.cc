@@ -761,7 +761,7 @@ void Session::add_sources(const Desk& desk) {
   const std::int64_t length = round_.choice.length,
                      most = std::min({drafts.size() + length, drafts_left(), std::int64_t{kDraftLengthMax}});
   const bool draws = !request_.sampling.greedy() && request_.sampling.rule == SamplingRule::kRejection;
-  for (const DraftSource source : {DraftSource::kTable, DraftSource::kNgram}) {
+  for (const DraftSource source : kLookUps) {
     if (!(source == DraftSource::kTable ? request_.added.table : request_.added.ngram)) continue;
     drafts.add(drafts.first_end(), look_up_behind(desk, source, length), source, most);
     // Siblings are drawn from one distribution, or none of them is.
