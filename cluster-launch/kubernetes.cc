@@ -7,6 +7,8 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/text.h"
+
 namespace outrider {
 namespace {
 
@@ -233,11 +235,9 @@ std::string Overlay::container(std::size_t number, const std::vector<std::string
     words.insert(words.end(), {"--key=/keys/client", "--coordinator-key=/keys/coordinator.pub"});
   std::string text = fmt::format("        - name: run-{}\n          image: outrider\n          {}:\n", number,
                                  ours ? "args" : "command");
-  for (std::string word : words) {
-    for (const auto& [name, value] : {std::pair("{coordinator}", kService), {"{model}", "$(MODEL)"}}) {
-      for (std::size_t at; (at = word.find(name)) != word.npos;) word.replace(at, std::string_view(name).size(), value);
-    }
-    text += fmt::format("            - {}\n", in_quotes(word));
+  for (const std::string& word : words) {
+    const std::string filled = replaced(replaced(word, "{coordinator}", kService), "{model}", "$(MODEL)");
+    text += fmt::format("            - {}\n", in_quotes(filled));
   }
   text +=
       "          env:\n            - name: MODEL\n              valueFrom:\n                configMapKeyRef:\n"

@@ -18,6 +18,7 @@
 #include "cluster-launch/slurm_jobs.h"
 #include "common/base/files.h"
 #include "common/base/json_fields.h"
+#include "common/base/text.h"
 #include "common/base/time.h"
 
 namespace outrider {
@@ -292,13 +293,11 @@ Result<std::optional<int>> Launcher::await_ready() {
 
 Result<int> Launcher::run_command(std::size_t number, std::vector<std::string> command) {
   const bool dials = std::ranges::count(command, "{coordinator}") > 0;
+  const json& model = member(plan_, "model");
   for (std::string& word : command) {
-    const auto put = [&](const std::string& name, const std::string& value) {
-      for (std::size_t at; (at = word.find(name)) != word.npos;) word.replace(at, name.size(), value);
-    };
-    put("{coordinator}", fmt::format("{}", fmt::join(addresses_, ",")));
-    put("{run_dir}", folder_.path().string());
-    put("{model}", member(plan_, "model").is_string() ? plan_["model"].get<std::string>() : "");
+    word = replaced(word, "{coordinator}", fmt::format("{}", fmt::join(addresses_, ",")));
+    word = replaced(word, "{run_dir}", folder_.path().string());
+    word = replaced(word, "{model}", model.is_string() ? model.get<std::string>() : "");
   }
   if (command[0] == "outrider") {
     command[0] = "/proc/self/exe";

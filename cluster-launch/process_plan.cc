@@ -9,6 +9,7 @@
 
 #include "cluster-launch/deadline.h"
 #include "cluster-launch/host_set.h"
+#include "common/base/text.h"
 
 namespace outrider {
 namespace {
@@ -194,9 +195,7 @@ std::string shell_line(const std::vector<std::string>& words) {
       line += word;
       continue;
     }
-    line += '\'';
-    for (const char c : word) line += c == '\'' ? std::string("'\\''") : std::string(1, c);
-    line += '\'';
+    line += "'" + replaced(word, "'", R"('\'')") + "'";
   }
   return line;
 }

@@ -12,6 +12,7 @@
 #include "cluster-launch/facts.h"
 #include "cluster-launch/run_folder.h"
 #include "cluster-launch/run_keys.h"
+#include "common/base/text.h"
 
 namespace outrider {
 namespace {
@@ -279,15 +280,11 @@ std::string Renderer::job() const {
   text += "[ \"$status\" != 0 ] || \"$program\" launch lock \"$run\"\n";
   for (const RunPlan& run : plan_.run) {
     std::string line;
-    for (std::string word : run.command) {
-      const auto put = [&](const std::string& name, const std::string& value) {
-        for (std::size_t at; (at = word.find(name)) != word.npos;) word.replace(at, name.size(), value);
-      };
-      put("{run_dir}", run_);
-      put("{model}", plan_.model);
+    for (const std::string& word : run.command) {
       line += word == "{coordinator}" ? " \"$coordinator\""
-              : word == "outrider"    ? " \"$program\""
-                                      : " " + shell_line({word});
+              : word == "outrider"
+                  ? " \"$program\""
+                  : " " + shell_line({replaced(replaced(word, "{run_dir}", run_), "{model}", plan_.model)});
     }
     const bool dials = run.command[0] == "outrider" && std::ranges::count(run.command, "{coordinator}") > 0;
     if (dials && processes_.open()) line += " " + shell_line(keys_of("client"));

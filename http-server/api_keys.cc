@@ -13,9 +13,10 @@
 
 #include <fmt/format.h>
 
-#include "common/base/files.h"
-#include "common/logging/logging.h"
 #include "http-server/file_watch.h"
+#include "common/base/files.h"
+#include "common/base/text.h"
+#include "common/logging/logging.h"
 
 namespace outrider {
 namespace {
@@ -31,19 +32,9 @@ Hash hash_of(std::string_view key) {
 
 std::optional<Hash> parse_hash(std::string_view text) {
   constexpr std::string_view kKind = "sha256:";
-  if (!text.starts_with(kKind) || text.size() != kKind.size() + 2 * SHA256_DIGEST_LENGTH) return std::nullopt;
-  text.remove_prefix(kKind.size());
   Hash hash;
-  for (std::size_t i = 0; i < hash.size(); ++i) {
-    const char* const digits = text.data() + 2 * i;
-    if (std::from_chars(digits, digits + 2, hash[i], 16).ptr != digits + 2) return std::nullopt;
-  }
-  return hash;
-}
-
-bool is_name(std::string_view name) {
-  return !name.empty() && name.size() <= 64 &&
-         name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.@") == name.npos;
+  const bool fits = text.starts_with(kKind) && read_hex(text.substr(kKind.size()), hash);
+  return fits ? std::optional(hash) : std::nullopt;
 }
 
 struct Entry {
@@ -57,7 +48,8 @@ std::optional<std::string> read_line(const std::string& line, Entries& entries) 
   std::istringstream words(line);
   std::string name, hash, option;
   if (!(words >> name) || name.starts_with('#')) return std::nullopt;
-  if (!is_name(name)) return fmt::format("the name '{}', wanted 1 to 64 letters, digits, '_', '-', '.' and '@'", name);
+  if (!is_word(name, "_-.@"))
+    return fmt::format("the name '{}', wanted 1 to {} letters, digits, '_', '-', '.' and '@'", name, kWordMax);
   words >> hash;
   const std::optional<Hash> parsed = parse_hash(hash);
   if (!parsed) return fmt::format("'{}' of {}, wanted sha256: and 64 hexadecimal digits", hash, name);

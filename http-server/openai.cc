@@ -10,8 +10,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "common/base/ascii.h"
 #include "common/base/json_fields.h"
+#include "common/base/text.h"
 #include "common/tokenizer/stop_matcher.h"
 #include "http-server/answer_grammar.h"
 #include "http-server/content_parts.h"
@@ -22,7 +22,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::int64_t kIntMax = std::numeric_limits<std::int32_t>::max();
-constexpr std::size_t kToolNameMax = 64;
 constexpr std::size_t kNamedBytesMax = 200;  ///< of what is wrong in a list
 constexpr std::size_t kCacheSaltMax = 256;   ///< bytes; less than a message's, with whose it is
 
@@ -250,16 +249,8 @@ void read_content(const JsonFields& fields, bool required, ChatMessage& message,
   });
 }
 
-/// Letters, digits, and these.
-bool is_word(std::string_view text, std::string_view others) {
-  return !text.empty() && text.size() <= kToolNameMax && std::ranges::all_of(text, [&](char c) {
-    const char lower = to_lower(c);
-    return (lower >= 'a' && lower <= 'z') || (c >= '0' && c <= '9') || others.find(c) != others.npos;
-  });
-}
-
 std::string read_name(const JsonFields& fields) {
-  const std::string wanted = fmt::format("1 to {} letters, digits, '_', '-' and '.'", kToolNameMax);
+  const std::string wanted = fmt::format("1 to {} letters, digits, '_', '-' and '.'", kWordMax);
   const std::string name = fields.text("name", {}, wanted);
   if (!is_word(name, "_-.")) fields.wrong("name", wanted);
   return name;

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/text.h"
 #include "common/logging/logging.h"
 #include "lab/commands.h"
 #include "lab/questions.h"
@@ -81,9 +82,7 @@ void write_csv(const std::filesystem::path& path, const std::vector<Row>& rows) 
   line(rows[0], [](const Field& field) { return field.key; });
   const auto value = [](const Field& field) {
     if (!field.value.is_string()) return field.value.dump();
-    std::string quoted = "\"";
-    for (const char c : field.value.get<std::string>()) quoted.append(c == '"' ? 2 : 1, c);
-    return quoted + "\"";
+    return "\"" + replaced(field.value.get<std::string>(), "\"", "\"\"") + "\"";
   };
   for (const Row& row : rows) line(row, value);
   if (!file.flush()) throw std::runtime_error(fmt::format("{}: cannot be written", path.string()));

@@ -6,15 +6,11 @@
 
 #include <fmt/format.h>
 
+#include "common/base/text.h"
 #include "launch/command_line.h"
 
 namespace outrider {
 namespace {
-
-std::string replaced(std::string text, std::string_view from, std::string_view to) {
-  for (std::size_t at = 0; (at = text.find(from, at)) != text.npos; at += to.size()) text.replace(at, from.size(), to);
-  return text;
-}
 
 /// Between single quotes, for bash and zsh.
 std::string shell_quoted(const std::string& text) { return "'" + replaced(text, "'", R"('\'')") + "'"; }

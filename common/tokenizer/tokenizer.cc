@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "common/base/text.h"
 #include "common/base/utf8.h"
 #include "common/tokenizer/detokenizer.h"
 
@@ -44,20 +45,8 @@ std::string Tokenizer::plain_text(TokenId id) const { return replace_all(token_t
 std::optional<std::uint8_t> Tokenizer::byte_value(TokenId id) const {
   const std::string_view text = token_text(id);
   if (text.size() != 6 || !text.starts_with("<0x") || text.back() != '>') return std::nullopt;
-  unsigned value = 0;
-  for (const char c : text.substr(3, 2)) {
-    value *= 16;
-    if (c >= '0' && c <= '9') {
-      value += static_cast<unsigned>(c - '0');
-    } else if (c >= 'A' && c <= 'F') {
-      value += static_cast<unsigned>(c - 'A') + 10;
-    } else if (c >= 'a' && c <= 'f') {
-      value += static_cast<unsigned>(c - 'a') + 10;
-    } else {
-      return std::nullopt;
-    }
-  }
-  return static_cast<std::uint8_t>(value);
+  std::uint8_t value = 0;
+  return read_hex(text.substr(3, 2), {&value, 1}) ? std::optional(value) : std::nullopt;
 }
 
 std::optional<TokenId> Tokenizer::find(std::string_view token) const {
@@ -77,16 +66,7 @@ Tokenizer::Rank Tokenizer::merge_rank(TokenId left, TokenId right) const {
 
 std::string Tokenizer::replace_all(std::string_view text, std::span<const Replacement> replacements) {
   std::string result(text);
-  for (const auto& [from, to] : replacements) {
-    std::string replaced;
-    replaced.reserve(result.size());
-    std::size_t done = 0;
-    for (std::size_t at; (at = result.find(from, done)) != std::string::npos;) {
-      replaced.append(result, done, at - done).append(to);
-      done = at + from.size();
-    }
-    result = replaced.append(result, done);
-  }
+  for (const auto& [from, to] : replacements) result = replaced(result, from, to);
   return result;
 }
 

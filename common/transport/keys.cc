@@ -17,13 +17,13 @@
 #include "common/base/check.h"
 #include "common/base/durable_file.h"
 #include "common/base/files.h"
+#include "common/base/text.h"
 
 namespace outrider {
 namespace {
 
 constexpr std::size_t kZ85Bytes = 41;  // with its end
 constexpr const char* kPrivateWord = "outrider-private-key";
-constexpr std::size_t kNameMax = 64;
 
 Key from_z85(const char* text) {
   Key key{};
@@ -85,13 +85,9 @@ std::vector<std::string> words_of(const std::string& line) {
 }
 
 Result<void> check_name(std::string_view name) {
-  const auto allowed = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           std::string_view(".-_@").find(c) != std::string_view::npos;
-  };
-  if (!name.empty() && name.size() <= kNameMax && std::ranges::all_of(name, allowed)) return {};
+  if (is_word(name, ".-_@")) return {};
   return Error{Errc::kInvalidArgument, fmt::format("'{:.80}' is no name: wanted 1 to {} of letters, digits and .-_@",
-                                                   parse_key(name) ? "a key" : name, kNameMax)};
+                                                   parse_key(name) ? "a key" : name, kWordMax)};
 }
 
 /// One line: nothing for an empty one.
@@ -113,17 +109,7 @@ std::string to_text(const Key& key) { return fmt::format("{:02x}", fmt::join(key
 
 std::optional<Key> parse_key(std::string_view text) {
   Key key{};
-  if (text.size() != 2 * key.size()) return std::nullopt;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    const int digit = c >= '0' && c <= '9'   ? c - '0'
-                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                             : -1;
-    if (digit < 0) return std::nullopt;
-    key[i / 2] = static_cast<std::uint8_t>(key[i / 2] << 4 | digit);
-  }
-  return key;
+  return read_hex(text, key) ? std::optional(key) : std::nullopt;
 }
 
 KeyPair new_key_pair() {

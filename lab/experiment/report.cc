@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "common/base/text.h"
 #include "lab/experiment/plan.h"
 #include "lab/experiment/svg.h"
 #include "lab/statistics.h"
@@ -450,10 +451,7 @@ std::string csv(const std::vector<Json>& cells) {
       std::vector<std::string> quoted;
       for (const auto& column : columns) {
         std::string value = of(column);
-        if (value.find_first_of(",\"\n") != std::string::npos) {
-          for (std::size_t at = 0; (at = value.find('"', at)) != std::string::npos; at += 2) value.insert(at, "\"");
-          value = "\"" + value + "\"";
-        }
+        if (value.find_first_of(",\"\n") != std::string::npos) value = "\"" + replaced(value, "\"", "\"\"") + "\"";
         quoted.push_back(std::move(value));
       }
       return fmt::format("{}\n", fmt::join(quoted, ","));

@@ -7,6 +7,7 @@
 #include "cluster-launch/plan.h"
 #include "cluster-launch/process_plan.h"
 #include "cluster-launch/reach.h"
+#include "cluster-launch/slurm.h"
 
 namespace outrider {
 namespace {
@@ -136,8 +137,7 @@ TEST(Plan, AnUnknownKeyNamesItselfAndItsNearestNeighbour) {
     json plan = example();
     plan[json::json_pointer(at)][key] = 1;
     const std::string error = error_of(plan);
-    EXPECT_NE(error.find(std::string(key) + " is no key of a plan; the nearest is " + nearest), std::string::npos)
-        << error;
+    EXPECT_NE(error.find(std::string(key) + " is no key of a plan; the nearest is " + nearest), std::string::npos) << error;
   }
 }
 
@@ -208,6 +208,16 @@ TEST(HostFile, PlacesRoles) {
     ASSERT_FALSE(placed) << line;
     EXPECT_TRUE(placed.error().message.starts_with("hosts.txt:1: ")) << placed.error().message;
   }
+}
+
+TEST(Slurm, WhatIsPutIntoACommandIsNotLookedThroughAgain) {
+  json plan = example();
+  plan["model"] = "/srv/{model}";
+  plan["run"] = {{{"command", {"outrider", "inspect", "{model}", "{run_dir}"}}}};
+  const Plan read = read_plan(plan, "p.json").value();
+  const auto scripts = render_slurm(read, plan_processes(read, false).value(), "/opt/outrider", "/runs/1").value();
+  EXPECT_NE(scripts[0].text.find("run_command \"$program\" inspect '/srv/{model}' /runs/1;"), std::string::npos)
+      << scripts[0].text;
 }
 
 TEST(Reach, AProcessAnnouncesItself) {

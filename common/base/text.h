@@ -1,0 +1,40 @@
+#pragma once
+
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace outrider {
+
+/// The text with `to` in each place of `from`, which is not empty; what is put in is not looked through again.
+inline std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+  std::string result;
+  result.reserve(text.size());
+  std::size_t done = 0;
+  for (std::size_t at; (at = text.find(from, done)) != text.npos; done = at + from.size())
+    result.append(text, done, at - done).append(to);
+  return result.append(text, done);
+}
+
+/// Reads two hexadecimal digits for each byte, of either case. @return whether the text is made of so many
+inline bool read_hex(std::string_view digits, std::span<std::uint8_t> bytes) {
+  bool fits = digits.size() == 2 * bytes.size();
+  for (std::size_t i = 0; fits && i < bytes.size(); ++i)
+    fits = std::from_chars(digits.data() + 2 * i, digits.data() + 2 * i + 2, bytes[i], 16).ptr ==
+           digits.data() + 2 * i + 2;
+  return fits;
+}
+
+inline constexpr std::size_t kWordMax = 64;
+/// Whether a text is 1 to kWordMax letters and digits of ASCII, and `others`.
+inline bool is_word(std::string_view text, std::string_view others) {
+  return !text.empty() && text.size() <= kWordMax && std::ranges::all_of(text, [&](char c) {
+    return ('a' <= c && c <= 'z') || ('A' <= c && c <= 'Z') || ('0' <= c && c <= '9') || others.find(c) != others.npos;
+  });
+}
+
+}  // namespace outrider
