@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -306,13 +308,12 @@ Result<int> Launcher::run_command(std::size_t number, std::vector<std::string> c
   const std::string log = fmt::format("run.{}.log", number);
   ASSIGN_OR_RETURN(Child child, Child::start(command, folder_.log(log), /*hold_stdin=*/false));
   RETURN_IF_ERROR(folder_.append({fmt::format("run.{}", number), "local", {}, child.id(), {}}));
-  std::size_t shown = 0;
+  std::ifstream output(folder_.log(log));
   const auto show = [&] {
-    const Result<std::string> text = read_text(folder_.log(log));
-    if (!text || text->size() <= shown) return;
-    std::fwrite(text->data() + shown, 1, text->size() - shown, stdout);
+    output.clear();  // its end was only that of then
+    const std::string text{std::istreambuf_iterator<char>(output), {}};
+    std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
-    shown = text->size();
   };
   bool asked = false;
   const Running* lost = nullptr;

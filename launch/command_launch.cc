@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -208,12 +209,9 @@ void print_logs(const RunFolderFlags& flags, const std::string& only) {
   for (const fs::path& file : files) {
     const std::string name = file.stem().string();
     if (name.find(only) == name.npos) continue;
-    const std::string text = or_throw(read_text(file));
-    for (std::size_t at = 0; at < text.size();) {
-      const std::size_t end = std::min(text.find('\n', at), text.size());
-      std::printf("%s: %s\n", name.c_str(), text.substr(at, end - at).c_str());
-      at = end + 1;
-    }
+    std::ifstream text(file);
+    if (!text) throw std::runtime_error(fmt::format("{}: cannot be read", file.string()));
+    for (std::string line; std::getline(text, line);) std::printf("%s: %s\n", name.c_str(), line.c_str());
   }
 }
 

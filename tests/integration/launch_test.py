@@ -139,11 +139,16 @@ class Launch(unittest.TestCase):
                                    (PLAN | {"program": "/no/outrider"}, 1, "localhost: no program /no/outrider"),
                                    (PLAN | {"program": str(folder / "outrider")}, 1, f"localhost: wrong architecture: the host is {os.uname().machine}, {folder}/outrider is for riscv64"),
                                    (PLAN | {"coordinator": {"listen": "tcp://192.0.2.99:1"}}, 1, "coordinator on localhost: ended with status 1"),
-                                   ({"verifers": []}, 1, "verifers is no key of a plan; the nearest is verifiers")):
+                                   ({"verifers": []}, 1, "verifers is no known key; the nearest is verifiers")):
             run = self.start(plan, expect_end=True)
             self.assertEqual(run.status, status, run.explain())
-            self.assertIn(f"outrider: {part}" if "key of" not in part else part, run.err.read_text())
+            self.assertIn(f"outrider: {part}" if "known key" not in part else part, run.err.read_text())
             self.assertEqual(run.alive(), [])
+
+    def test_all_that_a_command_prints_is_shown(self):
+        size = 110_000_000  # more than what is read of a small file
+        run = self.start(PLAN | {"run": [{"command": ["sh", "-c", f"yes | head -c {size}"]}]}, expect_end=True)
+        self.assertEqual((run.status, run.out.stat().st_size), (0, size), run.err.read_text())
 
     def test_a_run_folder_that_cannot_be_written_is_one_line(self):
         for folder, part in (("/dev/full/run", "outrider: /dev/full/run"), ("/proc/run", "outrider: /proc/run")):
