@@ -260,15 +260,6 @@ Result<HostFile> read_host_file(std::string_view text, std::string_view file) {
   return result;
 }
 
-/// The one group of workers of a role, in which the plan must not say where it runs.
-Result<json> unplaced_group(const json& groups, const char* key) {
-  const bool fits = groups.is_null() || (groups.is_array() && groups.size() == 1 && groups[0].is_object() &&
-                                         !groups[0].contains("hosts") && !groups[0].contains("count"));
-  if (fits) return groups.is_null() ? json::object() : groups[0];
-  return Error{Errc::kInvalidArgument,
-               fmt::format("{}: with a host file, wanted one group without hosts and count", key)};
-}
-
 }  // namespace
 
 Result<Plan> read_plan(const json& object, std::string_view file) {
@@ -283,14 +274,17 @@ Result<void> place_on_hosts(json& plan, std::string_view text, std::string_view 
   ASSIGN_OR_RETURN(HostFile found, read_host_file(text, file));
   plan["hosts"] = std::move(found.hosts);
   for (const auto& [role, hosts] : found.placed) {
-    if (role == "coordinator") {
-      plan["coordinator"]["hosts"] = hosts;
-      continue;
+    const bool single = role == "coordinator";
+    const std::string key = single ? role : role + "s";
+    json& said = plan[key];
+    if (said.is_null()) said = single ? json::object() : json::array({json::object()});
+    json* const one = single ? &said : said.is_array() && said.size() == 1 ? &said[0] : nullptr;
+    // Where it runs, the plan must not say itself.
+    if (one == nullptr || !one->is_object() || one->contains("hosts") || one->contains("count")) {
+      return Error{Errc::kInvalidArgument, fmt::format("{} is {}: with a host file, wanted {} without hosts and count",
+                                                       key, show(said), single ? "an object" : "one group")};
     }
-    const std::string key = role + "s";
-    ASSIGN_OR_RETURN(json group, unplaced_group(member(plan, key.c_str()), key.c_str()));
-    group["hosts"] = hosts;
-    plan[key] = json::array({group});
+    (*one)["hosts"] = hosts;
   }
   return {};
 }

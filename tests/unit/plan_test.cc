@@ -210,6 +210,18 @@ TEST(HostFile, PlacesRoles) {
   }
 }
 
+TEST(HostFile, IsForAPlanThatDoesNotSayItselfWhereRolesRun) {
+  for (const auto& [key, said] : std::initializer_list<std::pair<const char*, json>>{{"coordinator", "here"},
+                                                                                     {"coordinator", {{"hosts", "b"}}},
+                                                                                     {"drafters", {{{"count", 2}}}},
+                                                                                     {"drafters", 1}}) {
+    json plan = {{key, said}};
+    const Result<void> placed = place_on_hosts(plan, "a\na role=coordinator", "hosts.txt");
+    ASSERT_FALSE(placed) << said;
+    EXPECT_TRUE(placed.error().message.starts_with(std::string(key) + " is ")) << placed.error().message;
+  }
+}
+
 TEST(Slurm, WhatIsPutIntoACommandIsNotLookedThroughAgain) {
   json plan = example();
   plan["model"] = "/srv/{model}";
