@@ -11,7 +11,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "common/base/edit_distance.h"
 #include "common/base/json_fields.h"
 
 namespace outrider {
@@ -45,17 +44,6 @@ struct Keys {
   }
 };
 
-/// Refuses every other key.
-template <Described T>
-void refuse_others(const JsonFields& keys, T& described) {
-  Keys known;
-  T::fields(known, described);
-  for (const auto& [key, value] : keys.raw().items()) {
-    if (std::ranges::find(known.all, key) != known.all.end()) continue;
-    keys.refuse(key.c_str(), fmt::format("is no key of a plan; the nearest is {}", nearest_of(known.all, key)));
-  }
-}
-
 /// Reads the keys of one described struct and refuses all others.
 class Reader {
  public:
@@ -63,7 +51,9 @@ class Reader {
 
   template <Described T>
   static void read(const JsonFields& keys, T& into) {
-    refuse_others(keys, into);
+    Keys known;
+    T::fields(known, into);
+    keys.refuse_others(known.all);
     Reader reader(keys);
     T::fields(reader, into);
   }

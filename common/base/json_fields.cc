@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "common/base/edit_distance.h"
+
 namespace outrider {
 using nlohmann::json;
 
@@ -109,6 +111,13 @@ void JsonFields::fail(Errc code, const char* key, const json& seen, std::string_
 void JsonFields::refuse(const char* key, std::string_view problem, Errc code) const {
   const std::string path = prefix_ + key;
   first_error_.set(code, fmt::format("{} {}", path, problem), path);
+}
+
+void JsonFields::refuse_others(const std::vector<std::string>& known) const {
+  for (const auto& [key, value] : object_.items()) {
+    if (std::ranges::find(known, key) == known.end())
+      refuse(key.c_str(), fmt::format("is no known key; the nearest is {}", nearest_of(known, key)));
+  }
 }
 
 void JsonFields::wrong(const char* key, std::string_view wanted) const {

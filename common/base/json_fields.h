@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -88,6 +89,8 @@ class JsonFields {
   void wrong(const char* key, std::string_view wanted) const;
   /// Says of the key that it "is only for stream: true", or what else `problem` has.
   void refuse(const char* key, std::string_view problem, Errc code = Errc::kInvalidArgument) const;
+  /// Refuses every key but these, each with the nearest of them. @pre there is one
+  void refuse_others(const std::vector<std::string>& known) const;
 
  private:
   const nlohmann::json& object_;

@@ -8,7 +8,6 @@
 #include <fmt/ranges.h>
 
 #include "cluster-launch/reach_names.h"
-#include "common/base/edit_distance.h"
 #include "common/base/json_fields.h"
 #include "common/base/names.h"
 #include "common/kernels/isa.h"
@@ -22,13 +21,6 @@ using nlohmann::json;
 
 constexpr int kDraftLengthAxisMax = 16;
 constexpr std::size_t kCellsMax = 100000;
-
-void refuse_unknown_keys(const JsonFields& fields, const std::vector<std::string>& known) {
-  for (const auto& [key, value] : fields.raw().items()) {
-    if (std::ranges::find(known, key) != known.end()) continue;
-    fields.refuse(key.c_str(), fmt::format("is unknown; the nearest that is known is {}", nearest_of(known, key)));
-  }
-}
 
 struct NamesOf {
   std::vector<std::string> names;
@@ -217,8 +209,7 @@ Result<ExperimentPlan> parse_plan(std::string_view text, std::string_view file) 
   const JsonFields whole(object, "", first_error);
   const JsonFields fields = lock ? whole.object("plan") : whole;
   const Json& ordered = lock ? in_text_order["plan"] : in_text_order;
-  refuse_unknown_keys(fields,
-                      {"model", "prompts", "seed", "repeats", "seconds", "void", "launch", "backend", "sweeps"});
+  fields.refuse_others({"model", "prompts", "seed", "repeats", "seconds", "void", "launch", "backend", "sweeps"});
 
   ExperimentPlan plan;
   plan.model = fields.text("model", "");
@@ -244,14 +235,14 @@ Result<ExperimentPlan> parse_plan(std::string_view text, std::string_view file) 
   const Axes any_axes;
   Axes::fields(axis_names, any_axes);
   const JsonFields rule = fields.object("void");
-  refuse_unknown_keys(rule, void_names.names);
+  rule.refuse_others(void_names.names);
   AxesReader read_rule{rule};
   void_fields(read_rule, plan.void_rule);
 
   std::vector<Axes> cells;
   std::size_t sweep = 0;
   fields.each("sweeps", "a list of objects", [&](const JsonFields& axes) {
-    refuse_unknown_keys(axes, axis_names.names);
+    axes.refuse_others(axis_names.names);
     const std::string prefix = fmt::format("sweeps[{}].", sweep);
     for (const json& combination : combinations(ordered["sweeps"][sweep], axes)) {
       const JsonFields one(combination, prefix, first_error);

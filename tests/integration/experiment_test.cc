@@ -184,7 +184,7 @@ TEST(Experiment, RefusesByNameWhatALaunchedClusterOrThisCpuCannotHave) {
       std::string::npos);
   EXPECT_NE(
       refusal(plan_with(R"([{"output": [12]}])", R"(, "launch": {"verifiers": [{"thread": 2}], "drafters": [{}]})"))
-          .find("verifiers[0].thread is no key of a plan; the nearest is threads"),
+          .find("verifiers[0].thread is no known key; the nearest is threads"),
       std::string::npos);
   if (detect_isa() == isas().back()) return;  // this CPU has them all
   const std::string strongest = to_string(isas().back());

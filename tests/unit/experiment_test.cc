@@ -103,11 +103,10 @@ TEST(ExperimentPlan, RunsAgainFromALockFile) {
 }
 
 TEST(ExperimentPlan, AnUnknownKeyIsRefusedWithItsNearestNeighbour) {
-  EXPECT_EQ(error_of(R"({"sweep": []})"), "p.json: sweep is unknown; the nearest that is known is sweeps");
-  EXPECT_EQ(error_of(R"({"sweeps": [{"rtt": [1]}]})"),
-            "p.json: sweeps[0].rtt is unknown; the nearest that is known is rtt_ms");
+  EXPECT_EQ(error_of(R"({"sweep": []})"), "p.json: sweep is no known key; the nearest is sweeps");
+  EXPECT_EQ(error_of(R"({"sweeps": [{"rtt": [1]}]})"), "p.json: sweeps[0].rtt is no known key; the nearest is rtt_ms");
   EXPECT_EQ(error_of(R"({"void": {"spred": 1}, "sweeps": [{"rtt_ms": [1]}]})"),
-            "p.json: void.spred is unknown; the nearest that is known is spread");
+            "p.json: void.spred is no known key; the nearest is spread");
 }
 
 TEST(ExperimentPlan, AValueThatNoAxisHasIsRefused) {

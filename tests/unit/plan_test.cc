@@ -137,7 +137,7 @@ TEST(Plan, AnUnknownKeyNamesItselfAndItsNearestNeighbour) {
     json plan = example();
     plan[json::json_pointer(at)][key] = 1;
     const std::string error = error_of(plan);
-    EXPECT_NE(error.find(std::string(key) + " is no key of a plan; the nearest is " + nearest), std::string::npos) << error;
+    EXPECT_NE(error.find(std::string(key) + " is no known key; the nearest is " + nearest), std::string::npos) << error;
   }
 }
 
