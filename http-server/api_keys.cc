@@ -13,7 +13,7 @@
 
 #include <fmt/format.h>
 
-#include "http-server/file_watch.h"
+#include "common/base/file_watch.h"
 #include "common/base/files.h"
 #include "common/base/text.h"
 #include "common/logging/logging.h"

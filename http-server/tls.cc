@@ -13,9 +13,9 @@
 
 #include <fmt/format.h>
 
+#include "common/base/file_watch.h"
 #include "common/base/files.h"
 #include "common/logging/logging.h"
-#include "http-server/file_watch.h"
 
 namespace outrider {
 namespace {

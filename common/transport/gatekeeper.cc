@@ -1,6 +1,5 @@
 #include "common/transport/gatekeeper.h"
 
-#include <sys/stat.h>
 #include <zmq.h>
 
 #include <algorithm>
@@ -18,13 +17,6 @@ namespace outrider {
 namespace {
 
 constexpr int kTickMs = 100;  ///< how late a stop or a change of the file may be seen
-
-/// Tells one content of a file from the next; empty: there is none.
-std::string version_of(const std::filesystem::path& path) {
-  struct stat facts {};
-  if (::stat(path.c_str(), &facts) != 0) return "";
-  return fmt::format("{} {} {}.{}", facts.st_ino, facts.st_size, facts.st_mtim.tv_sec, facts.st_mtim.tv_nsec);
-}
 
 /// The frames of one message.
 std::vector<std::string> receive_all(void* socket) {
@@ -73,8 +65,7 @@ std::optional<Identity> Gatekeeper::identity(const char* user_id) const {
 }
 
 Result<void> Gatekeeper::read() {
-  version_ = version_of(authorized_);
-  const Result<std::string> text = read_text(authorized_);
+  const Result<std::string> text = read_text(authorized_.path());
   const AuthorizedKeys lines = text ? parse_authorized_keys(*text) : AuthorizedKeys();
   std::map<Key, Identity> known;
   for (const AuthorizedKey& line : lines.keys) {
@@ -88,17 +79,17 @@ Result<void> Gatekeeper::read() {
   }
   if (!text) return text.error();
   if (lines.problems.empty()) return {};
-  return Error{Errc::kMalformed, fmt::format("{}: {}", authorized_.string(), fmt::join(lines.problems, "; "))};
+  return Error{Errc::kMalformed, fmt::format("{}: {}", authorized_.path().string(), fmt::join(lines.problems, "; "))};
 }
 
 void Gatekeeper::read_again_when_changed() {
-  if (version_of(authorized_) == version_) return;
+  if (!authorized_.changed()) return;
   const Result<void> result = read();
   if (result) {
-    log_info("event=authorized_keys_read file={} keys={}", authorized_.string(), known_.size());
+    log_info("event=authorized_keys_read file={} keys={}", authorized_.path().string(), known_.size());
   } else {
     log_warn("event=authorized_keys_read file={} keys={} reason=\"{}; what cannot be read authorizes nobody\"",
-             authorized_.string(), known_.size(), result.error().message);
+             authorized_.path().string(), known_.size(), result.error().message);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 
+#include "common/base/file_watch.h"
 #include "common/logging/logging.h"
 #include "common/transport/keys.h"
 
@@ -44,8 +45,7 @@ class Gatekeeper {
   void answer_one();
 
   void* const socket_;
-  const std::filesystem::path authorized_;
-  std::string version_;  ///< of the file that was read
+  FileWatch authorized_;
   RateLimit limit_;
   mutable std::mutex mutex_;
   std::map<Key, Identity> known_;  ///< guarded by mutex_
