@@ -1,13 +1,11 @@
 #include "cluster-launch/facts.h"
 
 #include <elf.h>
-#include <link.h>
 #include <omp.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <climits>
-#include <cstring>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -15,7 +13,9 @@
 #include <fmt/format.h>
 
 #include "cluster-launch/slurm_jobs.h"
+#include "common/base/files.h"
 #include "common/base/json_fields.h"
+#include "common/base/random.h"
 #include "common/checkpoint/pack.h"
 #include "common/kernels/isa.h"
 #include "common/kernels/linear.h"
@@ -25,36 +25,6 @@
 namespace outrider {
 namespace {
 using nlohmann::json;
-
-/// The linker's build id of this program: equal for equal programs only. Empty if it has none.
-std::string build_id() {
-  std::string id;
-  dl_iterate_phdr(
-      [](dl_phdr_info* info, std::size_t, void* found) {
-        for (int i = 0; i < info->dlpi_phnum; ++i) {
-          const auto& segment = info->dlpi_phdr[i];
-          if (segment.p_type != PT_NOTE) continue;
-          const char* at = reinterpret_cast<const char*>(info->dlpi_addr + segment.p_vaddr);
-          const char* const end = at + segment.p_memsz;
-          const auto padded = [](std::size_t bytes) { return (bytes + 3) / 4 * 4; };
-          while (at + sizeof(ElfW(Nhdr)) <= end) {
-            ElfW(Nhdr) note;
-            std::memcpy(&note, at, sizeof note);
-            const char* const name = at + sizeof note;
-            const char* const content = name + padded(note.n_namesz);
-            if (note.n_type == NT_GNU_BUILD_ID && std::strcmp(name, "GNU") == 0) {
-              for (std::size_t b = 0; b < note.n_descsz; ++b)
-                *static_cast<std::string*>(found) += fmt::format("{:02x}", static_cast<unsigned char>(content[b]));
-              return 1;
-            }
-            at = content + padded(note.n_descsz);
-          }
-        }
-        return 1;  // the first object is the program
-      },
-      &id);
-  return id;
-}
 
 /// As `uname -m` prints it.
 std::string machine() {
@@ -75,18 +45,6 @@ std::string machine_of(int elf_machine) {
   }
 }
 
-std::string cpu_model() {
-  std::ifstream file("/proc/cpuinfo");
-  const auto value = [](const std::string& line) { return line.substr(line.find(':') + 2); };
-  std::string implementer;  // aarch64 has numbers there: whose design it is, and which
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("model name")) return value(line);
-    if (line.starts_with("CPU implementer")) implementer = value(line);
-    if (line.starts_with("CPU part")) return fmt::format("implementer {}, part {}", implementer, value(line));
-  }
-  return "";
-}
-
 Result<std::string> fingerprint(const std::string& model, const std::string& dtype) {
   PairPaths pair;
   ASSIGN_OR_RETURN(pair, pair_paths(model));
@@ -103,6 +61,26 @@ Result<std::string> fingerprint(const std::string& model, const std::string& dty
 }
 
 }  // namespace
+
+std::string build_id() {
+  const Result<MappedFile> program = MappedFile::open("/proc/self/exe");
+  if (!program) return "";
+  std::uint64_t hash = 0;
+  for (const std::byte byte : program->bytes()) hash = (hash ^ static_cast<std::uint64_t>(byte)) * 0x100000001b3;
+  return fmt::format("{:016x}", mix64(hash));
+}
+
+std::string cpu_model() {
+  std::ifstream file("/proc/cpuinfo");
+  const auto value = [](const std::string& line) { return line.substr(line.find(':') + 2); };
+  std::string implementer;  // aarch64 has numbers there: whose design it is, and which
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("model name")) return value(line);
+    if (line.starts_with("CPU implementer")) implementer = value(line);
+    if (line.starts_with("CPU part")) return fmt::format("implementer {}, part {}", implementer, value(line));
+  }
+  return "";
+}
 
 nlohmann::ordered_json host_facts(const Build& build, const std::vector<std::string>& models,
                                   const std::string& dtype) {

@@ -17,6 +17,11 @@ struct Build {
   std::string version, commit;
 };
 
+/// Which program this is: a hash of its file.
+std::string build_id();
+/// As /proc/cpuinfo has it.
+std::string cpu_model();
+
 /// What this host is, as far as texts or speed depend on it: program, CPU, instruction set, libraries, and the weights'
 /// fingerprints of models. A model that cannot be opened has its error instead.
 /// @param dtype  of models that are no packs

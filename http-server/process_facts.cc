@@ -5,26 +5,15 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 #include <iterator>
-#include <sstream>
 #include <string>
 #include <system_error>
 #include <vector>
 
+#include "common/base/host.h"
+
 namespace outrider {
 namespace {
-
-/// Of /proc/self/stat, from the third (proc(5)): the second is a name, with whatever characters, in brackets.
-std::vector<double> stat_fields() {
-  std::ifstream file("/proc/self/stat");
-  std::string line;
-  std::getline(file, line);
-  std::istringstream rest(line.substr(line.rfind(')') + 1));
-  std::string state;
-  rest >> state;
-  return {std::istream_iterator<double>(rest), {}};
-}
 
 /// Unix seconds at which the system started.
 double boot_time() {
@@ -45,14 +34,13 @@ std::int64_t open_files() {
 ProcessFacts process_facts() {
   ProcessFacts facts;
   const double ticks = static_cast<double>(sysconf(_SC_CLK_TCK));
-  const std::vector<double> stat = stat_fields();
-  constexpr std::size_t kUserTime = 10, kSystemTime = 11, kStart = 18, kVirtual = 19,
-                        kResident = 20;  // less 4 of proc(5)
+  const std::vector<std::string> stat = process_stat("self");
+  constexpr std::size_t kUserTime = 11, kSystemTime = 12, kStart = 19, kVirtual = 20, kResident = 21;
   if (stat.size() > kResident) {
-    facts.start_unix_s = boot_time() + stat[kStart] / ticks;
-    facts.cpu_s = (stat[kUserTime] + stat[kSystemTime]) / ticks;
-    facts.virtual_bytes = static_cast<std::int64_t>(stat[kVirtual]);
-    facts.resident_bytes = static_cast<std::int64_t>(stat[kResident]) * sysconf(_SC_PAGESIZE);
+    facts.start_unix_s = boot_time() + std::stod(stat[kStart]) / ticks;
+    facts.cpu_s = (std::stod(stat[kUserTime]) + std::stod(stat[kSystemTime])) / ticks;
+    facts.virtual_bytes = std::stoll(stat[kVirtual]);
+    facts.resident_bytes = std::stoll(stat[kResident]) * sysconf(_SC_PAGESIZE);
   }
   facts.open_fds = open_files();
   rlimit limit{};

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "cluster-launch/facts.h"
 #include "common/base/durable_file.h"
 #include "common/base/files.h"
 #include "common/base/json_fields.h"
@@ -36,12 +37,9 @@ struct ExperimentFlags {
 
 /// What the figures depend on besides the plan.
 Json program_json(const ExperimentPlan& plan, const PairPaths& pair) {
-  const MappedFile program = or_throw(MappedFile::open("/proc/self/exe"));
-  std::uint64_t hash = 0;
-  for (const std::byte byte : program.bytes()) hash = (hash ^ static_cast<std::uint64_t>(byte)) * 0x100000001b3;
   Json row = Json(machine_row(plan.cells.front().threads));
   row.update({{"version", OUTRIDER_VERSION},
-              {"program", fmt::format("{:016x}", mix64(hash))},
+              {"program", build_id()},
               {"backbone", fs::weakly_canonical(pair.backbone).string()},
               {"assistant", fs::weakly_canonical(pair.assistant).string()}});
   return row;

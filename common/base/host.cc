@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <sstream>
@@ -95,6 +96,13 @@ std::optional<double> granted_cores(const fs::path& root) {
     if (const auto granted = granted_by_cgroup(dir, unified)) least = std::min(*granted, least.value_or(*granted));
   });
   return least;
+}
+
+std::vector<std::string> process_stat(std::string_view pid) {
+  std::ifstream file(fs::path("/proc") / pid / "stat");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::istringstream fields(text.substr(text.rfind(')') + 1));  // a name may hold spaces and brackets
+  return {std::istream_iterator<std::string>(fields), {}};
 }
 
 void take_short_turns() {

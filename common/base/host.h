@@ -3,6 +3,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 namespace outrider {
 
@@ -14,6 +17,10 @@ std::int64_t available_memory_bytes(const std::filesystem::path& root = "/");
 /// Cores whose time the process's CPU cgroups (version 1 or 2) grant it, as `docker run --cpus` and Kubernetes' limits
 /// set it; none where nothing bounds it. @param root as above.
 std::optional<double> granted_cores(const std::filesystem::path& root = "/");
+
+/// What /proc/PID/stat says of a process from its third field on, the state (proc(5)); empty: there is no such process.
+/// @param pid  a number, or "self"
+std::vector<std::string> process_stat(std::string_view pid);
 
 /// Asks the kernel to give the calling thread, and those that it starts from now on, their shares of cores in turns of
 /// a tenth of a millisecond, so that beside others that are busy they do not wait several for each. The shares are the

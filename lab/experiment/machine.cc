@@ -11,6 +11,9 @@
 
 #include <fmt/format.h>
 
+#include "cluster-launch/facts.h"
+#include "common/base/host.h"
+
 namespace outrider {
 namespace {
 
@@ -21,19 +24,13 @@ std::string whole(const std::filesystem::path& path) {
   return text.str();
 }
 
-/// Of a /proc/PID/stat: the ticks of a process that is `parent` or its child; 0 of any other.
-double ticks_of_ours(const std::string& stat, int parent) {
-  const std::size_t name_end = stat.rfind(')');  // the name may hold anything
-  if (name_end == std::string::npos) return 0;
-  std::istringstream fields(stat.substr(name_end + 1));
-  std::string skipped;
-  int ppid = 0;
-  double user = 0, system = 0;
-  fields >> skipped >> ppid;
-  for (int i = 0; i < 9; ++i) fields >> skipped;
-  fields >> user >> system;
-  const bool ours = std::atoi(stat.c_str()) == parent || ppid == parent;
-  return ours && fields ? user + system : 0;
+/// The ticks of a process that is this one or its child; 0 of any other.
+double ticks_of_ours(const std::string& pid) {
+  const std::string own = std::to_string(getpid());
+  const std::vector<std::string> stat = process_stat(pid);
+  constexpr std::size_t kParent = 1, kUserTime = 11, kSystemTime = 12;
+  if (stat.size() <= kSystemTime || (pid != own && stat[kParent] != own)) return 0;
+  return std::stod(stat[kUserTime]) + std::stod(stat[kSystemTime]);
 }
 
 /// The first value of `key` in lines "key : value".
@@ -68,8 +65,8 @@ CpuTicks CpuTicks::now() {
   CpuTicks ticks = parse_proc_stat(whole("/proc/stat"));
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
-    if (std::isdigit(static_cast<unsigned char>(entry.path().filename().string()[0])) != 0)
-      ticks.ours += ticks_of_ours(whole(entry.path() / "stat"), getpid());
+    const std::string name = entry.path().filename().string();
+    if (std::isdigit(static_cast<unsigned char>(name[0])) != 0) ticks.ours += ticks_of_ours(name);
   }
   return ticks;
 }
@@ -109,8 +106,7 @@ std::optional<std::string> moved_too_much(const MachineUse& use, const VoidRule&
 Json describe_machine() {
   utsname system{};
   uname(&system);
-  const std::string cpuinfo = whole("/proc/cpuinfo");
-  return {{"cpu", value_of(cpuinfo, "model name")},
+  return {{"cpu", cpu_model()},
           {"cores", std::thread::hardware_concurrency()},
           {"memory", value_of(whole("/proc/meminfo"), "MemTotal")},
           {"system", fmt::format("{} {} {}", system.sysname, system.release, system.machine)}};
