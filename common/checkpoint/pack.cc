@@ -4,10 +4,8 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include <array>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
+#include <cstdio>
 #include <limits>
 #include <utility>
 
@@ -31,10 +29,6 @@ constexpr std::size_t kPackRankMax = 4;
 std::uint64_t checksum_of(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 
 std::string hex(std::uint64_t x) { return fmt::format("{:016x}", x); }
-
-Error io_error(const char* verb, const fs::path& path) {
-  return Error{Errc::kIo, fmt::format("{}: cannot {}: {}", path.string(), verb, std::strerror(errno))};
-}
 
 std::uint64_t hex_number(const JsonFields& fields, const char* key) {
   const std::string digits = fields.text(key);
@@ -66,18 +60,6 @@ std::vector<std::int64_t> read_shape(const JsonFields& fields) {
     sizes.push_back(size.get<std::int64_t>());
   }
   return sizes;
-}
-
-/// To disk, so that a rename never outlives what it names.
-Result<void> sync(const fs::path& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return io_error("open", path);
-  const int rc = fsync(fd);
-  const int error = errno;
-  close(fd);
-  errno = error;
-  if (rc != 0) return io_error("write", path);
-  return {};
 }
 
 }  // namespace
@@ -224,33 +206,21 @@ NewDirectory::~NewDirectory() {
 }
 
 Result<void> NewDirectory::add_file(const std::string& name, std::string_view text) {
-  const fs::path path = partial_ / name;
-  std::FILE* const file = std::fopen(path.c_str(), "wbe");
-  if (file == nullptr) return io_error("create", path);
-  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  const bool closed = std::fclose(file) == 0;
-  if (!written || !closed) return io_error("write", path);
-  return sync(path);
+  return replace_file(partial_ / name, [&](const AppendBytes& append) { return append(text); });
 }
 
 Result<void> NewDirectory::commit() {
-  RETURN_IF_ERROR(sync(partial_));
-  if (std::rename(partial_.c_str(), final_.c_str()) != 0) return io_error("rename to its final name", partial_);
+  // To disk, so that a rename never outlives what it names.
+  RETURN_IF_ERROR(sync_folder_of(partial_ / kManifest));
+  if (std::rename(partial_.c_str(), final_.c_str()) != 0) return system_error(partial_, "rename to its final name");
   partial_.clear();
-  return sync(final_.parent_path());
+  return sync_folder_of(final_);
 }
 
 Result<std::unique_ptr<PackWriter>> PackWriter::create(const fs::path& dir) {
   ASSIGN_OR_RETURN(NewDirectory directory, NewDirectory::create(dir));
-  std::unique_ptr<PackWriter> writer(new PackWriter(std::move(directory)));
-  const fs::path image = writer->directory_.path() / kImage;
-  writer->image_ = std::fopen(image.c_str(), "wbe");
-  if (writer->image_ == nullptr) return io_error("create", image);
-  return writer;
-}
-
-PackWriter::~PackWriter() {
-  if (image_ != nullptr) std::fclose(image_);
+  ASSIGN_OR_RETURN(DurableFile image, DurableFile::open(directory.path() / kImage, O_WRONLY | O_CREAT | O_TRUNC));
+  return std::unique_ptr<PackWriter>(new PackWriter(std::move(directory), std::move(image)));
 }
 
 Result<void> PackWriter::add(PackEntry entry, std::span<const std::byte> bytes) {
@@ -260,21 +230,15 @@ Result<void> PackWriter::add(PackEntry entry, std::span<const std::byte> bytes) 
 Result<void> PackWriter::add(PackEntry entry, std::int64_t count,
                              const std::function<std::span<const std::byte>(std::int64_t)>& piece) {
   if (by_name_.contains(entry.name)) return {};
-  const auto write = [&](std::span<const std::byte> bytes) {
-    end_ += bytes.size();
-    return std::fwrite(bytes.data(), 1, bytes.size(), image_) == bytes.size();
-  };
-  static constexpr std::array<std::byte, kPackAlignment> kZeros{};
-  bool written = write(std::span(kZeros).first((kPackAlignment - end_ % kPackAlignment) % kPackAlignment));
-  entry.offset = end_;
+  entry.offset = end_ = (end_ + kPackAlignment - 1) / kPackAlignment * kPackAlignment;
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash(XXH3_createState(), &XXH3_freeState);
   XXH3_64bits_reset(hash.get());
-  for (std::int64_t i = 0; i < count && written; ++i) {
+  for (std::int64_t i = 0; i < count; ++i) {
     const std::span<const std::byte> bytes = piece(i);
     XXH3_64bits_update(hash.get(), bytes.data(), bytes.size());
-    written = write(bytes);
+    RETURN_IF_ERROR(image_.write_at(end_, {reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
+    end_ += bytes.size();
   }
-  if (!written) return io_error("write", directory_.path() / kImage);
   entry.size = end_ - entry.offset;
   entry.checksum = XXH3_64bits_digest(hash.get());
   by_name_.emplace(entry.name, entries_.size());
@@ -301,9 +265,7 @@ Result<void> PackWriter::finish(const PackInfo& info) {
                                    {"size", entry.size},
                                    {"checksum", hex(entry.checksum)}});
   }
-  const fs::path image = directory_.path() / kImage;
-  if (std::fclose(std::exchange(image_, nullptr)) != 0) return io_error("write", image);
-  RETURN_IF_ERROR(sync(image));
+  RETURN_IF_ERROR(image_.sync());
   RETURN_IF_ERROR(add_file(kManifest, to_text(manifest, 1)));
   return directory_.commit();
 }

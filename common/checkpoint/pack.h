@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <initializer_list>
@@ -14,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/durable_file.h"
 #include "common/base/files.h"
 #include "common/base/result.h"
 
@@ -106,9 +106,6 @@ class PackWriter {
  public:
   /// @param dir must not exist; it appears when finish() has succeeded.
   static Result<std::unique_ptr<PackWriter>> create(const std::filesystem::path& dir);
-  ~PackWriter();
-  PackWriter(const PackWriter&) = delete;
-  PackWriter& operator=(const PackWriter&) = delete;
 
   /// Appends one region; `entry` names and types it, the writer fills in where it lies. A name that is
   /// there already is not written again (a model may ask for a tensor twice).
@@ -122,10 +119,10 @@ class PackWriter {
   Result<void> finish(const PackInfo& info);
 
  private:
-  explicit PackWriter(NewDirectory directory) : directory_(std::move(directory)) {}
+  PackWriter(NewDirectory directory, DurableFile image) : directory_(std::move(directory)), image_(std::move(image)) {}
 
   NewDirectory directory_;
-  std::FILE* image_ = nullptr;
+  DurableFile image_;
   std::uint64_t end_ = 0;
   std::vector<PackEntry> entries_;
   std::unordered_map<std::string, std::size_t> by_name_;
