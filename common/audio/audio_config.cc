@@ -92,9 +92,8 @@ Result<AudioConfig> parse_audio_config(std::string_view text, std::string_view f
 }
 
 Result<AudioConfig> load_audio_config(const ModelFiles& files) {
-  ASSIGN_OR_RETURN(const std::optional<ModelText> text, files.config_json());
-  if (!text) return Error{Errc::kNotFound, fmt::format("{}: No such file", (files.path() / "config.json").string())};
-  return parse_audio_config(text->text, text->name);
+  ASSIGN_OR_RETURN(const ModelText text, files.need_config_json());
+  return parse_audio_config(text.text, text.name);
 }
 
 }  // namespace outrider

@@ -77,6 +77,12 @@ Result<std::optional<ModelText>> ModelFiles::config_json() const {
   return std::optional(std::move(config));
 }
 
+Result<ModelText> ModelFiles::need_config_json() const {
+  ASSIGN_OR_RETURN(std::optional<ModelText> text, config_json());
+  if (text) return *std::move(text);
+  return Error{Errc::kNotFound, fmt::format("{}: No such file", (path_ / "config.json").string())};
+}
+
 Result<std::optional<ModelText>> ModelFiles::generation_config_json() const {
   if (!gguf_) return read("generation_config.json");
   ASSIGN_OR_RETURN(ModelText config, gguf_generation_config(gguf_->metadata));

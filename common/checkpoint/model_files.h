@@ -40,6 +40,8 @@ class ModelFiles {
 
   /// config.json. Of a GGUF, what its metadata and tensors amount to (gguf_config.h).
   Result<std::optional<ModelText>> config_json() const;
+  /// The same, and kNotFound where there is none.
+  Result<ModelText> need_config_json() const;
   /// generation_config.json. Of a GGUF, the tokens that end a text, and those that must never be sampled.
   Result<std::optional<ModelText>> generation_config_json() const;
   /// The text of chat_template.jinja, else of the template in tokenizer_config.json.

@@ -238,13 +238,6 @@ TextConfig read_text(const JsonFields& text, const std::string& default_type, bo
   return config;
 }
 
-/// The config.json of a model.
-Result<ModelText> config_json(const ModelFiles& files) {
-  ASSIGN_OR_RETURN(std::optional<ModelText> text, files.config_json());
-  if (text) return *std::move(text);
-  return Error{Errc::kNotFound, fmt::format("{}: No such file", (files.path() / "config.json").string())};
-}
-
 }  // namespace
 
 int TextConfig::last_owner(AttentionKind kind) const {
@@ -300,14 +293,14 @@ Result<AssistantConfig> parse_assistant_config(std::string_view json_text, std::
 }
 
 Result<TextConfig> load_text_config(const ModelFiles& files) {
-  ASSIGN_OR_RETURN(ModelText text, config_json(files));
+  ASSIGN_OR_RETURN(ModelText text, files.need_config_json());
   ASSIGN_OR_RETURN(TextConfig config, parse_text_config(text.text, text.name));
   config.notes = std::move(text.notes);
   return config;
 }
 
 Result<AssistantConfig> load_assistant_config(const ModelFiles& files) {
-  ASSIGN_OR_RETURN(ModelText text, config_json(files));
+  ASSIGN_OR_RETURN(ModelText text, files.need_config_json());
   ASSIGN_OR_RETURN(AssistantConfig config, parse_assistant_config(text.text, text.name));
   config.text.notes = std::move(text.notes);
   return config;

@@ -89,10 +89,9 @@ Result<VisionConfig> parse_vision_config(std::string_view text, std::string_view
 }
 
 Result<VisionConfig> load_vision_config(const ModelFiles& files) {
-  ASSIGN_OR_RETURN(const std::optional<ModelText> text, files.config_json());
+  ASSIGN_OR_RETURN(const ModelText text, files.need_config_json());
   if (!files.projector_error().empty()) return Error{Errc::kNotFound, files.projector_error()};
-  if (!text) return Error{Errc::kNotFound, fmt::format("{}: No such file", (files.path() / "config.json").string())};
-  return parse_vision_config(text->text, text->name);
+  return parse_vision_config(text.text, text.name);
 }
 
 }  // namespace outrider
