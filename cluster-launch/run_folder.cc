@@ -17,13 +17,15 @@ namespace fs = std::filesystem;
 constexpr const char* kLedger = "ledger.jsonl";
 }  // namespace
 
-Result<RunFolder> RunFolder::create(const fs::path& path) {
+Result<RunFolder> RunFolder::create(const fs::path& path, const nlohmann::json& plan) {
   std::error_code error;
   if (fs::exists(path / kLedger, error))
     return Error{Errc::kInvalidArgument, fmt::format("{}: is a run already, wanted a new folder", path.string())};
   fs::create_directories(path / "logs", error);
   if (error) return Error{Errc::kIo, fmt::format("{}: {}", path.string(), error.message())};
-  return RunFolder(fs::absolute(path));
+  const RunFolder folder(fs::absolute(path));
+  RETURN_IF_ERROR(folder.write("plan.json", nlohmann::ordered_json(plan)));
+  return folder;
 }
 
 Result<RunFolder> RunFolder::open(const fs::path& path) {

@@ -6,8 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cluster-launch/child.h"
 #include "cluster-launch/reach.h"
+#include "cluster-launch/child.h"
 #include "common/base/result.h"
 
 namespace outrider {
@@ -31,8 +31,8 @@ struct RenderedFile {
 /// the scripts that were rendered.
 class RunFolder {
  public:
-  /// @return kInvalidArgument for a folder that has a ledger: a run is never mixed with another.
-  static Result<RunFolder> create(const std::filesystem::path& path);
+  /// With plan.json in it. @return kInvalidArgument for a folder that has a ledger: a run is never mixed with another.
+  static Result<RunFolder> create(const std::filesystem::path& path, const nlohmann::json& plan);
   /// @return kNotFound for one without plan.json.
   static Result<RunFolder> open(const std::filesystem::path& path);
 

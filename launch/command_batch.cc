@@ -204,8 +204,7 @@ int run_launched(BatchJob& job, Answering& answering, BatchFlags& flags, StopRul
   LaunchOptions options;
   answering.plan->set(options, flags.backend);
   const std::filesystem::path run_dir = flags.run_dir.empty() ? default_run_dir(flags.plan) : flags.run_dir;
-  const RunFolder folder = or_throw(RunFolder::create(std::filesystem::absolute(run_dir)));
-  or_throw(folder.write("plan.json", nlohmann::ordered_json(answering.plan->object)));
+  const RunFolder folder = or_throw(RunFolder::create(run_dir, answering.plan->object));
   bool began = false;
   const auto work = [&](const ReadyCluster& cluster) -> Result<int> {
     began = true;

@@ -96,8 +96,7 @@ void launch(LaunchFlags flags) {
     return;
   }
   if (flags.dry_run) return print_dry_run(plan, flags.options);
-  const RunFolder folder = or_throw(RunFolder::create(run_dir));
-  or_throw(folder.write("plan.json", nlohmann::ordered_json(plan.object)));
+  const RunFolder folder = or_throw(RunFolder::create(run_dir, plan.object));
   if (kubernetes || (!files.empty() && plan.processes.open())) or_throw(RunKeys::create(folder));
   if (kubernetes) {
     fs::create_directories(run_dir / "kubernetes" / "base");

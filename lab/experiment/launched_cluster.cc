@@ -12,8 +12,7 @@ namespace outrider {
 
 Result<std::unique_ptr<LaunchedCluster>> LaunchedCluster::start(PlanFile plan, const std::string& backend,
                                                                 const std::filesystem::path& folder) {
-  ASSIGN_OR_RETURN(RunFolder run, RunFolder::create(std::filesystem::absolute(folder)));
-  RETURN_IF_ERROR(run.write("plan.json", nlohmann::ordered_json(plan.object)));
+  ASSIGN_OR_RETURN(RunFolder run, RunFolder::create(folder, plan.object));
   LaunchOptions options;
   plan.set(options, backend);
   options.strict = true;
