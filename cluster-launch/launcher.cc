@@ -302,7 +302,7 @@ Result<int> Launcher::run_command(std::size_t number, std::vector<std::string> c
     word = replaced(word, "{model}", model.is_string() ? model.get<std::string>() : "");
   }
   if (command[0] == "outrider") {
-    command[0] = "/proc/self/exe";
+    command[0] = kThisProgram;
     if (keys_ && dials) std::ranges::copy(keys_->options("client"), std::back_inserter(command));
   }
   const std::string log = fmt::format("run.{}.log", number);

@@ -9,8 +9,8 @@
 
 #include <fmt/format.h>
 
-#include "cluster-launch/child.h"
 #include "cluster-launch/reach.h"
+#include "common/base/child.h"
 
 namespace outrider {
 namespace {

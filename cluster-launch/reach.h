@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "cluster-launch/child.h"
 #include "cluster-launch/process_plan.h"
 #include "cluster-launch/reach_names.h"
+#include "common/base/child.h"
 
 namespace outrider {
 

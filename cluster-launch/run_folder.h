@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cluster-launch/reach.h"
-#include "cluster-launch/child.h"
+#include "common/base/child.h"
 #include "common/base/result.h"
 
 namespace outrider {

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "cluster-launch/child.h"
+#include "common/base/child.h"
 #include "common/base/time.h"
 
 namespace outrider {

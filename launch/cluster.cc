@@ -1,14 +1,12 @@
 #include "launch/cluster.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <concepts>
+#include <cstdlib>
 #include <cstring>
 #include <future>
 #include <mutex>
@@ -18,6 +16,7 @@
 
 #include <fmt/ranges.h>
 
+#include "common/base/child.h"
 #include "common/base/time.h"
 
 namespace outrider {
@@ -94,40 +93,32 @@ std::string argument(std::same_as<double> auto value) { return fmt::format("{}",
 std::string argument(const std::filesystem::path& value) { return value.string(); }
 std::string argument(const std::vector<double>& values) { return fmt::format("{}", fmt::join(values, ",")); }
 
-/// One child process of ours.
-struct Child {
-  std::string role;
-  pid_t pid = -1;
-};
-
 class ProcessCluster final : public Cluster {
  public:
   explicit ProcessCluster(const ClusterOptions& options) : options_(options) {}
   ~ProcessCluster() override {
-    for (const Child& child : children_) kill(child.pid, SIGTERM);
-    // Children answer SIGTERM between two forward passes; one that does not is of no use any more.
+    for (Process& process : processes_) process.child.signal(SIGTERM);
+    // They answer it between two forward passes; one that does not is of no use any more, and is killed.
     const TimePoint deadline = now() + std::chrono::seconds(3);
-    for (const Child& child : children_) {
-      while (waitpid(child.pid, nullptr, WNOHANG) == 0) {
-        if (now() > deadline) kill(child.pid, SIGKILL);
-        usleep(2000);
-      }
+    for (Process& process : processes_) {
+      while (!process.child.poll() && now() < deadline) usleep(2000);
     }
   }
 
   Result<void> start() {
     int out[2];
     if (pipe2(out, O_CLOEXEC) != 0) return Error{Errc::kIo, fmt::format("pipe: {}", std::strerror(errno))};
-    RETURN_IF_ERROR(spawn("coordinator", {"--listen", "tcp://127.0.0.1:*"}, options_.coordinator, out[1]));
+    const Result<void> started = spawn("coordinator", {"--listen", "tcp://127.0.0.1:*"}, options_.coordinator, out[1]);
     close(out[1]);
-    address_ = read_line(out[0]);
+    if (started) address_ = read_line(out[0]);
     close(out[0]);
+    RETURN_IF_ERROR(started);
     if (address_.empty()) return Error{Errc::kPeerGone, "the coordinator process ended before it listened"};
     const std::string dtype = to_string(options_.weight_type);
     for (int i = 0; i < options_.verifiers; ++i) {
       RETURN_IF_ERROR(spawn("verifier",
                             {"--join", address_, "--backbone", options_.pair.backbone.string(), "--dtype", dtype},
-                            options_.verifier, -1));
+                            options_.verifier, STDERR_FILENO));
     }
     std::string join = address_;
     if (options_.drafters > 0 && options_.drafter_route) {
@@ -138,47 +129,44 @@ class ProcessCluster final : public Cluster {
       RETURN_IF_ERROR(spawn(kDrafter,
                             {"--join", join, "--backbone", options_.pair.backbone.string(), "--assistant",
                              options_.pair.assistant.string(), "--dtype", drafter_dtype},
-                            options_.drafter, -1));
+                            options_.drafter, STDERR_FILENO));
     }
     return {};
   }
 
   const std::string& address() const override { return address_; }
-  Result<void> check() override {
-    for (const Child& child : children_) {
-      if (child.role != kDrafter) RETURN_IF_ERROR(check(child));
-    }
-    return {};
-  }
-  Result<void> check_drafter() override {
-    for (const Child& child : children_) {
-      if (child.role == kDrafter) RETURN_IF_ERROR(check(child));
-    }
-    return {};
-  }
+  Result<void> check() override { return check(/*drafters=*/false); }
+  Result<void> check_drafter() override { return check(/*drafters=*/true); }
   std::vector<pid_t> drafters() const override {
     std::vector<pid_t> pids;
-    for (const Child& child : children_) {
-      if (child.role == kDrafter) pids.push_back(child.pid);
+    for (const Process& process : processes_) {
+      if (process.role == kDrafter) pids.push_back(process.child.id().pid);
     }
     return pids;
   }
 
  private:
   static constexpr const char* kDrafter = "drafter";
+  struct Process {
+    std::string role;
+    Child child;
+  };
 
-  static Result<void> check(const Child& child) {
-    siginfo_t info{};
-    if (waitid(P_PID, static_cast<id_t>(child.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0)
-      return {};
-    const char* how = info.si_code == CLD_EXITED ? "ended with status" : "was killed by signal";
-    return Error{Errc::kPeerGone, fmt::format("the {} process {} {}", child.role, how, info.si_status)};
+  Result<void> check(bool drafters) {
+    for (Process& process : processes_) {
+      const std::optional<int> status = (process.role == kDrafter) == drafters ? process.child.poll() : std::nullopt;
+      if (!status) continue;
+      return Error{Errc::kPeerGone,
+                   *status > 128 ? fmt::format("the {} process was killed by signal {}", process.role, *status - 128)
+                                 : fmt::format("the {} process ended with status {}", process.role, *status)};
+    }
+    return {};
   }
 
-  /// @param arguments  what the declared options of the role do not say.
+  /// @param arguments  what the declared options of the role do not say. @param out  gets what it prints
   template <class Options>
-  Result<void> spawn(const std::string& role, std::vector<std::string> arguments, Options& options, int stdout_fd) {
-    arguments.insert(arguments.begin(), {"outrider", role});
+  Result<void> spawn(const std::string& role, std::vector<std::string> arguments, Options& options, int out) {
+    arguments.insert(arguments.begin(), {options_.program, role});
     declare_options(
         [&]<typename T>(const OptionInfo& info, const T& value) {
           if constexpr (std::is_same_v<T, bool>) {
@@ -187,26 +175,12 @@ class ProcessCluster final : public Cluster {
             arguments.insert(arguments.end(), {info.name, text});
         },
         options);
-    std::vector<char*> argv;
-    for (std::string& argument : arguments) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    const pid_t parent = getpid();
-    const pid_t pid = fork();
-    if (pid < 0) return Error{Errc::kIo, fmt::format("fork: {}", std::strerror(errno))};
-    if (pid == 0) {
-      // A role must not outlive the program that started it, however that ends.
-      prctl(PR_SET_PDEATHSIG, SIGTERM);
-      if (getppid() != parent) _exit(1);
-      setpgid(0, 0);  // a terminal's Ctrl-C is for this program alone, which may want to cancel an answer
-      setenv("OUTRIDER_LOG", "warn", 0);  // their life-cycle is of no interest beside an answer
-      if (role == kDrafter) {
-        for (const auto& [name, value] : options_.drafter_environment) setenv(name.c_str(), value.c_str(), 1);
-      }
-      dup2(stdout_fd >= 0 ? stdout_fd : STDERR_FILENO, STDOUT_FILENO);
-      execv(options_.program.c_str(), argv.data());
-      _exit(127);
-    }
-    children_.push_back({role, pid});
+    std::map<std::string, std::string> environment;
+    if (role == kDrafter) environment = options_.drafter_environment;
+    // Their life-cycle is of no interest beside an answer.
+    if (std::getenv("OUTRIDER_LOG") == nullptr) environment.emplace("OUTRIDER_LOG", "warn");
+    ASSIGN_OR_RETURN(Child child, Child::start(arguments, out, environment));
+    processes_.push_back({role, std::move(child)});
     return {};
   }
 
@@ -219,7 +193,7 @@ class ProcessCluster final : public Cluster {
 
   ClusterOptions options_;
   std::string address_;
-  std::vector<Child> children_;
+  std::vector<Process> processes_;
 };
 
 /// Nobody joins such a cluster later: what would wait for that ends at once.

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/child.h"
 #include "common/base/result.h"
 #include "common/kernels/linear.h"
 #include "common/pair/pair_files.h"
@@ -35,7 +36,7 @@ struct ClusterOptions {
   std::map<std::string, std::string> drafter_environment = {};
   /// start_processes(): where the drafter dials instead of the coordinator's address, which it gets.
   std::function<Result<std::string>(const std::string& coordinator)> drafter_route = {};
-  std::string program = "/proc/self/exe";  ///< what start_processes() runs
+  std::string program = kThisProgram;  ///< what start_processes() runs
 };
 
 /// A coordinator, verifiers and perhaps drafters, started here and stopped by the destructor.

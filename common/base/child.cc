@@ -1,4 +1,4 @@
-#include "cluster-launch/child.h"
+#include "common/base/child.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -9,31 +9,27 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <csignal>
 #include <cstring>
-#include <fstream>
-#include <iterator>
-#include <sstream>
 #include <utility>
 
-#include <fmt/format.h>
-
+#include "common/base/files.h"
+#include "common/base/host.h"
 #include "common/base/time.h"
 
 namespace outrider {
 namespace {
 
-Error system_error(const char* what) { return {Errc::kIo, fmt::format("{}: {}", what, std::strerror(errno))}; }
-
 /// Starts a command; its descriptors are duplicates of these. A word without / is looked up in PATH.
-Result<pid_t> spawn(const std::vector<std::string>& command, int in, int out) {
+Result<pid_t> spawn(const std::vector<std::string>& command, int in, int out, int err,
+                    const std::map<std::string, std::string>& environment = {}) {
   std::vector<char*> argv;
   for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
+  if (command[0] == kThisProgram) argv[0] = program_invocation_short_name;
   argv.push_back(nullptr);
   const pid_t parent = getpid();
   const pid_t pid = fork();
-  if (pid < 0) return system_error("fork");
+  if (pid < 0) return system_error(command[0], "start");
   if (pid > 0) return pid;
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != parent) _exit(1);
@@ -44,8 +40,9 @@ Result<pid_t> spawn(const std::vector<std::string>& command, int in, int out) {
   std::signal(SIGPIPE, SIG_DFL);
   dup2(in, STDIN_FILENO);
   dup2(out, STDOUT_FILENO);
-  dup2(out, STDERR_FILENO);
-  execvp(argv[0], argv.data());
+  dup2(err, STDERR_FILENO);
+  for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
+  execvp(command[0].c_str(), argv.data());
   dprintf(STDERR_FILENO, "%s: %s\n", argv[0], std::strerror(errno));
   _exit(127);
 }
@@ -53,17 +50,10 @@ Result<pid_t> spawn(const std::vector<std::string>& command, int in, int out) {
 }  // namespace
 
 ProcessId identify(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  const std::size_t name_end = text.rfind(')');  // a name may hold spaces and brackets
-  if (name_end == text.npos) return {pid, 0};
-  std::istringstream fields(text.substr(name_end + 1));
-  const std::vector<std::string> words{std::istream_iterator<std::string>(fields), {}};
-  constexpr std::size_t kState = 0, kStart = 19;  // the third and the twenty-second of all
-  if (words.size() <= kStart || words[kState] == "Z") return {pid, 0};
-  ProcessId id{pid, 0};
-  std::from_chars(words[kStart].data(), words[kStart].data() + words[kStart].size(), id.start);
-  return id;
+  const std::vector<std::string> stat = process_stat(std::to_string(pid));
+  constexpr std::size_t kState = 0, kStart = 19;
+  if (stat.size() <= kStart || stat[kState] == "Z") return {pid, 0};
+  return {pid, std::stoull(stat[kStart])};
 }
 
 bool ProcessId::alive() const { return start != 0 && identify(pid).start == start; }
@@ -72,18 +62,27 @@ bool ProcessId::signal(int number) const { return alive() && kill(pid, number) =
 
 Result<Child> Child::start(const std::vector<std::string>& command, const std::filesystem::path& log, bool hold_stdin) {
   const int out = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (out < 0) return system_error(log.c_str());
+  if (out < 0) return system_error(log, "open");
   int in[2] = {-1, -1};
   if (hold_stdin ? pipe2(in, O_CLOEXEC) != 0 : (in[0] = open("/dev/null", O_RDONLY | O_CLOEXEC)) < 0) {
     close(out);
-    return system_error("standard input");
+    return system_error("standard input of a child", "open");
   }
-  const Result<pid_t> pid = spawn(command, in[0], out);
+  const Result<pid_t> pid = spawn(command, in[0], out, out);
   close(out);
   close(in[0]);
   if (pid) return Child(identify(*pid), in[1]);
   if (in[1] >= 0) close(in[1]);
   return pid.error();
+}
+
+Result<Child> Child::start(const std::vector<std::string>& command, int out,
+                           const std::map<std::string, std::string>& environment) {
+  const int in = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  const Result<pid_t> pid = spawn(command, in, out, STDERR_FILENO, environment);
+  close(in);
+  if (!pid) return pid.error();
+  return Child(identify(*pid), -1);
 }
 
 Child::Child(Child&& other) noexcept
@@ -98,14 +97,14 @@ Child& Child::operator=(Child&& other) noexcept {
 
 Child::~Child() {
   release_stdin();
-  if (id_.pid == 0 || poll()) return;
+  if (id_.pid == 0) return;
   kill(id_.pid, SIGKILL);
   waitpid(id_.pid, nullptr, 0);
 }
 
 Result<void> Child::write(const std::string& text) {
   if (::write(stdin_, text.data(), text.size()) == static_cast<ssize_t>(text.size())) return {};
-  return system_error("standard input of a child");
+  return system_error("standard input of a child", "write");
 }
 
 void Child::release_stdin() {
@@ -113,13 +112,14 @@ void Child::release_stdin() {
 }
 
 void Child::signal(int number) {
-  if (!poll()) kill(id_.pid, number);  // not reaped yet, so the number is still its own
+  kill(id_.pid, number);  // not reaped yet, so the number is still its own
 }
 
 std::optional<int> Child::poll() {
-  int status = 0;
-  if (!status_ && waitpid(id_.pid, &status, WNOHANG) == id_.pid)
-    status_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  siginfo_t info{};
+  if (!status_ && waitid(P_PID, static_cast<id_t>(id_.pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+      info.si_pid == id_.pid)
+    status_ = (info.si_code == CLD_EXITED ? 0 : 128) + info.si_status;
   return status_;
 }
 
@@ -132,7 +132,7 @@ std::vector<Captured> run_all(const std::vector<std::vector<std::string>>& comma
     const int in = open("/dev/null", O_RDONLY | O_CLOEXEC);
     for (std::size_t i = begin; i < end; ++i) {
       const int out = memfd_create("output", MFD_CLOEXEC);  // a file: nobody has to read for it to go on
-      const Result<pid_t> pid = spawn(commands[i], in, out);
+      const Result<pid_t> pid = spawn(commands[i], in, out, out);
       running.emplace_back(pid ? *pid : -1, out);
     }
     close(in);

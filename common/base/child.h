@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,14 +26,23 @@ struct ProcessId {
 /// The process that has this number now; start is 0 if there is none.
 ProcessId identify(pid_t pid);
 
+/// As a command's first word: this program itself, whatever has become of its file.
+inline constexpr const char* kThisProgram = "/proc/self/exe";
+
 /// A child process that does not outlive this one: it gets SIGTERM when the thread that started it ends, and it holds
-/// the other end of its standard input, if that is wanted, which ends then too.
+/// the other end of its standard input, if that is wanted, which ends then too. Its number is nobody else's as long as
+/// this object lives.
 class Child {
  public:
   /// @param log  file that gets its output, appended
   /// @param hold_stdin  give it a pipe; else it has no input
   static Result<Child> start(const std::vector<std::string>& command, const std::filesystem::path& log,
                              bool hold_stdin);
+  /// The same without input. Its errors go where ours do.
+  /// @param out  descriptor that gets the rest of its output; it stays the caller's
+  /// @param environment  variables that it gets besides ours
+  static Result<Child> start(const std::vector<std::string>& command, int out,
+                             const std::map<std::string, std::string>& environment);
   Child(Child&& other) noexcept;
   Child& operator=(Child&& other) noexcept;
   /// Kills it, if it still runs.
