@@ -8,15 +8,14 @@ the pauses. Each pair of requests is side by side, so that a noisy machine slows
 """
 
 import argparse
-import json
 import os
-import re
-import signal
+import pathlib
 import statistics
-import subprocess
 import sys
 import time
-import urllib.request
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "tests" / "integration"))
+from serve_support import Server  # noqa: E402
 
 REQUEST = {"messages": [{"role": "user", "content": "Write a short story about a fox."}], "max_tokens": 32,
            "temperature": 0}
@@ -29,12 +28,9 @@ def processor_s(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def ask(url):
+def ask(server):
     start = time.monotonic()
-    request = urllib.request.Request(url + "/v1/chat/completions", json.dumps(REQUEST).encode(),
-                                     {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=600) as answer:
-        json.load(answer)
+    server.post("/v1/chat/completions", REQUEST)
     return time.monotonic() - start
 
 
@@ -45,33 +41,24 @@ def main():
     parser.add_argument("--repeat", type=int, default=20)
     parser.add_argument("serve", nargs=argparse.REMAINDER, help="options of `outrider serve`")
     flags = parser.parse_args()
-    server = subprocess.Popen([flags.program, "serve", "--port", "0", *flags.serve],
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    server = Server(flags.program, *flags.serve, governed=True)
+    pid = server.process.pid
     try:
-        url = None
-        for line in server.stdout:
-            if found := re.search(r"http://127\.0\.0\.1:\d+", line):
-                url = found.group()
-            if line.startswith("ready in"):
-                break
-        if url is None:
-            sys.exit("the server has not started")
         for _ in range(3):
-            ask(url)
+            ask(server)
         first, second, idle = [], [], []
         for _ in range(flags.repeat):
-            busy = processor_s(server.pid)
+            busy = processor_s(pid)
             time.sleep(flags.pause)
-            idle.append((processor_s(server.pid) - busy) / flags.pause)
-            first.append(ask(url))
-            second.append(ask(url))
+            idle.append((processor_s(pid) - busy) / flags.pause)
+            first.append(ask(server))
+            second.append(ask(server))
         ratio = statistics.median(a / b for a, b in zip(first, second))
         print(f"first request after {flags.pause:g} s: {1e3 * statistics.median(first):.1f} ms, second: "
               f"{1e3 * statistics.median(second):.1f} ms, median of the ratios {ratio:.3f}")
         print(f"share of a core while nobody asks: {statistics.mean(idle):.4f}")
     finally:
-        server.send_signal(signal.SIGTERM)
-        server.wait(30)
+        server.stop()
 
 
 if __name__ == "__main__":

@@ -4,13 +4,15 @@
 usage: batch_concurrency.py OUTRIDER [--lines 400] [--rounds 3] [--fixed 1,4,16,64] [--order prefix,input] [-- OPTIONS OF THE WORKERS]
 """
 import argparse
-import json
 import pathlib
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "tests" / "integration"))
+from batch_support import Job, chat_line, read_lines  # noqa: E402
 
 
 def main():
@@ -27,7 +29,6 @@ def main():
     arms = [(number, order) for order in args.order.split(",") for number in ["auto", *args.fixed.split(",")]]
     rates = {arm: [] for arm in arms}
     with tempfile.TemporaryDirectory() as folder:
-        folder = pathlib.Path(folder)
         coordinator = subprocess.Popen([args.outrider, "coordinator", "--listen", "tcp://127.0.0.1:*"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         address = coordinator.stdout.readline().split()[-1]
         workers = [subprocess.Popen([args.outrider, role, "--join", address, *args.worker], stderr=subprocess.DEVNULL) for role in ("verifier", "drafter")]
@@ -46,17 +47,14 @@ def main():
 
 def run(args, folder, address, arm, turn):
     """A job whose prompts no earlier one had: of 20 beginnings, each some 100 tokens, in turns."""
-    file, output = folder / "in.jsonl", folder / "out.jsonl"
-    with file.open("w") as lines:
-        for i in range(args.lines):
-            animals = " ".join(f"{name}{arm}{turn}{i % 20}" for name in ("fox", "dog", "cat", "bird", "fish") * 2)
-            body = {"messages": [{"role": "system", "content": f"You tell stories of these: {animals}."}, {"role": "user", "content": f"Story {i}."}],
-                    "max_tokens": 32, "temperature": 0, "ignore_eos": True}
-            lines.write(json.dumps({"custom_id": str(i), "method": "POST", "url": "/v1/chat/completions", "body": body}) + "\n")
+    def line(i):
+        animals = " ".join(f"{name}{arm}{turn}{i % 20}" for name in ("fox", "dog", "cat", "bird", "fish") * 2)
+        return chat_line(str(i), f"Story {i}.", system=f"You tell stories of these: {animals}.", max_tokens=32, temperature=0, ignore_eos=True)
+    job = Job(args.outrider, folder, map(line, range(args.lines)), "--connect", address, "--concurrency", arm[0], "--order", arm[1])
     start = time.monotonic()
-    subprocess.run([args.outrider, "batch", file, "--output", output, "--connect", address, "--concurrency", arm[0], "--order", arm[1], "--restart"], check=True)
+    job.run("--restart").check_returncode()
     seconds = time.monotonic() - start
-    return sum(json.loads(line)["response"]["body"]["usage"]["completion_tokens"] for line in output.open()) / seconds
+    return sum(result["response"]["body"]["usage"]["completion_tokens"] for result in read_lines(job.output)) / seconds
 
 
 if __name__ == "__main__":

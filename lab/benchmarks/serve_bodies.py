@@ -7,12 +7,16 @@ Each kind is sent to a server of its own, once and then --at-once times side by 
 Standard library only."""
 import argparse
 import collections
+import concurrent.futures
 import http.client
 import json
+import pathlib
 import re
-import subprocess
-import threading
+import sys
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "tests" / "integration"))
+from serve_support import Server  # noqa: E402
 
 MIB = 1 << 20
 LONGEST = 4 * MIB
@@ -39,33 +43,21 @@ KINDS = {
 }
 
 
-def send(port, path, body, replies):
-    start = time.monotonic()
+def send(port, path, body):
+    """The answer's status, or what went wrong."""
     try:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
         connection.request("POST", path, body.encode(), {"Content-Type": "application/json"})
         reply = connection.getresponse()
         reply.read()
-        replies.append((reply.status, time.monotonic() - start))
+        return reply.status
     except OSError as error:
-        replies.append((type(error).__name__, time.monotonic() - start))
+        return type(error).__name__
 
 
-class Server:
-    def __init__(self, program):
-        self.process = subprocess.Popen([program, "serve", "--port", "0"], stdout=subprocess.PIPE, text=True)
-        self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])
-        replies = []
-        while not replies or replies[-1][0] != 200:  # until a verifier has joined, and everything was touched once
-            send(self.port, COMPLETIONS, json.dumps({**STORY, "max_tokens": 20}), replies)
-
-    def peak(self):
-        with open(f"/proc/{self.process.pid}/status") as status:
-            return int(re.search(r"VmHWM:\s+(\d+) kB", status.read())[1]) / 1024
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait()
+def peak_mib(server):
+    with open(f"/proc/{server.process.pid}/status") as status:
+        return int(re.search(r"VmHWM:\s+(\d+) kB", status.read())[1]) / 1024
 
 
 def main():
@@ -77,16 +69,13 @@ def main():
     for kind, (path, body) in KINDS.items():
         cells = []
         for count in (1, flags.at_once):
-            server, replies = Server(flags.program), []
-            before, start = server.peak(), time.monotonic()
-            threads = [threading.Thread(target=send, args=(server.port, path, body, replies)) for _ in range(count)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            cells += [f"{time.monotonic() - start:.1f}", f"{server.peak() - before:.0f}"]
+            server = Server(flags.program, governed=True)
+            server.post(COMPLETIONS, {**STORY, "max_tokens": 20})  # everything is touched once
+            before, start = peak_mib(server), time.monotonic()
+            with concurrent.futures.ThreadPoolExecutor(count) as pool:
+                answers = collections.Counter(pool.map(send, [server.port] * count, [path] * count, [body] * count))
+            cells += [f"{time.monotonic() - start:.1f}", f"{peak_mib(server) - before:.0f}"]
             server.stop()
-        answers = collections.Counter(status for status, _ in replies)
         print(f"| {kind} | {len(body.encode()) / 1e6:.1f} | {' | '.join(cells)} | {', '.join(f'{n} x {s}' for s, n in answers.items())} |", flush=True)
 
 

@@ -4,17 +4,20 @@
     lab/benchmarks/serve_soak.py build/outrider [--clients 32] [--seconds 300] [--disconnects 1000]
 
 Phases of plain and speculative decoding take turns, so that a noisy machine slows both alike. Exits 1 when a request fails, when a text is
-not the one that its prompt has alone, or when a session or a file handle is left after the disconnects. Standard library only."""
+not the one that its prompt has alone, or when a session or a file handle is left after the disconnects."""
 import argparse
+import concurrent.futures
 import http.client
 import json
 import os
+import pathlib
 import random
-import re
-import subprocess
 import sys
 import threading
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "tests" / "integration"))
+from serve_support import Server  # noqa: E402
 
 PROMPTS = ["Write a short story about a dog called Max.", "Count from 3 to 20.", "What is 17 plus 25?", "Tell me a story about a lighthouse.",
            "Name three things that are blue.", "Write a poem about the sea.", "List the months of the year.", "Tell me a story about a lost key."]
@@ -57,20 +60,7 @@ def quantile(values, q):
     return sorted(values)[min(len(values) - 1, int(q * len(values)))] if values else float("nan")
 
 
-def get(port, path):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    connection.request("GET", path)
-    data = connection.getresponse().read()
-    connection.close()
-    return data.decode()
-
-
-def metric(port, name):
-    """Sum over the labels."""
-    return sum(float(value) for value in re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", get(port, "/metrics"), re.M))
-
-
-def phase(port, seconds, clients, draft_length, expected, failures):
+def phase(server, seconds, clients, draft_length, expected, failures):
     """Clients that ask one question after the other. @return first-piece times, gaps, tokens per second of all."""
     firsts, gaps, lock = [], [], threading.Lock()
     end = time.monotonic() + seconds
@@ -80,7 +70,7 @@ def phase(port, seconds, clients, draft_length, expected, failures):
         while time.monotonic() < end:
             prompt = chance.choice(PROMPTS)
             try:
-                text, first, between, _ = stream(port, prompt, draft_length)
+                text, first, between, _ = stream(server.port, prompt, draft_length)
             except Exception as error:  # whatever it is, it is a failure of the server's
                 failures.append(f"{prompt}: {error}")
                 return
@@ -90,13 +80,10 @@ def phase(port, seconds, clients, draft_length, expected, failures):
                 firsts.append(first)
                 gaps.extend(between)
 
-    before, start = metric(port, "outrider:generation_tokens_total"), time.monotonic()
-    threads = [threading.Thread(target=client, args=(i,)) for i in range(clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return firsts, gaps, (metric(port, "outrider:generation_tokens_total") - before) / (time.monotonic() - start)
+    before, start = server.total("outrider:generation_tokens_total"), time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(clients) as pool:
+        list(pool.map(client, range(clients)))
+    return firsts, gaps, (server.total("outrider:generation_tokens_total") - before) / (time.monotonic() - start)
 
 
 def main():
@@ -108,18 +95,15 @@ def main():
     parser.add_argument("--draft-length", default="auto")
     flags = parser.parse_args()
     draft_length = flags.draft_length if flags.draft_length == "auto" else int(flags.draft_length)
-    server = subprocess.Popen([flags.program, "serve", "--port", "0"], stdout=subprocess.PIPE, text=True)
+    server = Server(flags.program, governed=True)
     failures = []
     try:
-        port = int(re.search(r":(\d+)", server.stdout.readline()).group(1))
-        while http_status(port) != 200:
-            time.sleep(0.1)
-        expected = {prompt: stream(port, prompt, 0)[0] for prompt in PROMPTS}
+        expected = {prompt: stream(server.port, prompt, 0)[0] for prompt in PROMPTS}
         turns = 4
         results = {0: [[], [], []], draft_length: [[], [], []]}
         for turn in range(2 * turns):
             length = 0 if turn % 2 == 0 else draft_length
-            firsts, gaps, rate = phase(port, flags.seconds / (2 * turns), flags.clients, length, expected, failures)
+            firsts, gaps, rate = phase(server, flags.seconds / (2 * turns), flags.clients, length, expected, failures)
             results[length][0] += firsts
             results[length][1] += gaps
             results[length][2].append(rate)
@@ -127,31 +111,22 @@ def main():
             print(f"draft length {length}: {len(firsts)} answers, first piece p50 {quantile(firsts, 0.5):.3f} s p99 {quantile(firsts, 0.99):.3f} s, "
                   f"gap p50 {1e3 * quantile(gaps, 0.5):.1f} ms p99 {1e3 * quantile(gaps, 0.99):.1f} ms, tokens/s of each turn {', '.join(f'{rate:.0f}' for rate in rates)}")
         if flags.disconnects:
-            disconnect(port, server.pid, flags, draft_length, failures)
+            disconnect(server, flags, draft_length, failures)
     finally:
-        server.terminate()
-        server.wait(20)
+        server.stop()
     for failure in failures[:20]:
         print(f"FAILED {failure}")
     print(f"{len(failures)} failures")
     return 1 if failures else 0
 
 
-def http_status(port):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    connection.request("GET", "/ready")
-    status = connection.getresponse().status
-    connection.close()
-    return status
-
-
-def disconnect(port, pid, flags, draft_length, failures):
+def disconnect(server, flags, draft_length, failures):
     """Clients that hang up at a random piece. Afterwards everything is as before."""
-    handles = lambda: len(os.listdir(f"/proc/{pid}/fd"))
+    handles = lambda: len(os.listdir(f"/proc/{server.process.pid}/fd"))
     before, left = handles(), [flags.disconnects]
     lock, chance = threading.Lock(), random.Random(1)
 
-    def client():
+    def client(_):
         while True:
             with lock:
                 if left[0] == 0:
@@ -159,17 +134,14 @@ def disconnect(port, pid, flags, draft_length, failures):
                 left[0] -= 1
                 prompt, pieces = chance.choice(PROMPTS), chance.randrange(1, 12)
             try:
-                stream(port, prompt, draft_length, stop_after=pieces)
+                stream(server.port, prompt, draft_length, stop_after=pieces)
             except Exception as error:
                 failures.append(f"disconnecting: {error}")
 
-    threads = [threading.Thread(target=client) for _ in range(flags.clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with concurrent.futures.ThreadPoolExecutor(flags.clients) as pool:
+        list(pool.map(client, range(flags.clients)))
     for _ in range(100):  # what was under way ends within a round
-        status = json.loads(get(port, "/v1/outrider/status"))
+        status = server.status()
         if status["sessions"] == 0 and handles() <= before:
             break
         time.sleep(0.1)

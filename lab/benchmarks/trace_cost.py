@@ -11,14 +11,16 @@ their turns; what the second one without traces shows is what this machine can t
 writing thread, and by the coordinator, which tells it of each round: their processor time is compared by itself, which verifier and drafter would
 drown in their own noise. The writing thread's time, which comes later, is that of a start divided by its rounds, and is in it. Standard library only."""
 import argparse
-import http.client
-import json
 import os
+import pathlib
 import random
 import statistics
-import subprocess
+import sys
 import tempfile
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "tests" / "integration"))
+import serve_support  # noqa: E402
 
 PROMPTS = ["Write a short story about a dog called Max.", "Tell me a story about a lighthouse.", "Write a poem about the sea.", "Tell me a story about a lost key."]
 WRITER_NICE = 19  # the thread that writes has the lowest priority
@@ -29,13 +31,10 @@ def cpu_s(pid):
     return time.clock_gettime(~pid << 3 | 2)
 
 
-class Server:
+class Server(serve_support.Server):
     def __init__(self, arguments, *options):
-        words = [arguments.program, "serve", "--processes", "--port", "0", "--draft-length", "4@0", "--no-governor", "--threads", str(arguments.threads)]
-        self.process = subprocess.Popen([*words, *(["--model", arguments.model] if arguments.model else []), *options], stdout=subprocess.PIPE, text=True)
-        self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])
-        while self.request("GET", "/ready")[0] != 200:
-            time.sleep(0.1)
+        super().__init__(arguments.program, "--processes", "--draft-length", "4@0", "--threads", str(arguments.threads),
+                         *(["--model", arguments.model] if arguments.model else []), *options)
         with open(f"/proc/{self.process.pid}/task/{self.process.pid}/children") as file:
             children = [int(pid) for pid in file.read().split()]
         roles = {}
@@ -43,12 +42,6 @@ class Server:
             with open(f"/proc/{pid}/cmdline") as file:
                 roles[file.read().split("\0")[1]] = pid
         self.telling, self.computing = (self.process.pid, roles["coordinator"]), (roles["verifier"], roles["drafter"])
-
-    def request(self, method, path, body=None):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
-        connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
-        reply = connection.getresponse()
-        return reply.status, reply.read()
 
     def writing_s(self):
         """Processor time of the writing thread, in steps far below a tick."""
@@ -70,15 +63,10 @@ class Server:
         """Of an answer: processor seconds as busy_s() has them, seconds, rounds."""
         body = {"messages": [{"role": "user", "content": prompt}], "temperature": 0, "max_tokens": tokens, "ignore_eos": True}
         before, start = self.busy_s(), time.monotonic()
-        status, reply = self.request("POST", "/v1/chat/completions", json.dumps(body))
+        reply = self.post("/v1/chat/completions", body)
         took = time.monotonic() - start
-        assert status == 200, reply
         after = self.busy_s()
-        return after[0] - before[0], after[1] - before[1], took, json.loads(reply)["speculative"]["rounds"]
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait(60)
+        return after[0] - before[0], after[1] - before[1], took, reply["speculative"]["rounds"]
 
 
 def one_start(arguments, ways):

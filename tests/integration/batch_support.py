@@ -9,9 +9,10 @@ import threading
 import time
 
 
-def chat_line(custom_id, text, **fields):
+def chat_line(custom_id, text, system=None, **fields):
+    messages = [{"role": "system", "content": system}] if system else []
     return {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions",
-            "body": {"messages": [{"role": "user", "content": text}]} | fields}
+            "body": {"messages": [*messages, {"role": "user", "content": text}]} | fields}
 
 
 def completion_line(custom_id, prompt, **fields):
