@@ -134,7 +134,7 @@ class Launch(unittest.TestCase):
         (folder / "outrider").chmod(0o755)
         # Of a verifier that ends, 4; of all that is known before anything has started, 1.
         for plan, status, part in ((PLAN | {"coordinator": {"listen": f"tcp://127.0.0.1:{port}"}}, 1, f"coordinator on localhost: ended with status 1: outrider: cannot listen at tcp://127.0.0.1:{port}: Address already in use"),
-                                   (PLAN | {"experiment": "e.json"}, 1, "experiment is no key of a plan"),
+                                   (PLAN | {"experiment": "e.json"}, 1, "experiment is no known key"),
                                    ({"verifiers": [{"model": "/no/model"}]}, 4, "verifier.0 on localhost: ended with status 1: outrider: /no/model"),
                                    (PLAN | {"program": "/no/outrider"}, 1, "localhost: no program /no/outrider"),
                                    (PLAN | {"program": str(folder / "outrider")}, 1, f"localhost: wrong architecture: the host is {os.uname().machine}, {folder}/outrider is for riscv64"),
