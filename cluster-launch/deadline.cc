@@ -1,6 +1,8 @@
 #include "cluster-launch/deadline.h"
 
+#include <algorithm>
 #include <charconv>
+#include <cstdint>
 #include <ctime>
 
 #include <fmt/format.h>
@@ -10,13 +12,16 @@
 namespace outrider {
 namespace {
 
+/// As far ahead as a deadline may be, in seconds: a clock's nanoseconds hold no more than twice that.
+constexpr std::int64_t kFarthest = std::int64_t{1} << 32;
+
 /// As squeue prints it, in local time.
 std::optional<WallTime> parse_time(const std::string& text) {
   std::tm time{};
   time.tm_isdst = -1;
   const char* const end = strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &time);
   if (end == nullptr || *end != '\0') return {};
-  return std::chrono::system_clock::from_time_t(std::mktime(&time));
+  return std::chrono::system_clock::from_time_t(std::clamp<std::time_t>(std::mktime(&time), 0, 2 * kFarthest));
 }
 
 std::optional<std::chrono::seconds> parse_duration(const std::string& text) {
@@ -25,7 +30,7 @@ std::optional<std::chrono::seconds> parse_duration(const std::string& text) {
   if (error != std::errc() || number < 0 || end + 1 != text.data() + text.size()) return {};
   const int seconds = *end == 's' ? 1 : *end == 'm' ? 60 : *end == 'h' ? 3600 : 0;
   if (seconds == 0) return {};
-  return std::chrono::seconds(std::int64_t{number} * seconds);
+  return std::chrono::seconds(std::min(std::int64_t{number} * seconds, kFarthest));
 }
 
 }  // namespace

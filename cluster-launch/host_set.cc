@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -42,10 +43,12 @@ std::vector<std::string_view> split(std::string_view text) {
 /// Appends the names of one part: PREFIX[RANGES]SUFFIX, or a name.
 Result<void> expand_part(std::string_view part, std::vector<std::string>& names) {
   const std::size_t open = part.find('['), close = part.find(']');
-  if (open == part.npos && close == part.npos && !part.empty()) {
-    names.emplace_back(part);
+  const auto add = [&](std::string name) -> Result<void> {
+    if (names.size() == kNamesMax) return bad(part, fmt::format("more than {} hosts", kNamesMax));
+    names.push_back(std::move(name));
     return {};
-  }
+  };
+  if (open == part.npos && close == part.npos && !part.empty()) return add(std::string(part));
   if (open == part.npos || close == part.npos || close < open)
     return bad(part, part.empty() ? "empty" : "odd brackets");
   const std::string_view prefix = part.substr(0, open), suffix = part.substr(close + 1);
@@ -55,10 +58,8 @@ Result<void> expand_part(std::string_view part, std::vector<std::string>& names)
     const std::string_view first = range.substr(0, dash), last = dash == range.npos ? first : range.substr(dash + 1);
     if (!digits(first) || !digits(last) || number(last) < number(first))
       return bad(part, fmt::format("'{}' is no range", range));
-    for (std::int64_t i = number(first); i <= number(last); ++i) {
-      if (names.size() == kNamesMax) return bad(part, fmt::format("more than {} hosts", kNamesMax));
-      names.push_back(fmt::format("{}{:0{}}{}", prefix, i, first.size(), suffix));
-    }
+    for (std::int64_t i = number(first); i <= number(last); ++i)
+      RETURN_IF_ERROR(add(fmt::format("{}{:0{}}{}", prefix, i, first.size(), suffix)));
   }
   return {};
 }

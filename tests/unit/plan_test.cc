@@ -1,6 +1,8 @@
 // Plans: every key is read or refused by name, hosts are expanded, and processes are placed on them.
 #include <gtest/gtest.h>
 
+#include <fmt/format.h>
+
 #include "cluster-launch/deadline.h"
 #include "cluster-launch/facts.h"
 #include "cluster-launch/host_set.h"
@@ -58,6 +60,8 @@ TEST(Deadline, IsATimeOrADuration) {
   EXPECT_NEAR(left("90s"), 90, 5);
   EXPECT_NEAR(left("15m"), 900, 5);
   EXPECT_NEAR(left("2h"), 7200, 5);
+  for (const char* far : {"9999999h", "2147483647h", "9999-12-31T23:59:59"}) EXPECT_GT(left(far), 1e9) << far;
+  EXPECT_LT(left("0001-01-01T00:00:00"), 0);
   EXPECT_FALSE(parse_deadline("").value());
   const WallTime time = parse_deadline("2026-11-22T19:00:00").value().value();
   EXPECT_EQ(parse_deadline("2026-11-22T19:00:01").value().value() - time, std::chrono::seconds(1));
@@ -67,6 +71,14 @@ TEST(Deadline, IsATimeOrADuration) {
     ASSERT_FALSE(deadline) << text;
     EXPECT_NE(deadline.error().message.find(std::string("'") + text + "', wanted"), std::string::npos);
   }
+}
+
+TEST(HostSet, HasAtMost4096NamesHoweverTheyAreWritten) {
+  std::string names = "n0";
+  for (int i = 1; i < 4096; ++i) names += fmt::format(",n{}", i);
+  EXPECT_TRUE(expand_host_set(names));
+  EXPECT_FALSE(expand_host_set(names + ",n4096"));
+  EXPECT_FALSE(expand_host_set("n[1-4097]"));
 }
 
 TEST(HostSet, WhatIsNoneIsNamed) {
