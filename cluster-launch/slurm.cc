@@ -97,6 +97,8 @@ class Renderer {
  private:
   using Lines = std::vector<std::pair<std::string, std::string>>;
 
+  /// What a script begins with. @param job  its number, as Slurm puts it into names. @param more  of the header
+  std::string begin(Lines lines, const SlurmHeader& changes, const char* job, const std::string& more = "") const;
   std::string job() const;
   std::string drafters(std::size_t group) const;
   std::string steps(const Component& component, const std::string& nodes, const std::string& group) const;
@@ -183,8 +185,7 @@ std::string Renderer::steps(const Component& component, const std::string& nodes
 
 /// What every script begins with. {0}: the header.
 constexpr const char* kBegin = R"sh(#!/bin/bash
-{0}
-# Rendered by `outrider launch`: lines may be changed and the script submitted by hand.
+{0}# Rendered by `outrider launch`: lines may be changed and the script submitted by hand.
 run={1}
 program={2}
 # What this script starts has this pipe as its standard input: when the script ends, however it does, that drains.
@@ -254,18 +255,21 @@ if [ -e "$run/ended" ] || [ -n "$stopping" ]; then exit 0; fi
 exit "$status"
 )sh";
 
+std::string Renderer::begin(Lines lines, const SlurmHeader& changes, const char* job, const std::string& more) const {
+  lines.insert(lines.end(), {{"--output", fmt::format("{}/logs/slurm-{}.log", run_, job)},
+                             {"--open-mode", "append"},
+                             {"--requeue", ""},
+                             {"--signal", fmt::format("B:USR1@{}", plan_.slurm.drain_seconds)}});
+  return fmt::format(kBegin, header(lines, changes) + more, shell_line({run_}), shell_line({program_}));
+}
+
 std::string Renderer::job() const {
   const SlurmPlan& slurm = plan_.slurm;
   Lines lines = {{"--job-name", "outrider"}};
   for (auto& line : size_lines(main_)) lines.push_back(std::move(line));
-  lines.insert(lines.end(), {{"--output", run_ + "/logs/slurm-%j.log"},
-                             {"--open-mode", "append"},
-                             {"--requeue", ""},
-                             {"--signal", fmt::format("B:USR1@{}", slurm.drain_seconds)}});
-  std::string head = header(lines, slurm.header);
-  if (het()) head += "#SBATCH hetjob\n" + header(size_lines(drafters_), slurm.drafter_header);
-  head.pop_back();
-  std::string text = fmt::format(kBegin, head, shell_line({run_}), shell_line({program_})) + kFunctions + "\n";
+  std::string text = begin(std::move(lines), slurm.header, "%j",
+                           het() ? "#SBATCH hetjob\n" + header(size_lines(drafters_), slurm.drafter_header) : "") +
+                     kFunctions + "\n";
   if (het()) {
     text +=
         "nodes=($(scontrol show hostnames \"$SLURM_JOB_NODELIST_HET_GROUP_0\"))\n"
@@ -311,20 +315,12 @@ std::string Renderer::drafters(std::size_t group) const {
                  {"--nodes", "1"},
                  {"--ntasks", "1"}};
   if (array.cpus() > 0) lines.emplace_back("--cpus-per-task", std::to_string(array.cpus()));
-  lines.insert(lines.end(), {{"--output", run_ + "/logs/slurm-%A_%a.log"},
-                             {"--open-mode", "append"},
-                             {"--requeue", ""},
-                             {"--signal", fmt::format("B:USR1@{}", slurm.drain_seconds)}});
   SlurmHeader changes = plan_.drafters[group].slurm_header;
   changes.insert(slurm.drafter_header.begin(), slurm.drafter_header.end());
-  std::string head = header(lines, changes);
-  head.pop_back();
   std::vector<std::string> words = array.processes.front()->command(program_, keys_of("drafter"));
   *(std::ranges::find(words, "--name") + 1) = "drafter.@INDEX@";
-  std::string command = shell_line(words);
-  const std::string index = "@INDEX@";
-  command.replace(command.find(index), index.size(), "\"$SLURM_ARRAY_TASK_ID\"");
-  return fmt::format(kBegin, head, shell_line({run_}), shell_line({program_})) + fmt::format(kDrafter, command);
+  const std::string command = replaced(shell_line(words), "@INDEX@", "\"$SLURM_ARRAY_TASK_ID\"");
+  return begin(std::move(lines), changes, "%A_%a") + fmt::format(kDrafter, command);
 }
 
 }  // namespace
