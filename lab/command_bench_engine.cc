@@ -45,11 +45,8 @@ struct ShapeFlags {
     command.add_option("--shape", shape, published_names() + ", or nano")->capture_default_str();
     ModelFlags::add_dtype(command, dtype);
     add_number(command, "--context", context, 1, 1 << 20, "Positions in the K/V cache before the rows");
-    command
-        .add_option("--layers", layers,
-                    "Layers of the backbone, in the published pattern; 0: all. Results are of these layers, not scaled")
-        ->check(CLI::Range(0, 1024))
-        ->capture_default_str();
+    add_number(command, "--layers", layers, 0, 1024,
+               "Layers of the backbone, in the published pattern; 0: all. Results are of these layers, not scaled");
     add_node_options(command, verifier, [](const OptionInfo& info) { return info.name == std::string("--threads"); });
     report.add_to(command);
   }
@@ -517,14 +514,8 @@ void add_bench_engine_commands(Command& bench) {
       "engine", "Forward passes on random weights of a published shape, against the read bandwidth");
   auto flags = std::make_shared<EngineFlags>();
   flags->shape.add_to(*command);
-  command->add_option("--rows", flags->rows, "Rows of a forward pass, logits of all")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 256))
-      ->capture_default_str();
-  command->add_option("--prefill", flags->prefill, "Lengths of prompts")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+  add_number(*command, "--rows", flags->rows, 1, 256, "Rows of a forward pass, logits of all");
+  add_number(*command, "--prefill", flags->prefill, 1, 1 << 20, "Lengths of prompts");
   add_number(*command, "--repeat", flags->repeat, 1, 1000, "Times each is measured; the best counts");
   command->add_flag("--profile", flags->profile, "Share of each part of a forward pass");
   command->callback([flags] { bench_engine(*flags); });
@@ -544,14 +535,8 @@ void add_bench_engine_commands(Command& bench) {
       "drafter", "Draft steps of several texts in one pass, and of draft vocabularies, on random weights of a shape");
   auto steps = std::make_shared<DrafterFlags>();
   steps->shape.add_to(*drafter);
-  drafter->add_option("--texts", steps->texts, "Texts of a pass")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 256))
-      ->capture_default_str();
-  drafter->add_option("--draft-vocabulary", steps->vocabulary, "Tokens that the assistant scores; 0: all")
-      ->delimiter(',')
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
+  add_number(*drafter, "--texts", steps->texts, 1, 256, "Texts of a pass");
+  add_number(*drafter, "--draft-vocabulary", steps->vocabulary, 0, 1 << 20, "Tokens that the assistant scores; 0: all");
   add_number(*drafter, "--repeat", steps->repeat, 1, 1000, "Times each is measured; medians");
   drafter->callback([steps] { bench_drafter(*steps); });
 

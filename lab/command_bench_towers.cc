@@ -147,10 +147,8 @@ void add_bench_towers_command(Command& bench) {
   command->add_option("--soft-tokens", flags->soft_tokens, "It becomes at most so many: 70, 140, 280, 560 or 1120")
       ->capture_default_str();
   add_number(*command, "--seconds", flags->seconds, std::int64_t{1}, kSamplesMax / kSampleRate, "Of the sound");
-  command
-      ->add_option("--layers", flags->layers, "Layers of each tower; 0: all. Results are of these layers, not scaled")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
+  add_number(*command, "--layers", flags->layers, 0, 1024,
+             "Layers of each tower; 0: all. Results are of these layers, not scaled");
   add_number(*command, "--threads", flags->threads, 0, 1024, "Threads; 0: every core");
   add_number(*command, "--repeat", flags->repeat, 1, 1000, "Times each is measured; the best counts");
   flags->report.add_to(*command);

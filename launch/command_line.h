@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -26,10 +27,13 @@ struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// An option that is a number of a range, both ends included; the help says its default.
+/// An option that is a number of a range, both ends included, or several with commas between; the help says its
+/// default.
 template <typename T, typename Bound>
 Option* add_number(Command& command, const char* names, T& value, Bound min, Bound max, const std::string& help) {
-  return command.add_option(names, value, help)->check(CLI::Range(min, max))->capture_default_str();
+  Option* const option = command.add_option(names, value, help)->check(CLI::Range(min, max));
+  if constexpr (!std::is_arithmetic_v<T>) option->delimiter(',');
+  return option->capture_default_str();
 }
 
 /// A list's entries are given one by one, each with the option's name.

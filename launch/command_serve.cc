@@ -244,12 +244,9 @@ void add_trace_options(Command& command, TraceOptions& traces) {
   command.add_option("--perfetto", traces.perfetto,
                      "Write them here as Chrome's trace events, for ui.perfetto.dev; begun anew");
   command.add_option("--otlp", traces.otlp, "Send them to this OpenTelemetry collector, http://HOST:4318");
-  command
-      .add_option("--trace-share", traces.share,
-                  "Share of the requests of which spans are kept, besides those that failed, moved or were slow, or "
-                  "whose traceparent says so")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
+  add_number(command, "--trace-share", traces.share, 0.0, 1.0,
+             "Share of the requests of which spans are kept, besides those that failed, moved or were slow, or whose "
+             "traceparent says so");
 }
 
 }  // namespace
@@ -277,10 +274,7 @@ void add_serve_command(Command& app) {
              "Longest request, but for files in it");
   auto* data_dir =
       command->add_option("--data-dir", flags->data_dir, "Keep files and batches here: /v1/files, /v1/batches");
-  command->add_option("--data-mib", flags->data_mib_max, "Most MiB of files there")
-      ->check(CLI::Range(1, 1 << 30))
-      ->capture_default_str()
-      ->needs(data_dir);
+  add_number(*command, "--data-mib", flags->data_mib_max, 1, 1 << 30, "Most MiB of files there")->needs(data_dir);
   command->add_flag("--share-prefixes", flags->share_prefixes,
                     "Reuse the K/V of a prompt's start among the names of --api-keys too, who can then find out by "
                     "trying what others have asked");

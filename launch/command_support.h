@@ -266,13 +266,16 @@ void add_node_options(Command& command, Options& options, Wanted wanted) {
         if constexpr (std::is_same_v<T, bool>) {
           command.add_flag(info.name, value, info.help);
         } else {
-          Option* option = command.add_option(info.name, value, info.help);
-          if constexpr (std::is_same_v<T, std::vector<std::string>>) option->delimiter(',');
           if constexpr (std::is_integral_v<T>)
-            option->check(CLI::Range(static_cast<T>(info.min), static_cast<T>(info.max)))->capture_default_str();
-          if constexpr (std::is_same_v<T, double>) option->check(CLI::Range(info.min, info.max))->capture_default_str();
-          if constexpr (std::is_same_v<T, std::vector<double>>)
-            option->delimiter(',')->check(CLI::Range(info.min, info.max));
+            add_number(command, info.name, value, static_cast<T>(info.min), static_cast<T>(info.max), info.help);
+          else if constexpr (std::is_same_v<T, double>)
+            add_number(command, info.name, value, info.min, info.max, info.help);
+          else if constexpr (std::is_same_v<T, std::vector<double>>)
+            command.add_option(info.name, value, info.help)->delimiter(',')->check(CLI::Range(info.min, info.max));
+          else if constexpr (std::is_same_v<T, std::vector<std::string>>)
+            command.add_option(info.name, value, info.help)->delimiter(',');
+          else
+            command.add_option(info.name, value, info.help);
         }
       },
       options);
@@ -322,11 +325,8 @@ struct ClusterFlags {
                                          "Use the coordinator at tcp://HOST:PORT; of several with commas between, the "
                                          "first that answers");
     add_security_options(command, security, /*listens=*/false);
-    command
-        .add_option("--failover-wait", cluster.coordinator.failover_wait_s,
-                    "Seconds that an answer whose coordinator is gone waits for it to come back, or for the next one")
-        ->check(CLI::Range(0, 86'400))
-        ->capture_default_str();
+    add_number(command, "--failover-wait", cluster.coordinator.failover_wait_s, 0, 86'400,
+               "Seconds that an answer whose coordinator is gone waits for it to come back, or for the next one");
     for (const char* option : {"--key", "--coordinator-key", "--insecure", "--failover-wait"})
       command.get_option(option)->needs(elsewhere);
     const auto of_cluster = [&](const OptionInfo& info) {
