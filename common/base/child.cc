@@ -30,7 +30,10 @@ Result<pid_t> spawn(const std::vector<std::string>& command, int in, int out, in
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid < 0) return system_error(command[0], "start");
-  if (pid > 0) return pid;
+  if (pid > 0) {
+    setpgid(pid, pid);  // as the child does, whoever comes first: from now on its group can be signalled
+    return pid;
+  }
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != parent) _exit(1);
   setpgid(0, 0);  // a terminal's Ctrl-C is for this program, which asks its children to end in an order
@@ -98,7 +101,7 @@ Child& Child::operator=(Child&& other) noexcept {
 Child::~Child() {
   release_stdin();
   if (id_.pid == 0) return;
-  kill(id_.pid, SIGKILL);
+  signal(SIGKILL);
   waitpid(id_.pid, nullptr, 0);
 }
 
@@ -112,7 +115,7 @@ void Child::release_stdin() {
 }
 
 void Child::signal(int number) {
-  kill(id_.pid, number);  // not reaped yet, so the number is still its own
+  if (!poll()) kill(-id_.pid, number);
 }
 
 std::optional<int> Child::poll() {
@@ -142,7 +145,7 @@ std::vector<Captured> run_all(const std::vector<std::vector<std::string>>& comma
       int status = 0;
       bool late = false;
       while (pid > 0 && waitpid(pid, &status, WNOHANG) == 0) {
-        if (now() > deadline && !std::exchange(late, true)) kill(pid, SIGKILL);
+        if (now() > deadline && !std::exchange(late, true)) kill(-pid, SIGKILL);
         usleep(5000);
       }
       results[i].status = late                  ? 124

@@ -45,7 +45,7 @@ class Child {
                              const std::map<std::string, std::string>& environment);
   Child(Child&& other) noexcept;
   Child& operator=(Child&& other) noexcept;
-  /// Kills it, if it still runs.
+  /// Kills it and all that it has started, if it still runs.
   ~Child();
 
   ProcessId id() const { return id_; }
@@ -53,6 +53,7 @@ class Child {
   Result<void> write(const std::string& text);
   /// Ends its standard input.
   void release_stdin();
+  /// To it and all that it has started, unless it has ended.
   void signal(int number);
   /// Its exit status once it has ended, 128 and the signal's number if it was killed.
   std::optional<int> poll();

@@ -2,6 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <fstream>
 
 #include "cluster-launch/deadline.h"
 #include "cluster-launch/facts.h"
@@ -10,6 +15,7 @@
 #include "cluster-launch/process_plan.h"
 #include "cluster-launch/reach.h"
 #include "cluster-launch/slurm.h"
+#include "common/base/child.h"
 
 namespace outrider {
 namespace {
@@ -250,6 +256,30 @@ TEST(Reach, AProcessAnnouncesItself) {
   ASSERT_TRUE(process);
   EXPECT_EQ(process->pid, 12);
   EXPECT_EQ(process->start, 345u);
+}
+
+/// Whether a process is gone within some seconds.
+bool ends(const ProcessId& process) {
+  for (int i = 0; i < 1000 && process.alive(); ++i) usleep(10'000);
+  return !process.alive();
+}
+
+TEST(Child, ASignalReachesAllThatItHasStarted) {
+  const std::string log = fmt::format("{}/child.{}.log", testing::TempDir(), getpid());
+  Child child = Child::start({"sh", "-c", "sleep 1000 & echo $!; wait"}, log, /*hold_stdin=*/false).value();
+  pid_t below = 0;
+  while (!(std::ifstream(log) >> below)) usleep(1000);
+  std::remove(log.c_str());
+  const ProcessId process = identify(below);
+  ASSERT_TRUE(process.alive());
+  child.signal(SIGTERM);
+  EXPECT_TRUE(ends(process));
+}
+
+TEST(Child, ACommandThatTakesTooLongIsKilledWithAllThatItHasStarted) {
+  const Captured captured = run_all({{"sh", "-c", "sleep 1000 & echo $!; wait"}}, /*seconds=*/1).front();
+  EXPECT_EQ(captured.status, 124);
+  EXPECT_TRUE(ends(identify(std::stoi(captured.out))));
 }
 
 TEST(Diff, NamesWhatDiffers) {
