@@ -62,15 +62,18 @@ _OF_CHATS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "thinking"
 _FORMS = {"json_schema": "json", "regex": "regex", "choice": "choice", "grammar": "grammar"}
 
 
+def _encoded(file: str | os.PathLike[str] | bytes) -> str:
+    """The base64 of a file, or of its bytes."""
+    return base64.b64encode(file if isinstance(file, bytes) else pathlib.Path(file).read_bytes()).decode()
+
+
 def picture(file: str | os.PathLike[str] | bytes, *, detail: Literal["auto", "low", "high"] = "auto") -> dict[str, Any]:
     """A part of a message's content: a picture from a PNG, JPEG or WebP file, or its bytes.
 
     pair.chat([{"role": "user", "content": [outrider.picture("photo.jpg"), {"type": "text", "text": "What is this?"}]}])
     detail: how closely it is looked at (docs/vision.md).
     """
-    data = file if isinstance(file, bytes) else pathlib.Path(file).read_bytes()
-    url = "data:image/*;base64," + base64.b64encode(data).decode()
-    return {"type": "image_url", "image_url": {"url": url, "detail": detail}}
+    return {"type": "image_url", "image_url": {"url": "data:image/*;base64," + _encoded(file), "detail": detail}}
 
 
 def video(file: str | os.PathLike[str] | bytes | Sequence[str | os.PathLike[str] | bytes]) -> dict[str, Any]:
@@ -79,12 +82,9 @@ def video(file: str | os.PathLike[str] | bytes | Sequence[str | os.PathLike[str]
     pair.chat([{"role": "user", "content": [outrider.video("film.mp4"), {"type": "text", "text": "What happens?"}]}])
     Its sound is not heard. Files want a program that was built with FFmpeg's libraries (docs/vision.md).
     """
-    def encoded(one: str | os.PathLike[str] | bytes) -> str:
-        return base64.b64encode(one if isinstance(one, bytes) else pathlib.Path(one).read_bytes()).decode()
-
     if isinstance(file, (str, os.PathLike, bytes)):
-        return {"type": "video_url", "video_url": {"url": "data:video/*;base64," + encoded(file)}}
-    return {"type": "video_url", "video_url": {"url": "data:video/jpeg;base64," + ",".join(map(encoded, file))}}
+        return {"type": "video_url", "video_url": {"url": "data:video/*;base64," + _encoded(file)}}
+    return {"type": "video_url", "video_url": {"url": "data:video/jpeg;base64," + ",".join(map(_encoded, file))}}
 
 
 def sound(file: str | os.PathLike[str] | bytes) -> dict[str, Any]:
@@ -92,8 +92,7 @@ def sound(file: str | os.PathLike[str] | bytes) -> dict[str, Any]:
 
     pair.chat([{"role": "user", "content": [outrider.sound("call.wav"), {"type": "text", "text": "What is said?"}]}])
     """
-    data = file if isinstance(file, bytes) else pathlib.Path(file).read_bytes()
-    return {"type": "input_audio", "input_audio": {"data": base64.b64encode(data).decode()}}
+    return {"type": "input_audio", "input_audio": {"data": _encoded(file)}}
 
 
 def _ids_of(prompt: Prompt) -> list[int] | None:
