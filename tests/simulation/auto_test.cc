@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <numeric>
 #include <regex>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -182,9 +185,10 @@ struct Table {
     if (!row.empty()) rows += fmt::format("| {} |{}\n", name, std::exchange(row, ""));
   }
   void print() const {
-    std::printf("%s%zu of %d cells miss 0.98 of plain decoding or 0.95 of the best fixed length, of which they have "
-                "%.4f on average:\n",
-                rows.c_str(), misses.size(), cells, share / std::max(1, cells));
+    std::printf(
+        "%s%zu of %d cells miss 0.98 of plain decoding or 0.95 of the best fixed length, of which they have "
+        "%.4f on average:\n",
+        rows.c_str(), misses.size(), cells, share / std::max(1, cells));
     for (const std::string& line : misses) std::puts(line.c_str());
   }
 };
@@ -226,9 +230,11 @@ TEST(Auto, IsHardlyEverSlowerThanPlainDecodingOrAFixedLength) {
 
 // Clients that all begin at once, with a verifier of which nothing is known yet: of its speed, of what drafts cost and
 // of whether they hold. Forward passes take up to 15 % more or less, and drafts longer beside one, as they do where
-// both have the same cores.
+// both have the same cores. Of hard text 0.965 of plain was kept on average while each text took the rows that nobody
+// had measured yet for free, and 0.98 since.
 TEST(Auto, BeginsHardlySlowerThanPlainDecoding) {
   Table table;
+  std::vector<double> hard;  // of many clients
   for (const auto& [name, timed] : pairs()) {
     for (const Text& text : texts()) {
       for (const int clients : {1, 2, 4, 8, 16}) {
@@ -238,12 +244,18 @@ TEST(Auto, BeginsHardlySlowerThanPlainDecoding) {
         load.pair.other = text.other;
         load.pair.pass_jitter = 0.15;
         load.pair.shared_cores = 1.5;
-        table.add(title, load);
+        const auto cell = table.add(title, load);
+        if (!cell) continue;
+        EXPECT_GE(cell->auto_of_plain, 0.9) << title;
+        if (text.name == std::string_view("hard") && clients > 1) hard.push_back(cell->auto_of_plain);
       }
       table.end_row(fmt::format("{} | {}", name, text.name));
     }
   }
   table.print();
+  if (table.wanted == nullptr) {
+    EXPECT_GE(std::accumulate(hard.begin(), hard.end(), 0.0) / static_cast<double>(hard.size()), 0.973);
+  }
 }
 
 // Text of which later drafts hold less often, as E4B's assistant's do: two drafts each are best then. Texts that came

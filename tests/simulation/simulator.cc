@@ -10,9 +10,7 @@
 namespace outrider::simulation {
 namespace {
 
-Duration scaled(Duration time, double by) {
-  return Duration(std::llround(static_cast<double>(time.count()) * by));
-}
+Duration scaled(Duration time, double by) { return Duration(std::llround(static_cast<double>(time.count()) * by)); }
 
 constexpr Position kKvRowsMax = 50;  // most K/V rows of one message, but for the last window
 constexpr std::int64_t kRowsMax = 1 + kDraftLengthMax;
