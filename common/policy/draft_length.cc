@@ -93,10 +93,11 @@ int GoodputLength::extend(const RoundOutcome& begun, DraftSource source, int len
   const auto a = (begun.drafted > 0 ? survival_.behind(source) : survival_.of(source)).conditional();
   auto [tokens, survives] = survival_.reach(begun);
   RoundTerms terms = expected_.terms;
-  // No hope that rows nobody has measured are free.
+  // No hope that rows nobody has measured are free: each costs at least what those before it do on average.
   const int rows = company.rows + begun.drafted + 1;
+  const double verify_s = costs_.likely_verify_s(rows), row_s = (verify_s - costs_.verify_s(1)) / std::max(1, rows - 1);
   const auto seconds_with = [&, company = company](int more) {
-    terms.verify_s = costs_.likely_verify_s(rows + more);
+    terms.verify_s = std::max(costs_.likely_verify_s(rows + more), verify_s + more * row_s);
     return costs_.together_s(terms, company, begun.drafted + more);
   };
   const int longest = std::min({length, kDraftLengthMax - begun.drafted, costs_.rows_most() - rows});
