@@ -661,10 +661,12 @@ void Simulator::flush(Drafter& drafter) {
 }
 
 Duration Simulator::pass_time(std::int64_t rows) {
-  if (!layout_.pair) return std::chrono::microseconds(1000 + static_cast<std::int64_t>(rng_.below(4000)));
-  const Pair& pair = *layout_.pair;
+  const Pair pair = layout_.pair.value_or(Pair());
   const Duration time = pair.pass + pair.further_row * (rows - 1);
-  return pair.pass_jitter > 0 ? scaled(time, 1 + pair.pass_jitter * (2 * rng_.uniform() - 1)) : time;
+  if (pair.pass_jitter > 0) return scaled(time, 1 + pair.pass_jitter * (2 * rng_.uniform() - 1));
+  // Drawn in any case: a seed is the same history with a pair as before.
+  const Duration any = std::chrono::microseconds(1000 + static_cast<std::int64_t>(rng_.below(4000)));
+  return layout_.pair ? time : any;
 }
 
 Duration Simulator::draft_time(const Drafter& drafter, std::int64_t rows) {
