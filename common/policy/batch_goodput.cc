@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <vector>
 
 namespace outrider {
 
@@ -22,19 +21,7 @@ void BatchGoodput::forget(Key text) {
   if (texts_.erase(text) > 0) planned_ = false;
 }
 
-void BatchGoodput::plan(const CostModel& costs) {
-  if (planned_ && updates_ < updates_a_plan()) return;
-  planned_ = true;
-  updates_ = 0;
-  struct Place {
-    double chance;
-    int depth;
-  };
-  std::vector<Place> places;
-  for (const auto& [key, text] : texts_) {
-    for (int i = 0; i < text.most; ++i) places.push_back({text.survives[static_cast<std::size_t>(i)], i + 1});
-  }
-  std::ranges::sort(places, std::greater<>(), &Place::chance);
+BatchGoodput::Plan BatchGoodput::best(const CostModel& costs, const std::vector<Place>& places, double drag) const {
   const int texts = static_cast<int>(texts_.size());
   // A round of them all is one of the last text in the company of the others.
   const auto rate_of = [&](double tokens, int drafts, int longest) {
@@ -43,26 +30,36 @@ void BatchGoodput::plan(const CostModel& costs) {
                           .drafts = drafts,
                           .longest = longest,
                           .drafters = drafters_,
-                          .drag = drag()};
+                          .drag = drag};
     return tokens / costs.together_s(costs.terms(DraftSource::kAssistant, 0, tokens / texts, company), company, 0);
   };
-  double tokens = texts, best_rate = rate_of(tokens, 0, 0);
+  double tokens = texts;
   int longest = 0;
-  drafts_ = 0;
-  tokens_ = tokens;
+  Plan best{.tokens = tokens, .rate = rate_of(tokens, 0, 0)};
   const int most = std::min(static_cast<int>(places.size()), costs.rows_most() - texts);
   for (int drafts = 1; drafts <= most; ++drafts) {
     const Place& place = places[static_cast<std::size_t>(drafts - 1)];
     tokens += place.chance;
     longest = std::max(longest, place.depth);
     const double rate = rate_of(tokens, drafts, longest);
-    if (rate <= best_rate) continue;
-    best_rate = rate;
-    drafts_ = drafts;
-    tokens_ = tokens;
+    if (rate > best.rate) best = {.drafts = drafts, .tokens = tokens, .rate = rate};
   }
-  try_without_drag();
-  const double least = drafts_ == 0 ? 2 : places[static_cast<std::size_t>(drafts_ - 1)].chance;
+  return best;
+}
+
+void BatchGoodput::plan(const CostModel& costs) {
+  if (planned_ && updates_ < updates_a_plan()) return;
+  planned_ = true;
+  updates_ = 0;
+  std::vector<Place> places;
+  for (const auto& [key, text] : texts_) {
+    for (int i = 0; i < text.most; ++i) places.push_back({text.survives[static_cast<std::size_t>(i)], i + 1});
+  }
+  std::ranges::sort(places, std::greater<>(), &Place::chance);
+  plan_ = best(costs, places, drag());
+  const bool may_be_dragged = plan_.drafts == 0 && texts_.size() > 1 && drag() > 1;
+  try_without_drag(may_be_dragged && best(costs, places, 1).rate > kClearly * plan_.rate);
+  const double least = plan_.drafts == 0 ? 2 : places[static_cast<std::size_t>(plan_.drafts - 1)].chance;
   for (auto& [key, text] : texts_) {
     const auto end = text.survives.begin() + text.most;
     text.planned =
@@ -74,7 +71,7 @@ void BatchGoodput::plan(const CostModel& costs) {
 BatchGoodput::Others BatchGoodput::others(Key text, const CostModel& costs) {
   plan(costs);
   const Text& own = texts_.at(text);
-  const int texts = static_cast<int>(texts_.size()) - 1, drafts = std::max(0, drafts_ - own.planned);
+  const int texts = static_cast<int>(texts_.size()) - 1, drafts = std::max(0, plan_.drafts - own.planned);
   int longest = 0;
   SourceSurvival::Followed followed;
   for (const auto& [key, other] : texts_) {
@@ -91,21 +88,20 @@ BatchGoodput::Others BatchGoodput::others(Key text, const CostModel& costs) {
                       .longest = longest,
                       .drafters = drafters_,
                       .drag = drag()},
-          .tokens = std::max<double>(texts, tokens_ - own_tokens) + followed.tokens};
+          .tokens = std::max<double>(texts, plan_.tokens - own_tokens) + followed.tokens};
 }
 
-void BatchGoodput::try_without_drag() {
+void BatchGoodput::try_without_drag(bool dragged) {
   constexpr double kLength = 12, kSettled = 16;  // rounds of all texts
-  constexpr double kDrags = 1.1;
   const double rounds = static_cast<double>(updates_a_plan()) / static_cast<double>(texts_.size());
   if (try_.left > 0) {
     try_.left -= rounds;
     return;
   }
-  try_.drafting = drafts_ > 0 ? try_.drafting + rounds : 0;
+  try_.drafting = plan_.drafts > 0 ? try_.drafting + rounds : 0;
   if (try_.drafting > kSettled) try_.wait = kTryWaitMin;
-  if (drafts_ > 0) try_.dragged = 0;
-  if (drafts_ > 0 || texts_.size() == 1 || drag() <= kDrags || (try_.dragged += rounds) <= try_.wait) return;
+  if (plan_.drafts > 0) try_.dragged = 0;
+  if (!dragged || (try_.dragged += rounds) <= try_.wait) return;
   try_ = {.left = kLength, .wait = std::min(2 * try_.wait, kTryWaitMax)};
   drag_ = FadingMean(kDragKeep);
 }

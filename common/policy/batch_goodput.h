@@ -3,10 +3,16 @@
 #include <array>
 #include <cstddef>
 #include <map>
+#include <vector>
 
 #include "common/policy/throughput.h"
 
 namespace outrider {
+
+/// How much better another choice must seem where other texts are there. What differs by less is chance; and texts that
+/// change their lengths in turn neither meet in one pass nor find the pace at which one half is drafted for while the
+/// other is verified.
+inline constexpr double kClearly = 1.02;
 
 /// The texts whose rounds share a verifier's forward passes, and how many drafts pay for all of them together (goodput
 /// over a batch; SmartSpec, Liu et al. 2024). Whatever one text has verified, all wait for: N texts that meet emit
@@ -57,6 +63,18 @@ class BatchGoodput {
     SourceSurvival::Followed followed = {};
     int planned = 0;  ///< drafts
   };
+  /// A draft that a text may have.
+  struct Place {
+    double chance;  ///< that it holds
+    int depth;
+  };
+  struct Plan {
+    int drafts = 0;
+    double tokens = 0;  ///< of a round of all texts
+    double rate = 0;
+  };
+  /// @param places  the likeliest first
+  Plan best(const CostModel& costs, const std::vector<Place>& places, double drag) const;
   void plan(const CostModel& costs);
   /// Plans are made four times in a round of all texts: chances move slowly, and a plan looks at every draft of every
   /// text.
@@ -65,14 +83,14 @@ class BatchGoodput {
   /// Texts that the drag keeps from drafting learn nothing of it any more, and it may be of another time: it is high
   /// until texts that came one by one have found how to share their passes. So now and then all of them draft for some
   /// rounds as though there were none, and it is learned anew; less and less often while that does not help.
-  void try_without_drag();
+  /// @param dragged  they are kept plain, and without the drag drafts would clearly pay
+  void try_without_drag(bool dragged);
 
   std::map<Key, Text> texts_;
   int drafters_ = 1;
   std::size_t updates_ = 0;  ///< since the plan was made
   bool planned_ = false;
-  int drafts_ = 0;     ///< of the plan
-  double tokens_ = 0;  ///< of a round of it
+  Plan plan_;
   static constexpr double kDragKeep = 0.98;
   FadingMean drag_{kDragKeep};
   static constexpr double kTryWaitMin = 4, kTryWaitMax = 64;

@@ -23,11 +23,6 @@ void HeuristicLength::observe(const RoundOutcome& outcome) {
   length_ = outcome.accepted == outcome.drafted ? std::min(length_ + 2, kDraftLengthMax) : std::max(1, length_ - 1);
 }
 
-/// How much better another length must seem than the last one, where other texts are there. What differs by less is
-/// chance; and texts that change their lengths in turn neither meet in one pass nor find the pace at which one half is
-/// drafted for while the other is verified.
-constexpr double kStay = 1.02;
-
 GoodputLength::GoodputLength(const CostModel& costs, BatchGoodput& batch)
     : costs_(costs),
       batch_(batch),
@@ -67,10 +62,10 @@ DraftChoice GoodputLength::choose(const DraftLimits& limits) {
       terms.saved_s = assistant && limits.at_hand ? own_s : std::min(terms.saved_s, own_s);
       // Fewer drafts where others follow them.
       RoundTerms with_behind = terms;
-      with_behind.verify_s = costs_.verify_s(company.rows + g + rows_behind + 1);
+      if (rows_behind > 0) with_behind.verify_s = costs_.likely_verify_s(company.rows + g + rows_behind + 1);
       const double rate = (tokens + tau + (assistant ? survives * followed.tokens : 0)) /
                           costs_.together_s(with_behind, company, g + rows_behind) *
-                          (company.texts > 0 && g == last_ ? kStay : 1);
+                          (company.texts > 0 && g == last_ ? kClearly : 1);
       if (rate <= best_rate) continue;
       best = {.source = source, .length = g};
       best_rate = rate;
@@ -100,9 +95,9 @@ int GoodputLength::extend(const RoundOutcome& begun, DraftSource source, int len
   RoundTerms terms = expected_.terms;
   // No hope that rows nobody has measured are free: each costs at least what those before it do on average.
   const int rows = company.rows + begun.drafted + 1;
-  const double verify_s = costs_.verify_s(rows), row_s = (verify_s - costs_.verify_s(1)) / std::max(1, rows - 1);
+  const double verify_s = costs_.likely_verify_s(rows), row_s = (verify_s - costs_.verify_s(1)) / std::max(1, rows - 1);
   const auto seconds_with = [&, company = company](int more) {
-    terms.verify_s = std::max(costs_.verify_s(rows + more), verify_s + more * row_s);
+    terms.verify_s = std::max(costs_.likely_verify_s(rows + more), verify_s + more * row_s);
     return costs_.together_s(terms, company, begun.drafted + more);
   };
   const int longest = std::min({length, kDraftLengthMax - begun.drafted, costs_.rows_most() - rows});

@@ -11,13 +11,15 @@ namespace {
 
 /// So many trials weigh what else is known as much as they do themselves.
 constexpr double kPriorTrials = 4;
+/// Of mean rows.
+constexpr double kRounding = 1e-6;
 
 }  // namespace
 
 std::size_t VerifyTime::cell_of(int rows) {
-  if (rows <= kStairs) return static_cast<std::size_t>(rows);
-  if (rows <= 128) return static_cast<std::size_t>(kStairs + 1 + (rows - kStairs - 1) / 8);
-  return std::min<std::size_t>(kStairs + 13 + static_cast<std::size_t>(rows - 129) / 32, 63);
+  if (rows <= kSingle) return static_cast<std::size_t>(rows);
+  if (rows <= 128) return static_cast<std::size_t>(kSingle + 1 + (rows - kSingle - 1) / 8);
+  return std::min<std::size_t>(kSingle + 13 + static_cast<std::size_t>(rows - 129) / 32, 63);
 }
 
 void VerifyTime::observe(int rows, double seconds) {
@@ -53,29 +55,32 @@ void VerifyTime::observe(int rows, double seconds) {
       below = {below.sum + top.sum, below.weight + top.weight, below.cells + top.cells};
     }
   }
-  auto step = curve_.begin();
+  auto point = curve_.begin();
   for (const Block& block : blocks)
-    for (std::size_t i = 0; i < block.cells; ++i) (step++)->seconds = block.mean();
+    for (std::size_t i = 0; i < block.cells; ++i) (point++)->seconds = block.mean();
 }
 
-double VerifyTime::operator()(int rows) const {
+double VerifyTime::likely(int rows) const {
   if (curve_.empty()) return 0;
-  constexpr double kRounding = 1e-6;
-  const auto above = std::ranges::upper_bound(curve_, rows + kRounding, {}, &Step::rows);
+  const auto above = std::ranges::upper_bound(curve_, rows + kRounding, {}, &Point::rows);
   if (above == curve_.begin()) return above->seconds;
-  const Step& below = *(above - 1);
-  if (rows <= kStairs) return below.seconds;
+  const Point& below = *(above - 1);
   if (above == curve_.end()) {
-    constexpr double kHope = 1.0 / 3;
-    const Step& least = curve_.front();
+    const Point& least = curve_.front();
     const double slope = (below.seconds - least.seconds) / std::max(1.0, below.rows - least.rows);
-    return below.seconds + kHope * slope * (rows - below.rows);
+    return below.seconds + slope * (rows - below.rows);
   }
   return below.seconds + (above->seconds - below.seconds) * (rows - below.rows) / (above->rows - below.rows);
 }
 
+double VerifyTime::hoped(int rows) const {
+  if (rows > kSingle) return likely(rows);
+  const auto above = std::ranges::upper_bound(curve_, rows + kRounding, {}, &Point::rows);
+  return above == curve_.begin() ? likely(rows) : (above - 1)->seconds;
+}
+
 int VerifyTime::rows_most() const {
-  return std::max(kStairs, curve_.empty() ? 0 : static_cast<int>(2 * curve_.back().rows));
+  return std::max(kSingle, curve_.empty() ? 0 : static_cast<int>(2 * curve_.back().rows));
 }
 
 void FadingLine::observe(double x, double y) {
@@ -219,7 +224,7 @@ int CostModel::others() const { return static_cast<int>(std::lround(others_.valu
 
 double CostModel::together_s(const RoundTerms& terms, const Company& company, int length) const {
   if (company.texts == 0) return terms.seconds();
-  const double half_s = verify_((company.rows + length + 2) / 2);  // rounded up
+  const double half_s = verify_.likely((company.rows + length + 2) / 2);  // rounded up
   // The verifier waits for the second half where that saves more time of a pass than the drafts take (batch_window.h).
   if (2 * half_s - terms.verify_s > terms.drafting_s() - terms.draft_s * (1 - 1 / company.drag)) return terms.seconds();
   RoundTerms half = terms;
@@ -229,7 +234,9 @@ double CostModel::together_s(const RoundTerms& terms, const Company& company, in
 }
 
 RoundTerms CostModel::terms(DraftSource source, int length, double tau, const Company& company) const {
-  RoundTerms terms{.verify_s = verify_(company.rows + length + 1), .other_s = other_.value()};
+  const int rows = company.rows + length + 1;
+  RoundTerms terms{.verify_s = company.texts > 0 ? verify_.likely(rows) : verify_.hoped(rows),
+                   .other_s = other_.value()};
   // All wait for the last draft that an assistant makes, whoever it is for. N-grams cost no time.
   const int own = source == DraftSource::kAssistant ? length : 0, drafts = company.drafts + own;
   if (drafts == 0) return terms;

@@ -28,32 +28,33 @@ struct RoundTerms {
 /// 2023 equation 1 without the assumption that every position accepts alike).
 inline double tokens_per_second(double tau, const RoundTerms& terms) { return tau / terms.seconds(); }
 
-/// T(M): seconds of a verifying forward pass of M rows, learned online: a staircase that never falls (pool adjacent
-/// violators). An M that was not measured costs what the next smaller measured one does: true inside a tile of rows,
-/// and elsewhere hopeful enough that the M is tried once. Beyond kStairs, where a tile is little, it lies on the line
-/// between two measured ones. Behind the last of them it rises a third as steeply as it did on average: were it flat,
-/// many drafts would be planned for ever, since texts for which so large a pass is too long take turns. The last few
-/// rounds of an M decide its step.
+/// T(M): seconds of a verifying forward pass of M rows, learned online: points that never fall (pool adjacent
+/// violators). The last few rounds of an M decide its point.
 class VerifyTime {
  public:
   /// rows from 1.
   void observe(int rows, double seconds);
-  /// 0 while nothing was measured.
-  double operator()(int rows) const;
+  /// On the lines between the points, and behind the last as steep as it rose on average: were it flat there, many
+  /// drafts would be planned for ever, since texts for which so large a pass is too long take turns. 0 while nothing
+  /// was measured.
+  double likely(int rows) const;
+  /// Of a text alone an M that was not measured costs what the next smaller one does that was: true inside a tile of
+  /// rows, and elsewhere hopeful enough that the M is tried once. Of many texts each would add a row that seems free.
+  double hoped(int rows) const;
   /// So many rows may be tried: twice the most that were.
   int rows_most() const;
 
  private:
-  static constexpr int kStairs = 33;  ///< of a text alone
+  static constexpr int kSingle = 33;  ///< of a text alone
   struct Cell {
     double rows = 0, sum = 0, weight = 0;
   };
-  struct Step {
+  struct Point {
     double rows, seconds;
   };
   static std::size_t cell_of(int rows);
   std::array<Cell, 64> cells_ = {};  ///< one an M, then wider
-  std::vector<Step> curve_;          ///< by rows; a step where a cell is
+  std::vector<Point> curve_;         ///< by rows; a point where a cell is
 };
 
 /// A mean that forgets: `keep` is the weight of the past at each observation.
@@ -186,7 +187,9 @@ class CostModel {
   /// half is drafted for while the other is verified (drafter_core.h): as the verifier chooses (batch_window.h). Of N
   /// texts with R rows each half that waits for the other gains 2 T(R / 2) - T(R) and loses the time of the drafts.
   double together_s(const RoundTerms& terms, const Company& company, int length) const;
-  double verify_s(int rows) const { return verify_(rows); }
+  /// T(M), as one hopes of a text alone, and as it probably is.
+  double verify_s(int rows) const { return verify_.hoped(rows); }
+  double likely_verify_s(int rows) const { return verify_.likely(rows); }
   int rows_most() const { return verify_.rows_most(); }
   /// Rows of other texts that were in the last rounds' forward passes.
   int others() const;

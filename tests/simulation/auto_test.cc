@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <numeric>
 #include <regex>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -25,6 +28,7 @@ struct Load {
   Pair pair;
   int clients = 1;
   std::int64_t output = 64;
+  bool cold = false;  ///< the first three answers of each client count, begun at once, and nothing is known
 };
 
 /// Answers that have ended, and tokens of all.
@@ -48,15 +52,16 @@ std::uint64_t number_in(const char* variable) {
   return text == nullptr ? 1 : std::strtoull(text, nullptr, 10);
 }
 
-/// Tokens per second of all clients together, after the first ten answers and two of each. @param turn  the seed of
-/// delays and of what holds.
+/// Tokens per second of all clients together, after the first ten answers and two of each unless it is cold.
+/// @param turn  the seed of delays and of what holds.
 double rate(const Load& load, std::uint64_t turn, DraftPolicy policy, std::int32_t draft_length) {
   using std::chrono::microseconds;
   Simulator simulator(turn, {.delay_min = microseconds(50), .delay_max = microseconds(150)}, 0, {.pair = load.pair});
   simulator.run_for(std::chrono::milliseconds(100));  // the workers join
   const auto clients = static_cast<std::uint64_t>(load.clients);
-  const std::uint64_t warm = std::max<std::uint64_t>(10, 2 * clients),
-                      last = warm + std::max(2 * clients, 4000 / static_cast<std::uint64_t>(load.output));
+  const std::uint64_t warm = load.cold ? 0 : std::max<std::uint64_t>(10, 2 * clients),
+                      last = load.cold ? 3 * clients
+                                       : warm + std::max(2 * clients, 4000 / static_cast<std::uint64_t>(load.output));
   std::optional<Written> begun;
   TimePoint began{};
   for (std::uint64_t asked = 0;;) {
@@ -152,49 +157,104 @@ Cell play(const Load& load, std::uint64_t first, std::uint64_t turns) {
   return cell;
 }
 
+/// The cells that OUTRIDER_AUTO_CELL finds by their names, played and printed.
+struct Table {
+  const char* wanted = std::getenv("OUTRIDER_AUTO_CELL");
+  int cells = 0;
+  double share = 0;  ///< of the best length, summed
+  std::vector<std::string> misses = {};
+  std::string rows = {}, row = {};
+
+  /// @return none if it is not wanted.
+  std::optional<Cell> add(const std::string& title, const Load& load) {
+    if (wanted != nullptr && !std::regex_search(title, std::regex(wanted))) return std::nullopt;
+    const Cell cell = play(load, number_in("OUTRIDER_AUTO_SEED"), number_in("OUTRIDER_AUTO_TURNS"));
+    std::string lengths;
+    for (std::size_t i = 1; i < std::size(kFixed); ++i)
+      lengths += fmt::format(" {}: {:.2f}", kFixed[i], cell.fixed_of_plain[i]);
+    const std::string line = fmt::format("{}: plain {:.1f}/s, of it{}, auto {:.3f}, {:.3f} of the best", title,
+                                         cell.plain_rate, lengths, cell.auto_of_plain, cell.auto_of_best);
+    std::puts(line.c_str());
+    row += fmt::format(" {:.2f} ({:.2f}) |", cell.auto_of_plain, cell.auto_of_best);
+    ++cells;
+    share += cell.auto_of_best;
+    if (!cell.good()) misses.push_back(line);
+    return cell;
+  }
+  void end_row(const std::string& name) {
+    if (!row.empty()) rows += fmt::format("| {} |{}\n", name, std::exchange(row, ""));
+  }
+  void print() const {
+    std::printf(
+        "%s%zu of %d cells miss 0.98 of plain decoding or 0.95 of the best fixed length, of which they have "
+        "%.4f on average:\n",
+        rows.c_str(), misses.size(), cells, share / std::max(1, cells));
+    for (const std::string& line : misses) std::puts(line.c_str());
+  }
+};
+
+const std::vector<Text>& texts() {
+  static const std::vector<double> easy = {0.85}, hard = {0.12};
+  static const std::vector<Text> all = {{"easy", easy, {}}, {"hard", hard, {}}, {"mixed", easy, hard}};
+  return all;
+}
+
 // OUTRIDER_AUTO_CELL="E4B easy (2|16) " shows the cells whose names this regular expression finds, and "" all, those of
 // 64 clients and of answers of 512 too, which take half of the time. OUTRIDER_AUTO_TURNS=5 takes medians of so many
 // turns, from the one of OUTRIDER_AUTO_SEED on.
 TEST(Auto, IsHardlyEverSlowerThanPlainDecodingOrAFixedLength) {
-  const std::vector<double> easy = {0.85}, hard = {0.12};
-  const std::vector<Text> texts = {{"easy", easy, {}}, {"hard", hard, {}}, {"mixed", easy, hard}};
-  const char* wanted = std::getenv("OUTRIDER_AUTO_CELL");
-  int cells = 0;
-  std::vector<std::string> misses;
-  std::string table;
+  Table table;
   for (const auto& [name, timed] : pairs()) {
-    for (const Text& text : texts) {
+    for (const Text& text : texts()) {
       for (const std::int64_t output : {16, 64, 512}) {
-        std::string row;
         for (const int clients : {1, 2, 4, 8, 16, 64}) {
+          if (!played(clients, output, table.wanted != nullptr)) continue;
           const std::string title = fmt::format("{} {} {} clients, answers of {}", name, text.name, clients, output);
-          if (!played(clients, output, wanted != nullptr)) continue;
-          if (wanted != nullptr && !std::regex_search(title, std::regex(wanted))) continue;
           Load load{timed, clients, output};
           load.pair.acceptance = text.acceptance;
           load.pair.other = text.other;
-          const Cell cell = play(load, number_in("OUTRIDER_AUTO_SEED"), number_in("OUTRIDER_AUTO_TURNS"));
-          std::string lengths;
-          for (std::size_t i = 1; i < std::size(kFixed); ++i)
-            lengths += fmt::format(" {}: {:.2f}", kFixed[i], cell.fixed_of_plain[i]);
-          const std::string line = fmt::format("{}: plain {:.1f}/s, of it{}, auto {:.2f}, {:.2f} of the best", title,
-                                               cell.plain_rate, lengths, cell.auto_of_plain, cell.auto_of_best);
-          std::puts(line.c_str());
-          row += fmt::format(" {:.2f} ({:.2f}) |", cell.auto_of_plain, cell.auto_of_best);
-          ++cells;
-          if (!cell.good()) misses.push_back(line);
-          EXPECT_GE(cell.auto_of_plain, 0.92) << title;
-          EXPECT_GE(cell.auto_of_best, 0.8) << title;
+          const auto cell = table.add(title, load);
+          if (!cell) continue;
+          EXPECT_GE(cell->auto_of_plain, 0.92) << title;
+          EXPECT_GE(cell->auto_of_best, 0.8) << title;
         }
-        if (!row.empty()) table += fmt::format("| {} | {} | {} |{}\n", name, text.name, output, row);
+        table.end_row(fmt::format("{} | {} | {}", name, text.name, output));
       }
     }
   }
-  std::printf("%s%zu of %d cells miss 0.98 of plain decoding or 0.95 of the best fixed length:\n", table.c_str(),
-              misses.size(), cells);
-  for (const std::string& line : misses) std::puts(line.c_str());
-  if (wanted == nullptr) {
-    EXPECT_LE(std::ssize(misses), cells / 10);
+  table.print();
+  if (table.wanted == nullptr) {
+    EXPECT_LE(std::ssize(table.misses), table.cells / 10);
+  }
+}
+
+// Clients that all begin at once, with a verifier of which nothing is known yet: of its speed, of what drafts cost and
+// of whether they hold. Forward passes take up to 15 % more or less, and drafts longer beside one, as they do where
+// both have the same cores. Of hard text 0.965 of plain was kept on average while each text took the rows that nobody
+// had measured yet for free, and 0.98 since.
+TEST(Auto, BeginsHardlySlowerThanPlainDecoding) {
+  Table table;
+  std::vector<double> hard;  // of many clients
+  for (const auto& [name, timed] : pairs()) {
+    for (const Text& text : texts()) {
+      for (const int clients : {1, 2, 4, 8, 16}) {
+        const std::string title = fmt::format("cold {} {} {} clients", name, text.name, clients);
+        Load load{timed, clients, 48, true};
+        load.pair.acceptance = text.acceptance;
+        load.pair.other = text.other;
+        load.pair.pass_jitter = 0.15;
+        load.pair.shared_cores = 1.5;
+        const auto cell = table.add(title, load);
+        if (!cell) continue;
+        EXPECT_GE(cell->auto_of_plain, 0.9) << title;
+        if (text.name == std::string_view("hard") && clients > 1) hard.push_back(cell->auto_of_plain);
+      }
+      table.end_row(fmt::format("{} | {}", name, text.name));
+    }
+  }
+  table.print();
+  if (table.wanted == nullptr) {
+    EXPECT_GE(std::accumulate(hard.begin(), hard.end(), 0.0) / static_cast<double>(hard.size()), 0.973);
   }
 }
 

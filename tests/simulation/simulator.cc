@@ -10,6 +10,8 @@
 namespace outrider::simulation {
 namespace {
 
+Duration scaled(Duration time, double by) { return Duration(std::llround(static_cast<double>(time.count()) * by)); }
+
 constexpr Position kKvRowsMax = 50;  // most K/V rows of one message, but for the last window
 constexpr std::int64_t kRowsMax = 1 + kDraftLengthMax;
 constexpr KvCost kKvCost{
@@ -648,9 +650,7 @@ void Simulator::flush(Drafter& drafter) {
   }
   if (!output.pass.empty()) {
     const std::int64_t rows = std::ssize(output.pass);
-    const Duration time = lags(drafter)  ? std::chrono::milliseconds(200)
-                          : layout_.pair ? layout_.pair->draft + layout_.pair->further_draft * (rows - 1)
-                                         : slow_or(std::chrono::microseconds(50), std::chrono::microseconds(200));
+    const Duration time = draft_time(drafter, rows);
     const Candidates cost{.tokens = {}, .draft_ns = time.count(), .passes = 1, .pass_rows = rows};
     for (const DraftTurn& turn : output.pass) drafter.busy.emplace_back(turn, take_turn(drafter, turn, cost));
     schedule(time, Event::Kind::kDrafted, drafter.peer);
@@ -658,6 +658,23 @@ void Simulator::flush(Drafter& drafter) {
   tend_connection(drafter, output.redial);
   for (const Outgoing& out : output.send) transmit(Event::Kind::kToCoordinator, drafter, out.message);
   note(output.notices);
+}
+
+Duration Simulator::pass_time(std::int64_t rows) {
+  const Pair pair = layout_.pair.value_or(Pair());
+  const Duration time = pair.pass + pair.further_row * (rows - 1);
+  if (pair.pass_jitter > 0) return scaled(time, 1 + pair.pass_jitter * (2 * rng_.uniform() - 1));
+  // Drawn in any case: a seed is the same history with a pair as before.
+  const Duration any = std::chrono::microseconds(1000 + static_cast<std::int64_t>(rng_.below(4000)));
+  return layout_.pair ? time : any;
+}
+
+Duration Simulator::draft_time(const Drafter& drafter, std::int64_t rows) {
+  if (lags(drafter)) return std::chrono::milliseconds(200);
+  if (!layout_.pair) return slow_or(std::chrono::microseconds(50), std::chrono::microseconds(200));
+  const Pair& pair = *layout_.pair;
+  const bool verifying = std::ranges::any_of(verifiers_, [&](const Verifier& v) { return v.busy_until > now_; });
+  return scaled(pair.draft + pair.further_draft * (rows - 1), verifying ? pair.shared_cores : 1);
 }
 
 void Simulator::flush(Encoder& encoder) {
@@ -683,12 +700,10 @@ void Simulator::flush(Verifier& verifier) {
   }
   if (!output.batch.empty()) {
     verifier.results = forward(verifier, output.batch);
-    Duration time = std::chrono::microseconds(1000 + static_cast<std::int64_t>(rng_.below(4000)));
-    if (layout_.pair) {
-      std::int64_t rows = 0;
-      for (const VerifyWork& work : output.batch) rows += std::ssize(work.tokens);
-      time = layout_.pair->pass + layout_.pair->further_row * (rows - 1);
-    }
+    std::int64_t rows = 0;
+    for (const VerifyWork& work : output.batch) rows += std::ssize(work.tokens);
+    const Duration time = pass_time(rows);
+    verifier.busy_until = now_ + time;
     for (VerifyResult& result : verifier.results) result.verdict.verify_ns = time.count();
     schedule(time, Event::Kind::kBatchDone, verifier.peer);
   }

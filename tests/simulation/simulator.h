@@ -81,6 +81,8 @@ struct Pair {
   Duration draft{}, further_draft{};  ///< the drafter's of one row, and each further row
   Duration drafter_way{};             ///< between drafter and coordinator; the verifier is beside the coordinator
   Duration drafter_jitter{};          ///< each message between them takes so much longer at most
+  double pass_jitter = 0;             ///< a forward pass takes up to this share more or less
+  double shared_cores = 1;            ///< how much longer a draft pass takes that begins beside a forward pass
   /// The chance that the draft at this depth of a chain holds if those before it do; the last one's beyond.
   std::vector<double> acceptance = {};
   std::vector<double> other = {};  ///< of every second session, if it differs
@@ -238,6 +240,7 @@ class Simulator {
     std::map<SessionId, Cache> caches;      ///< its K/V
     std::map<SessionId, Sampler> samplers;  ///< of the sessions that sample
     std::vector<VerifyResult> results;
+    TimePoint busy_until{};  ///< it computes
   };
   struct Drafter : Node {
     std::unique_ptr<DrafterCore> core;
@@ -324,6 +327,9 @@ class Simulator {
   Verifier* find_verifier(const PeerId& peer);
   Drafter* find_drafter(const PeerId& peer);
   Encoder* find_encoder(const PeerId& peer);
+  /// Seconds of a forward pass, and of a pass of the drafter.
+  Duration pass_time(std::int64_t rows);
+  Duration draft_time(const Drafter& drafter, std::int64_t rows);
   /// Whether the fleet's books are what the sessions say.
   void check_books(const CoordinatorCore& coordinator);
   /// Whether no peer says much that is of no use. One message was.

@@ -31,17 +31,17 @@ TEST(Ngram, ProposesNothingWithoutAMatchOfTwo) {
   }
 }
 
-TEST(VerifyTime, IsAStaircaseThatNeverFalls) {
+TEST(VerifyTime, OfATextAloneIsHopedToBeAStaircaseThatNeverFalls) {
   VerifyTime time;
-  EXPECT_EQ(time(5), 0);
+  EXPECT_EQ(time.hoped(5), 0);
   time.observe(1, 1.0);
   time.observe(17, 2.0);
-  EXPECT_EQ(time(16), 1.0) << "not measured: as the measured one below";
-  EXPECT_EQ(time(33), 2.0);
+  EXPECT_EQ(time.hoped(16), 1.0) << "not measured: as the measured one below";
+  EXPECT_EQ(time.hoped(33), 2.0);
   time.observe(9, 0.8);  // noise
-  for (int m = 2; m <= 33; ++m) EXPECT_GE(time(m), time(m - 1)) << m;
+  for (int m = 2; m <= 33; ++m) EXPECT_GE(time.hoped(m), time.hoped(m - 1)) << m;
   for (int i = 0; i < 20; ++i) time.observe(9, 1.5);
-  EXPECT_NEAR(time(9), 1.5, 0.01) << "the last few rounds decide";
+  EXPECT_NEAR(time.hoped(9), 1.5, 0.01) << "the last few rounds decide";
 }
 
 TEST(FadingLine, FindsRoundTripAndBandwidth) {
@@ -353,6 +353,25 @@ TEST(BatchGoodput, TextsThatTheDragKeepsPlainTryTogetherLessAndLessOften) {
   EXPECT_GT(waits[1], waits[0]) << dear;
 }
 
+TEST(BatchGoodput, TextsWhoseDraftsWouldBringLittleWithoutTheDragDoNotTry) {
+  const CostModel costs = costs_of(1, 10);
+  const std::array<int, 4> text = {};
+  const auto drafts_of = [&](double chance) {
+    BatchGoodput batch;
+    for (int i = 0; i < 40; ++i) batch.observe(0.3, 0.1, 1);  // a drag
+    int drafts = 0;
+    for (int round = 0; round < 30; ++round) {
+      for (const int& each : text) {
+        batch.update(&each, survives(chance), 4, 1);
+        drafts += batch.others(&each, costs).company.drafts;
+      }
+    }
+    return drafts;
+  };
+  EXPECT_GT(drafts_of(0.48), 0);
+  EXPECT_EQ(drafts_of(0.46), 0) << "less than 2 % more";
+}
+
 TEST(BatchGoodput, RoundsInTimeEndADragAndShorterOnesAreNone) {
   const CostModel costs = costs_of(1, 10);
   const int text = 0;
@@ -399,18 +418,20 @@ TEST(BatchGoodput, ProbesCostAllAndAreEarnedByAll) {
   for (const int& each : text) batch.forget(&each);
 }
 
-TEST(VerifyTime, BeyondAFewTilesLiesOnLinesBetweenWhatWasMeasured) {
+TEST(VerifyTime, LiesOnLinesBetweenWhatWasMeasuredWhereManyTextsAddRows) {
   VerifyTime time;
-  EXPECT_EQ(time(1), 0);
+  EXPECT_EQ(time.likely(1), 0);
   for (int i = 0; i < 5; ++i) {
     time.observe(1, 1);
-    time.observe(100, 3);
-    time.observe(200, 5);
+    time.observe(101, 3);
+    time.observe(201, 5);
   }
-  EXPECT_NEAR(time(33), 1, 1e-9) << "a stair";
-  EXPECT_NEAR(time(150), 4, 1e-9);
-  EXPECT_NEAR(time(398), 5 + 4.0 / 3, 2e-2) << "not known, and worth a try: as far again, at a third of the slope";
-  EXPECT_EQ(time.rows_most(), 400);
+  EXPECT_NEAR(time.likely(26), 1.5, 1e-9) << "no row is free because nobody measured it";
+  EXPECT_NEAR(time.hoped(26), 1, 1e-9);
+  EXPECT_NEAR(time.likely(151), 4, 1e-9);
+  EXPECT_NEAR(time.hoped(151), 4, 1e-9) << "more than a text alone has";
+  EXPECT_NEAR(time.likely(401), 9, 1e-9) << "not known: as steep as before";
+  EXPECT_NEAR(time.rows_most(), 402, 1) << "twice as many";
 }
 
 TEST(Policies, ReadDraftLengths) {
