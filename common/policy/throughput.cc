@@ -194,7 +194,7 @@ void CostModel::observe(const RoundOutcome& outcome) {
   const double drafting = outcome.draft_s + outcome.draft_wire_s + outcome.draft_waited_s;
   other_.observe(std::max(0.0, outcome.round_s - outcome.verify_s - drafting - outcome.waited_s));
   if (outcome.tree) {
-    trees_.observe(survival_.of(outcome.source).conditional(), outcome.drafted, outcome.accepted - outcome.tree->held);
+    trees_.observe(survival_.of(outcome.source).conditional(), outcome);
     tree_draft_s_.observe(outcome.draft_s, outcome.drafted);
   }
   if (outcome.drafted > 0) {

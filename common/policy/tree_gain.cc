@@ -57,8 +57,12 @@ std::vector<double> TreeGain::tokens(const std::array<double, kDraftLengthMax>& 
   return tokens;
 }
 
-void TreeGain::observe(const std::array<double, kDraftLengthMax>& a, int drafted, int elsewhere) {
-  kept_.observe(elsewhere, kept_of_likeliest(a, drafted).back().else_where);
+void TreeGain::observe(const std::array<double, kDraftLengthMax>& a, const RoundOutcome& outcome) {
+  const Kept kept = kept_of_likeliest(a, outcome.drafted).back();
+  double along_first = 0, survives = 1;
+  for (int i = 0; i < std::min(outcome.tree->chain, kDraftLengthMax); ++i)
+    along_first += survives *= a[static_cast<std::size_t>(i)];
+  kept_.observe(outcome.accepted - outcome.tree->held + along_first - kept.along_first, kept.else_where);
 }
 
 }  // namespace outrider

@@ -14,8 +14,9 @@ namespace outrider {
 /// lost the second is taken to be right in a third of all cases, as it is on nano
 /// (docs/policy.md, "Where drafts are lost"), but not more often than the first: that is a tree of fixed shape, the
 /// likeliest nodes first. The drafter chooses by its own probabilities, so that what is kept beside first choices is
-/// more, or less, by a factor that rounds with trees show. What is kept along first choices is left out of it: trees
-/// are drafted where these seem to hold, and seem so a little too often, for trees as for chains.
+/// more, or less, by a factor that rounds with trees show. Of first choices it has only how far the drafter's tree goes
+/// along them, not how many held: trees are drafted where these seem to hold, and seem so a little too often, for trees
+/// as for chains.
 class TreeGain {
  public:
   /// As of Survival.
@@ -23,9 +24,8 @@ class TreeGain {
   /// Tokens that a round emits on average with a tree of 0, 1, ... `most` drafts.
   /// @param a  the chances that each first choice holds when those before it did: Survival::conditional()
   std::vector<double> tokens(const std::array<double, kDraftLengthMax>& a, int most) const;
-  /// What became of a tree of so many drafts. @param a  as before the round. @param elsewhere  drafts that were kept
-  /// and are not along first choices
-  void observe(const std::array<double, kDraftLengthMax>& a, int drafted, int elsewhere);
+  /// What became of a tree. @param a  as before the round
+  void observe(const std::array<double, kDraftLengthMax>& a, const RoundOutcome& outcome);
 
  private:
   double factor() const;

@@ -202,11 +202,17 @@ TEST(TreeGain, OfATextLeansOnThatOfAll) {
   TreeGain all(0.98), text(0.9, &all);
   const auto elsewhere = [&](const TreeGain& gain) { return gain.tokens(a, 3)[3] - 1.75; };
   const double hoped = elsewhere(text);
-  for (int round = 0; round < 500; ++round) all.observe(a, 3, round % 10 == 0);
+  const auto kept = [](int accepted) {
+    return RoundOutcome{.drafted = 3, .accepted = accepted, .tree = RoundOutcome::Tree{.chain = 2}};
+  };
+  for (int round = 0; round < 500; ++round) all.observe(a, kept(round % 10 == 0));
   EXPECT_NEAR(elsewhere(all), 0.1, 0.04);
   EXPECT_NEAR(elsewhere(text), elsewhere(all), 1e-9) << "hoped for " << hoped;
-  for (int round = 0; round < 100; ++round) text.observe(a, 3, 1);
+  for (int round = 0; round < 100; ++round) text.observe(a, kept(1));
   EXPECT_GT(elsewhere(text), 0.4);
+  TreeGain shallow(0.98);
+  for (int round = 0; round < 500; ++round) shallow.observe(a, {.drafted = 3, .tree = RoundOutcome::Tree{.chain = 1}});
+  EXPECT_LT(shallow.tokens(a, 3)[3], 1.6) << "a tree of one first choice keeps half a draft, whatever was hoped for";
 }
 
 struct Played {
