@@ -126,14 +126,15 @@ class Experiment {
       sum += (1 + plan_.repeats) * answer_s(1, predict(calibration_, alone)->colocated);
     }
     for (const double rate : rates) {
+      sum += plan_.warm_up * answer_s(1, rate);
       if (axes.open_loop()) {
         const auto count = static_cast<double>(arrival_count(axes, plan_.seconds, plan_.prompts.size()));
-        sum += answer_s(1, rate) + plan_.repeats * (count / axes.arrivals.rate + answer_s(1, rate));
+        sum += plan_.repeats * (count / axes.arrivals.rate + answer_s(1, rate));
         continue;
       }
       // Clients share the rate; each asks every question.
       const double pass_s = answer_s(axes.clients, rate) * static_cast<double>(plan_.prompts.size());
-      sum += answer_s(1, rate) + plan_.repeats * pass_s * std::max(1.0, std::ceil(plan_.seconds / pass_s));
+      sum += plan_.repeats * pass_s * std::max(1.0, std::ceil(plan_.seconds / pass_s));
     }
     return sum;
   }

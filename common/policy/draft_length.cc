@@ -28,7 +28,8 @@ GoodputLength::GoodputLength(const CostModel& costs, BatchGoodput& batch)
       batch_(batch),
       // A session's last ten trials of a position: on nano's traces (bare goodput) above 20 and 50, level with 5.
       // Behind others 20: level with 10 and 50 there, and a text in which none holds is known for one.
-      survival_(0.9, 0.95, &costs.survival()) {}
+      survival_(0.9, 0.95, &costs.survival()),
+      trees_(0.9, &costs.trees()) {}
 
 DraftChoice GoodputLength::choose(const DraftLimits& limits) {
   const auto held = survival_.of(DraftSource::kAssistant).conditional();
@@ -72,8 +73,30 @@ DraftChoice GoodputLength::choose(const DraftLimits& limits) {
       best_terms = terms;
     }
   }
+  if (limits.tree && !limits.at_hand && company.texts == 0) {
+    if (const auto better = tree(std::min(limits.assistant, kDraftLengthMax), best_rate)) return *better;
+  }
   expect(best_terms, best.length);
   if (best.length > 0) last_ = best.length;
+  return best;
+}
+
+std::optional<DraftChoice> GoodputLength::tree(int most, double rate) const {
+  const std::vector<double> tokens = trees_.tokens(survival_.of(DraftSource::kAssistant).conditional(), most);
+  const double plain_s = costs_.verify_s(1);
+  DraftChoice best;
+  double best_rate = kStay * rate;
+  for (int drafts = 2; drafts < std::ssize(tokens); ++drafts) {
+    const double count = tokens[static_cast<std::size_t>(drafts)];
+    const RoundTerms terms = costs_.tree_terms(drafts, count);
+    const double tree_rate = count / terms.seconds();
+    if (tree_rate <= best_rate) continue;
+    best_rate = tree_rate;
+    // Where the drafter is sure of few, a draft must bring the tokens of the time that one of these takes on average.
+    best = {.length = drafts, .tree = true, .worth = tree_rate * (terms.verify_s - plain_s + terms.draft_s) / drafts};
+  }
+  if (!best.tree) return std::nullopt;
+  best.worth = std::clamp(best.worth, 0.0, 1.0);
   return best;
 }
 
@@ -122,6 +145,7 @@ int GoodputLength::extend(const RoundOutcome& begun, DraftSource source, int len
 }
 
 void GoodputLength::observe(const RoundOutcome& outcome) {
+  if (outcome.tree) trees_.observe(survival_.of(outcome.source).conditional(), outcome);
   survival_.observe(outcome);
   // Whoever asked may have taken another length, or not have asked at all.
   const Expected expected = std::exchange(expected_, {});

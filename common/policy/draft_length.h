@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <memory>
+#include <optional>
 
 #include "common/policy/batch_goodput.h"
 
@@ -13,6 +14,7 @@ struct DraftLimits {
   bool must_draft = false;  ///< a probe: plain decoding is no answer while a source can draft
   bool at_hand = false;     ///< the assistant's were drafted ahead: nobody waits for them
   bool ahead = false;       ///< the assistant drafts ahead where that pays
+  bool tree = false;        ///< the assistant's may be a token tree
   int drafters = 1;         ///< assistants that draft for the texts of its verifier
   int of(DraftSource source) const { return std::array{assistant, ngram, table}.at(static_cast<std::size_t>(source)); }
 };
@@ -95,9 +97,12 @@ class GoodputLength : public DraftLengthPolicy {
   /// are made beside a forward pass, and a round in time shows that they keep nobody. A text's first round tells
   /// nothing of it: it begins somewhere amid the others' forward pass, which it would wait for without drafts too.
   void expect(const RoundTerms& terms, int length);
+  /// A token tree of at most so many drafts, where it is better than a chain that brings so many tokens per second.
+  std::optional<DraftChoice> tree(int most, double rate) const;
   bool has_begun_ = false;   ///< a round of it has ended
   int last_ = 0;             ///< length of the last round with drafts
-  SourceSurvival survival_;  ///< this session's
+  SourceSurvival survival_;  ///< this session's, as these
+  TreeGain trees_;
 };
 
 /// What `--draft-length auto` means: goodput under the governor. @param costs, batch  outlive the policy.

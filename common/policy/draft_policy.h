@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <optional>
 
 namespace outrider {
 
@@ -67,6 +68,11 @@ struct RoundOutcome {
   std::int64_t draft_bytes = 0;  ///< of the request for drafts
   int draft_rows = 0;            ///< K/V rows in it
   bool ahead = false;            ///< the drafts were made while the round before was verified (ahead_gain.h)
+  struct Tree {
+    int chain = 0, held = 0;  ///< drafts along its first choices, and how many of these held
+    bool operator==(const Tree&) const = default;
+  };
+  std::optional<Tree> tree = {};  ///< the drafts are a token tree of `source`'s
   bool operator==(const RoundOutcome&) const = default;
   /// Drafts of `source`.
   int own() const { return drafted - std::accumulate(behind.begin(), behind.end(), 0); }

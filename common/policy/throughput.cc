@@ -143,6 +143,8 @@ SourceSurvival::SourceSurvival(double keep, double keep_behind, const SourceSurv
 }
 
 void SourceSurvival::observe(const RoundOutcome& outcome) {
+  if (outcome.tree)
+    return of_[static_cast<std::size_t>(outcome.source)].observe(outcome.tree->chain, outcome.tree->held);
   const int own = outcome.own();
   of_[static_cast<std::size_t>(outcome.source)].observe(own, std::min(own, outcome.accepted));
   int held = outcome.accepted - own;
@@ -196,6 +198,10 @@ void CostModel::observe(const RoundOutcome& outcome) {
   others_.observe(rows - outcome.drafted - 1);
   const double drafting = outcome.draft_s + outcome.draft_wire_s + outcome.draft_waited_s;
   other_.observe(std::max(0.0, outcome.round_s - outcome.verify_s - drafting - outcome.waited_s));
+  if (outcome.tree) {
+    trees_.observe(survival_.of(outcome.source).conditional(), outcome);
+    tree_draft_s_.observe(outcome.draft_s, outcome.drafted);
+  }
   if (outcome.drafted > 0) {
     survival_.observe(outcome);
     for (const DraftSource source : kLookUps)
@@ -212,7 +218,8 @@ void CostModel::observe(const RoundOutcome& outcome) {
     }
     return;
   }
-  (outcome.ahead ? tokens_ahead_ : tokens_asked_).observe(std::min(outcome.accepted, outcome.own()) + 1);
+  if (!outcome.tree)
+    (outcome.ahead ? tokens_ahead_ : tokens_asked_).observe(std::min(outcome.accepted, outcome.own()) + 1);
   if (outcome.ahead) return;  // nobody waited: it says nothing of what asking costs
   const double passes = outcome.draft_passes > 0 ? outcome.draft_passes : outcome.own();
   drafts_.pass_s.observe(std::max(1.0, outcome.draft_pass_rows), outcome.draft_s / passes);
@@ -247,6 +254,12 @@ RoundTerms CostModel::terms(DraftSource source, int length, double tau, const Co
   terms.rtt_s = drafts_.wire.intercept();
   terms.bytes = drafts_.bytes.intercept() + drafts_.bytes.slope() * tau;
   terms.s_per_byte = drafts_.wire.slope();
+  return terms;
+}
+
+RoundTerms CostModel::tree_terms(int drafts, double tau) const {
+  RoundTerms terms = this->terms(DraftSource::kAssistant, drafts, tau);
+  if (!tree_draft_s_.empty()) terms.draft_s = drafts * tree_draft_s_.value();
   return terms;
 }
 

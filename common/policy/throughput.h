@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "common/policy/draft_policy.h"
+#include "common/policy/fading_mean.h"
+#include "common/policy/tree_gain.h"
 
 namespace outrider {
 
@@ -55,23 +57,6 @@ class VerifyTime {
   static std::size_t cell_of(int rows);
   std::array<Cell, 64> cells_ = {};  ///< one an M, then wider
   std::vector<Point> curve_;         ///< by rows; a point where a cell is
-};
-
-/// A mean that forgets: `keep` is the weight of the past at each observation.
-class FadingMean {
- public:
-  explicit FadingMean(double keep) : keep_(keep) {}
-  void observe(double y, double weight = 1) {
-    sum_ = keep_ * sum_ + y;
-    weight_ = keep_ * weight_ + weight;
-  }
-  bool empty() const { return weight_ <= 0; }
-  /// Observations that it remembers.
-  double weight() const { return weight_; }
-  double value() const { return empty() ? 0 : sum_ / weight_; }
-
- private:
-  double keep_, sum_ = 0, weight_ = 0;
 };
 
 /// y = intercept + slope * x by least squares that forget; the slope is never negative and is 0 until the
@@ -182,7 +167,10 @@ class CostModel {
   void observe_ahead(bool all_held, bool hit, double wait_s) { ahead_.observe(all_held, hit, wait_s); }
   /// Whether drafting ahead pays in rounds of so many drafts, as far as is known.
   bool ahead_pays(int length) const;
+  /// The same of a round with a token tree of so many drafts.
+  RoundTerms tree_terms(int drafts, double tau) const;
   const SourceSurvival& survival() const { return survival_; }
+  const TreeGain& trees() const { return trees_; }
   /// Seconds of a round of `terms` and of one of each text of its company. They all meet in one forward pass, or one
   /// half is drafted for while the other is verified (drafter_core.h): as the verifier chooses (batch_window.h). Of N
   /// texts with R rows each half that waits for the other gains 2 T(R / 2) - T(R) and loses the time of the drafts.
@@ -211,6 +199,8 @@ class CostModel {
   DraftCost drafts_;
   SourceSurvival survival_{0.995, 0.995};
   AheadHits ahead_;
+  TreeGain trees_{0.98};
+  FadingMean tree_draft_s_{0.95};                       ///< of each draft of a tree
   FadingMean tokens_asked_{0.98}, tokens_ahead_{0.98};  ///< of the assistant's rounds
 };
 

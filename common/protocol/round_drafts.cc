@@ -31,6 +31,13 @@ std::int64_t RoundDrafts::first_end() const {
   return row;
 }
 
+int RoundDrafts::held_first(std::int64_t row) const {
+  const std::vector<std::int64_t> way = tree().path(row);
+  int held = 0;
+  while (held + 1 < std::ssize(way) && way[static_cast<std::size_t>(held) + 1] == held + 1) ++held;
+  return held;
+}
+
 std::int64_t RoundDrafts::find_child(std::int64_t row, TokenId token) const {
   for (const std::int64_t child : tree().children(row))
     if (tokens[static_cast<std::size_t>(child) - 1] == token) return child;

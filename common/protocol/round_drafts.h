@@ -25,6 +25,8 @@ struct RoundDrafts {
   std::vector<DraftSource> sources_of(std::int64_t row) const;
   /// The row in which first choices end: 0 without drafts.
   std::int64_t first_end() const;
+  /// First choices on the way to a row, from the first on.
+  int held_first(std::int64_t row) const;
 
   /// Adds a chain or a tree whose first drafts follow `row`, as the last choices of their places. Those that find no
   /// room are left out, with what grows from them.

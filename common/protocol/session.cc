@@ -591,6 +591,7 @@ void Session::draft(const Desk& desk, std::int64_t room) {
                                    .table = static_cast<int>(table.tokens.size()),
                                    .at_hand = at_hand != nullptr,
                                    .ahead = may_draft_ahead(),
+                                   .tree = may_draft_trees(),
                                    .drafters = std::max(1, desk.fleet.drafters_at_work() / drafters_wanted(desk))});
   round_.outcome.source = round_.choice.source;
   round_.outcome.arm = round_.choice.arm;
@@ -610,7 +611,8 @@ void Session::ask_drafter(const Desk& desk, std::int64_t draft_length) {
       ready.push_back(&replica);
   }
   const std::int64_t at_hand = draft_length > 0 ? take_ahead(draft_length) : 0;
-  const int guesses = ready.empty() ? 0 : guesses_wanted(desk, draft_length);
+  // Nobody drafts ahead of a tree: its ends are many.
+  const int guesses = ready.empty() || round_.choice.tree ? 0 : guesses_wanted(desk, draft_length);
   const bool has_drafts = at_hand > 0;
   workers_.ahead.expect(base(), guesses * static_cast<int>(ready.size()));
   round_.queued = !ready.empty();
@@ -770,11 +772,16 @@ void Session::add_sources(const Desk& desk) {
   if (!drafts.empty()) round_.outcome.source = drafts.sources.front();
 }
 
+bool Session::may_draft_trees() const {
+  const bool ahead_anyway = request_.draft_ahead.value_or(0) > 0, chains_alone = request_.unverified || ahead_anyway;
+  return request_.policy == DraftPolicy::kAuto && !chains_alone && !drafts_have_a_say();
+}
+
 void Session::extend_drafts(const Desk& desk) {
   // Under `typical` drafts decide what the text becomes, and measured times shall have no more say in it than they
   // have.
   const bool lossy = drafts_have_a_say() && request_.sampling.rule != SamplingRule::kRejection;
-  if (request_.policy != DraftPolicy::kAuto || round_.choice.length == 0 || lossy) return;
+  if (request_.policy != DraftPolicy::kAuto || round_.choice.length == 0 || round_.choice.tree || lossy) return;
   // The text alone did not pay on a machine, whatever it promised (docs/lab/sources.md).
   if (desk.table == nullptr) return;
   RoundDrafts& drafts = round_.drafts;
@@ -903,8 +910,10 @@ void Session::account(const Desk& desk, const Verdict& verdict) {
   weigh_wire(desk);
   if (policy_ != nullptr && !round_.moved) {
     CostModel& costs = desk.fleet.at(workers_.verifier).costs;
-    // What becomes of a tree says nothing of how far a chain gets, nor does one of which nothing was worth a row.
-    if (round_.is_plain() && !round_.choice.tree) costs.observe(outcome);
+    if (round_.choice.tree && outcome.drafted > 0)
+      outcome.tree = {static_cast<int>(round_.drafts.first_end()), round_.drafts.held_first(round_.row_of(verdict))};
+    // What sources said together is nobody's; nor is a tree of which nothing was worth a row a plain round.
+    if (round_.choice.tree ? outcome.tree && !request_.added.any() : round_.is_plain()) costs.observe(outcome);
     if (round_.after_all && outcome.source == DraftSource::kAssistant && outcome.drafted > 0)
       costs.observe_ahead(*round_.after_all, outcome.ahead, outcome.draft_s + outcome.draft_wire_s);
     policy_->observe(outcome);

@@ -249,6 +249,9 @@ class Session {
   /// Whether drafts are tokens of such a model, with as many distributions or none, and a chain or a tree.
   static bool is_sound(const Candidates& drafts, const PairFacts& facts);
   void warn_of_drafts(const Desk& desk, const PeerId& drafter, const Candidates& drafts, const PairFacts& facts) const;
+  /// Whether the policy may have token trees drafted: not where drafts have a say in the text, and measured times
+  /// would.
+  bool may_draft_trees() const;
   /// Whether its drafter may draft ahead, where that pays.
   bool may_draft_ahead() const;
   /// Outcomes of a round of so many drafts for which the drafter is to draft ahead.

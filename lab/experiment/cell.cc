@@ -33,7 +33,7 @@ struct Block {
   DraftLength length;
   const std::vector<Question>& questions;
   Duration at_least;
-  std::vector<double> arrivals = {};  ///< of an open loop
+  std::vector<double> arrivals = {};  ///< of an open loop, seconds; empty: a closed one
   TimePoint start = now();
 };
 
@@ -237,8 +237,15 @@ Measured measure_cell(Rig& rig, const TextSide& text, const std::vector<Question
       connections.push_back(rig.connect(arm));
       clients[static_cast<std::size_t>(arm)].emplace_back(connections.back(), text, axes.output, axes.synthetic());
     }
-    Answers warm_up;
-    clients[static_cast<std::size_t>(arm)].front().ask(questions.front(), draft_length(arm, axes), warm_up);
+    Measured uncounted;
+    run_block(clients[static_cast<std::size_t>(arm)],
+              {.arm = arm,
+               .repeat = 0,
+               .length = draft_length(arm, axes),
+               .questions = questions,
+               .at_least = Duration::zero(),
+               .arrivals = std::vector<double>(static_cast<std::size_t>(plan.warm_up))},
+              uncounted);
   }
   const std::vector<int> lengths = calibrated_lengths(axes);
   std::optional<Calibrator> calibrator;

@@ -43,8 +43,8 @@ struct Measured {
 
 /// Runs the rig's arms of a cell, in another order in every repeat. In each repeat an arm's clients ask all questions,
 /// each client from another one on, and all again until plan.seconds are over; of an open loop they come at times that
-/// are the same for all arms of a repeat, whether those before have been answered or not. One answer of each arm goes
-/// before and does not count. Throws when a worker or an answer fails.
+/// are the same for all arms of a repeat, whether those before have been answered or not. `plan.warm_up` answers of
+/// each arm go before and do not count. Throws when a worker or an answer fails.
 /// In each repeat, somewhere in the order, one question is calibrated too: the prediction is of the same minutes.
 /// @param seed  of the order. @param calibration  of the rig; gets this cell's times
 Measured measure_cell(Rig& rig, const TextSide& text, const std::vector<Question>& questions, const Axes& axes,

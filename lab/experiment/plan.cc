@@ -209,7 +209,8 @@ Result<ExperimentPlan> parse_plan(std::string_view text, std::string_view file) 
   const JsonFields whole(object, "", first_error);
   const JsonFields fields = lock ? whole.object("plan") : whole;
   const Json& ordered = lock ? in_text_order["plan"] : in_text_order;
-  fields.refuse_others({"model", "prompts", "seed", "repeats", "seconds", "void", "launch", "backend", "sweeps"});
+  fields.refuse_others(
+      {"model", "prompts", "seed", "repeats", "seconds", "warm_up", "void", "launch", "backend", "sweeps"});
 
   ExperimentPlan plan;
   plan.model = fields.text("model", "");
@@ -222,6 +223,7 @@ Result<ExperimentPlan> parse_plan(std::string_view text, std::string_view file) 
   plan.seed = static_cast<std::uint64_t>(fields.integer("seed", 1, 0, std::int64_t{1} << 52));
   plan.repeats = static_cast<int>(fields.integer("repeats", plan.repeats, 3, 1000));
   plan.seconds = fields.number("seconds", plan.seconds, 0, 86400);
+  plan.warm_up = static_cast<int>(fields.integer("warm_up", plan.warm_up, 1, 10000));
   if (const json* const launch = fields.find("launch"); launch != nullptr) {
     plan.launch = lock ? in_text_order["plan"]["launch"] : in_text_order["launch"];
     if (!launch->is_string() && !launch->is_object())
@@ -267,8 +269,8 @@ Json to_json(const ExperimentPlan& plan) {
     for (auto& value : lists) value = Json::array({value});
     sweeps.push_back(std::move(lists));
   }
-  Json object = {{"model", plan.model},     {"prompts", plan.prompts}, {"seed", plan.seed},
-                 {"repeats", plan.repeats}, {"seconds", plan.seconds}, {"void", rule}};
+  Json object = {{"model", plan.model},     {"prompts", plan.prompts}, {"seed", plan.seed}, {"repeats", plan.repeats},
+                 {"seconds", plan.seconds}, {"warm_up", plan.warm_up}, {"void", rule}};
   if (!plan.launch.is_null()) object.update({{"launch", plan.launch}, {"backend", plan.backend}});
   object["sweeps"] = std::move(sweeps);
   return object;

@@ -122,6 +122,7 @@ struct ExperimentPlan {
   std::uint64_t seed = 1;
   int repeats = 5;
   double seconds = 1;  ///< that each arm runs at least in each repeat
+  int warm_up = 1;     ///< answers of each arm that go before, of all its clients together, and do not count
   VoidRule void_rule = {};
   /// What a launched cluster is made of (cell_plan()): a plan of `outrider launch`, or the name of its file, beside
   /// this one. Null: each cell's clusters are processes of this one.

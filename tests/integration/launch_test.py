@@ -263,6 +263,22 @@ class Launch(unittest.TestCase):
         self.assertEqual(refused.returncode, 1)
         self.assertIn("e.json: rtt_ms is 5.0, but with --connect the cluster is as it is", refused.stderr)
 
+    def test_an_experiment_warms_up(self):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="outrider-experiment-"))
+        self.addCleanup(shutil.rmtree, folder)
+        plan = {"prompts": ["Tell me a story about a fox."], "warm_up": 4, "repeats": 3, "seconds": 0,
+                "void": {"spread": 1000, "steal": 1, "others": 1, "bandwidth": 1000}, "sweeps": [{"output": [48], "draft_length": ["4@0"], "clients": [1]}]}
+        (folder / "e.json").write_text(json.dumps(plan))
+        command = ["outrider", "experiment", str(folder / "e.json"), "--out", str(folder / "out"), "--connect", "{coordinator}"]
+        run = self.start(PLAN | {"coordinator": {"rejection_log": str(folder / "lost.jsonl")}, "run": [{"command": command}]}, expect_end=True)
+        self.assertEqual(run.status, 0, run.explain())
+        [cell] = [json.loads(line) for line in (folder / "out" / "cells.jsonl").read_text().splitlines()]
+        self.assertIsNone(cell["void"])
+        lost = (folder / "lost.jsonl").read_text().splitlines()
+        # The same answer 4 and 3 times: each loses as many drafts.
+        self.assertGreater(len(lost), 0)
+        self.assertEqual(len(lost) % 7, 0, len(lost))
+
     def test_a_batch_launches_its_plan_and_ends_it(self):
         folder = pathlib.Path(tempfile.mkdtemp(prefix="outrider-batch-"))
         self.addCleanup(shutil.rmtree, folder)

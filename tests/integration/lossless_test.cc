@@ -94,6 +94,27 @@ TEST_P(Lossless, PoliciesDoNotChangeTheText) {
   EXPECT_GT(ngram, 0) << "the text so far was a source, too";
 }
 
+// Where a forward pass takes long beside rows and drafts, as a large backbone's does.
+TEST_P(Lossless, TreesThatAutoTakesDoNotChangeTheText) {
+  TransportContext context;
+  const auto cluster = start_threads(
+      context, {.pair = nano_pair(), .weight_type = GetParam(), .verifier = {.added_verify_us = 100'000}});
+  ASSERT_TRUE(cluster) << cluster.error().message;
+  Client client = connect_when_joined(context, **cluster);
+  int trees = 0;
+  for (const std::size_t i : {0, 1}) {
+    Generate wanted = request(goldens_[i], kChosenLengthMax);
+    wanted.policy = DraftPolicy::kAuto;
+    wanted.report_rounds = true;
+    const auto count = [&](const RoundReport& round) { trees += int{!round.depths.empty()}; };
+    const auto answer = client.generate(
+        wanted, [](std::span<const TokenId>) {}, [] { return false; }, count);
+    ASSERT_TRUE(answer) << answer.error().message;
+    EXPECT_EQ(answer->tokens, plain()[i]) << goldens_[i].prompt;
+  }
+  EXPECT_GT(trees, 0);
+}
+
 // How much of a tree is worth its rows is a matter of measured time, so it may keep less than a chain here;
 // docs/lab/trees.md has what it keeps otherwise.
 TEST_P(Lossless, TreesDoNotChangeTheText) {

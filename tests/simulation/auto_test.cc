@@ -267,5 +267,27 @@ TEST(Auto, ManyTextsThatTookTurnsMeetWhereThatIsFaster) {
     EXPECT_GE(rate(load, turn, DraftPolicy::kAuto, 16), 0.93 * rate(load, turn, DraftPolicy::kFixed, 2)) << turn;
 }
 
+// One text of E4B's on two AMX cores (docs/lab/trees.md), its drafts as they are published to hold and second choices
+// right in half of the other cases: passes are so long beside drafts and rows that a tree brings more than any chain.
+TEST(Auto, ATextAloneHasTreesWhereTheyBringMoreThanAnyChain) {
+  using std::chrono::microseconds;
+  Load load{.pair = {.pass = microseconds(150000),
+                     .further_row = microseconds(1300),
+                     .draft = microseconds(1200),
+                     .further_draft = microseconds(300)},
+            .clients = 1,
+            .output = 512};
+  load.pair.acceptance = {0.84, 0.71, 0.65, 0.69, 0.67};
+  for (const std::uint64_t turn : {1, 2, 3}) {
+    double best = 0;
+    for (const std::int32_t length : {2, 4, 6, 8, 12, 16})
+      best = std::max(best, rate(load, turn, DraftPolicy::kFixed, length));
+    const double chosen = rate(load, turn, DraftPolicy::kAuto, 16), plain = rate(load, turn, DraftPolicy::kFixed, 0);
+    std::printf("turn %d, times plain: best chain %.2f, auto %.2f\n", static_cast<int>(turn), best / plain,
+                chosen / plain);
+    EXPECT_GT(chosen, 1.02 * best) << turn;
+  }
+}
+
 }  // namespace
 }  // namespace outrider::simulation

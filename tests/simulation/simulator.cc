@@ -6,6 +6,7 @@
 
 #include "common/base/token_tree.h"
 #include "common/protocol/donor_rows.h"
+#include "drafter-node/draft_tree.h"
 
 namespace outrider::simulation {
 namespace {
@@ -649,7 +650,12 @@ void Simulator::flush(Drafter& drafter) {
       change_replica(drafter, work);
   }
   if (!output.pass.empty()) {
-    const std::int64_t rows = std::ssize(output.pass);
+    std::int64_t rows = 0;
+    for (const DraftTurn& turn : output.pass) {
+      const Drafter::Lead& lead = drafter.leads.at(turn.session);
+      rows +=
+          lead.asked && lead.steps < lead.tree_rows.size() ? static_cast<std::int64_t>(lead.tree_rows[lead.steps]) : 1;
+    }
     const Duration time = draft_time(drafter, rows);
     const Candidates cost{.tokens = {}, .draft_ns = time.count(), .passes = 1, .pass_rows = rows};
     for (const DraftTurn& turn : output.pass) drafter.busy.emplace_back(turn, take_turn(drafter, turn, cost));
@@ -958,6 +964,32 @@ void Simulator::add_tree(const Drafter& drafter, const DraftWork& work, std::uin
   }
 }
 
+void Simulator::grow_tree(const Drafter& drafter, std::uint64_t prefix, Drafter::Lead& lead) {
+  const Draft& draft = lead.work.draft;
+  const SessionId session = lead.work.session;
+  DraftTree tree(draft.token, draft.draft_length, draft.worth);
+  std::vector<std::uint64_t> prefixes = {prefix};  // of the nodes
+  for (auto step = tree.next(); !step.empty(); step = tree.next()) {
+    lead.tree_rows.push_back(step.size());
+    for (const std::size_t node : step) {
+      const auto depth = static_cast<std::size_t>(tree.node(node).depth);
+      const TokenId right = model::choose(prefixes[node]);
+      // A second choice is not right more often than a first one.
+      const double holds = layout_.pair->at(session, depth),
+                   other = std::min(holds, (1 - holds) * layout_.pair->second);
+      const bool first = drafts_right(drafter, session, depth), second = !first && rng_.uniform() < other / (1 - holds);
+      const auto wrong = [&](TokenId by) { return static_cast<TokenId>((right + by) % model::kVocab); };
+      const std::vector<TokenId> choices = {first ? right : wrong(1), second ? right : wrong(2)};
+      tree.grow(node, choices, std::array{holds, other}, draft.stop_ids);
+      for (const TokenId token : choices) prefixes.push_back(model::extend(prefixes[node], token));
+    }
+  }
+  for (const std::size_t node : tree.finish()) {
+    lead.asked->tokens.push_back(tree.node(node).token);
+    lead.asked->depths.push_back(tree.node(node).depth);
+  }
+}
+
 void Simulator::begin_drafts(Drafter& drafter, DraftWork work) {
   drafter.replicas[work.session].guide.follow(work.draft, nullptr);
   if (work.draft.sampling_known && !work.draft.sampling) violated("a drafter is said to know a sampling and does not");
@@ -966,7 +998,9 @@ void Simulator::begin_drafts(Drafter& drafter, DraftWork work) {
   if (work.draft.known.empty()) {
     ++drafter.asked;
     Candidates& drafts = lead.asked.emplace();
-    if (work.draft.tree)
+    if (work.draft.tree && layout_.pair)
+      grow_tree(drafter, prefix, lead);
+    else if (work.draft.tree)
       add_tree(drafter, work, prefix, drafts);
     else
       add_drafts(drafter, work, prefix, 0, drafts);
@@ -984,9 +1018,10 @@ DraftProgress Simulator::take_turn(Drafter& drafter, const DraftTurn& turn, cons
   lead.spent.pass_rows += cost.pass_rows;
   const bool asked = lead.asked.has_value();
   // A step a level: of a chain one a draft.
-  if (asked &&
-      static_cast<std::int64_t>(lead.steps) < TokenTree(std::ssize(lead.asked->tokens), lead.asked->depths).height()) {
-    return {.more = true};
+  if (asked) {
+    const auto height = TokenTree(std::ssize(lead.asked->tokens), lead.asked->depths).height();
+    if (lead.steps < (lead.tree_rows.empty() ? static_cast<std::size_t>(height) : lead.tree_rows.size()))
+      return {.more = true};
   }
   std::optional<Candidates> drafts = asked ? std::exchange(lead.asked, std::nullopt) : go_on(drafter, lead);
   if (!drafts) return {.more = true};

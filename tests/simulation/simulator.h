@@ -253,9 +253,10 @@ class Simulator {
       std::vector<TokenId> drafts;
       std::optional<Candidates> asked = {};  ///< what was asked for, until it is due
       int guesses = 0;
-      std::size_t steps = 0;                   ///< since the last answer
-      Candidates spent = {};                   ///< on the next one
-      std::optional<bool> next_is_right = {};  ///< the drafter's first choice after all drafts
+      std::size_t steps = 0;                    ///< since the last answer
+      std::vector<std::size_t> tree_rows = {};  ///< of the forward passes of a pair's tree
+      Candidates spent = {};                    ///< on the next one
+      std::optional<bool> next_is_right = {};   ///< the drafter's first choice after all drafts
     };
     std::map<SessionId, Lead> leads;
   };
@@ -366,6 +367,8 @@ class Simulator {
                   Candidates& drafts);
   /// Adds a tree of them, mostly with the right token among a node's children.
   void add_tree(const Drafter& drafter, const DraftWork& work, std::uint64_t prefix, Candidates& drafts);
+  /// The tree of a pair's drafter, which knows how likely its choices are (DraftTree).
+  void grow_tree(const Drafter& drafter, std::uint64_t prefix, Drafter::Lead& lead);
   /// How many of a round's drafts hold in the next outcome to draft for.
   std::size_t next_outcome(const Drafter::Lead& lead);
   bool drafts_right(const Drafter& drafter, SessionId session, std::size_t depth) {

@@ -90,7 +90,7 @@ TEST(ExperimentPlan, CellsOfTheSameProcessesStandTogether) {
 }
 
 TEST(ExperimentPlan, RunsAgainFromALockFile) {
-  const auto plan = parse_plan(R"({"seed": 9, "prompts": ["Hello"], "void": {"spread": 0.3},
+  const auto plan = parse_plan(R"({"seed": 9, "prompts": ["Hello"], "warm_up": 10, "void": {"spread": 0.3},
     "sweeps": [{"acceptance": ["real", [0.8, 0.5]], "clients": [1, 4], "bandwidth_mbit": [100]}]})",
                                "p");
   ASSERT_TRUE(plan) << plan.error().message;
@@ -100,6 +100,7 @@ TEST(ExperimentPlan, RunsAgainFromALockFile) {
   EXPECT_EQ(again->cells, plan->cells);
   EXPECT_EQ(to_json(*again), to_json(*plan));
   EXPECT_EQ(again->void_rule.spread, 0.3);
+  EXPECT_EQ(again->warm_up, 10);
 }
 
 TEST(ExperimentPlan, AnUnknownKeyIsRefusedWithItsNearestNeighbour) {

@@ -49,6 +49,11 @@ TEST(RoundDrafts, ThatDifferAreATreeInWhichTheFirstSourceComesFirst) {
   EXPECT_EQ(drafts.depths, (std::vector<std::int32_t>{1, 2, 3, 3, 2, 3, 1}));
   EXPECT_EQ(drafts.first_end(), 3);
   EXPECT_EQ(drafts.path(6), (std::vector<TokenId>{7, 5, 6}));
+  EXPECT_EQ(drafts.held_first(0), 0);
+  EXPECT_EQ(drafts.held_first(3), 3);
+  EXPECT_EQ(drafts.held_first(4), 2);
+  EXPECT_EQ(drafts.held_first(6), 1);
+  EXPECT_EQ(drafts.held_first(7), 0);
 }
 
 TEST(RoundDrafts, WhatFindsNoRoomIsLeftOutWithAllThatGrowsFromIt) {

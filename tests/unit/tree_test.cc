@@ -7,6 +7,7 @@
 
 #include "common/base/random.h"
 #include "common/base/token_tree.h"
+#include "common/policy/tree_gain.h"
 #include "common/policy/tree_shape.h"
 #include "drafter-node/draft_tree.h"
 
@@ -175,6 +176,92 @@ TEST(TreeShape, WhereRowsCostNothingAllAreUsed) {
     policy.observe({.drafted = choice.length, .accepted = 2, .verify_s = 0.01, .round_s = 0.03});
   }
   EXPECT_EQ(choice.worth, 0);
+}
+
+// ---- gain ----
+
+TEST(TreeGain, IsThatOfTheLikeliestNodesUntilTreesAreSeen) {
+  std::array<double, kDraftLengthMax> a;
+  a.fill(0.5);
+  // The weights of the likeliest: 1/2, 1/4, then the second choice of the first place, 1/6, and a first one, 1/8.
+  const std::vector<double> tokens = TreeGain(0.9).tokens(a, 4);
+  ASSERT_EQ(tokens.size(), 5u);
+  EXPECT_DOUBLE_EQ(tokens[0], 1);
+  EXPECT_DOUBLE_EQ(tokens[1], 1.5);
+  EXPECT_DOUBLE_EQ(tokens[2], 1.75);
+  const double well = 6 * (tokens[3] - tokens[2]);  // how well the drafter is thought to choose
+  EXPECT_GT(well, 1);
+  EXPECT_DOUBLE_EQ(tokens[4], tokens[3] + 0.125);
+  a.fill(0.1);
+  EXPECT_NEAR(TreeGain(0.9).tokens(a, 2)[2], 1 + 0.1 + 0.1 * well, 1e-9) << "not more often than the first";
+}
+
+TEST(TreeGain, OfATextLeansOnThatOfAll) {
+  std::array<double, kDraftLengthMax> a;
+  a.fill(0.5);
+  TreeGain all(0.98), text(0.9, &all);
+  const auto elsewhere = [&](const TreeGain& gain) { return gain.tokens(a, 3)[3] - 1.75; };
+  const double hoped = elsewhere(text);
+  const auto kept = [](int accepted) {
+    return RoundOutcome{.drafted = 3, .accepted = accepted, .tree = RoundOutcome::Tree{.chain = 2}};
+  };
+  for (int round = 0; round < 500; ++round) all.observe(a, kept(round % 10 == 0));
+  EXPECT_NEAR(elsewhere(all), 0.1, 0.04);
+  EXPECT_NEAR(elsewhere(text), elsewhere(all), 1e-9) << "hoped for " << hoped;
+  for (int round = 0; round < 100; ++round) text.observe(a, kept(1));
+  EXPECT_GT(elsewhere(text), 0.4);
+  TreeGain shallow(0.98);
+  for (int round = 0; round < 500; ++round) shallow.observe(a, {.drafted = 3, .tree = RoundOutcome::Tree{.chain = 1}});
+  EXPECT_LT(shallow.tokens(a, 3)[3], 1.6) << "a tree of one first choice keeps half a draft, whatever was hoped for";
+}
+
+struct Played {
+  int trees = 0, chains = 0;  ///< of the last hundred rounds
+};
+/// `auto` for 300 rounds of a drafter whose first choice holds in half of all cases.
+Played play_auto(double row_s, double draft_s, bool may, double second) {
+  CostModel costs;
+  BatchGoodput batch;
+  const auto policy = make_auto_policy(costs, batch);
+  CounterRng random(1);
+  Played played;
+  for (int round = 0; round < 300; ++round) {
+    const DraftChoice choice = policy->choose({.assistant = 16, .tree = may});
+    RoundOutcome outcome{.drafted = choice.length};
+    if (choice.tree) {
+      // A tree of two choices a node has about half of its drafts along the first ones.
+      outcome.tree = {.chain = (choice.length + 1) / 2};
+      bool first = true;
+      for (int depth = 0; depth < outcome.tree->chain; ++depth) {
+        const double luck = random.uniform();
+        if (luck >= 0.5 + second) break;
+        first = first && luck < 0.5;
+        outcome.tree->held += first;
+        ++outcome.accepted;
+      }
+    } else {
+      while (outcome.accepted < choice.length && random.uniform() < 0.5) ++outcome.accepted;
+    }
+    outcome.verify_s = 0.1 + row_s * choice.length;
+    outcome.draft_s = draft_s * choice.length;
+    outcome.round_s = outcome.verify_s + outcome.draft_s;
+    if (round >= 200 && choice.length > 0) ++(choice.tree ? played.trees : played.chains);
+    costs.observe(outcome);
+    policy->observe(outcome);
+  }
+  return played;
+}
+
+TEST(TreeGain, MakesAutoDraftTreesWhereRowsAndDraftsCostLittle) {
+  const Played cheap = play_auto(0.0005, 0.001, true, 0.25);
+  EXPECT_GT(cheap.trees, 80) << cheap.chains << " chains";
+  EXPECT_EQ(play_auto(0.0005, 0.001, false, 0.25).trees, 0);
+  EXPECT_EQ(play_auto(0.02, 0.02, true, 0.25).trees, 0) << "a draft more brings too little";
+}
+
+TEST(TreeGain, IsSoonKnownToBeNoneWhereSecondChoicesNeverHold) {
+  const Played played = play_auto(0.0005, 0.001, true, 0);
+  EXPECT_LT(played.trees, 10) << played.chains << " chains";
 }
 
 }  // namespace
