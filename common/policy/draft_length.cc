@@ -85,7 +85,7 @@ std::optional<DraftChoice> GoodputLength::tree(int most, double rate) const {
   const std::vector<double> tokens = trees_.tokens(survival_.of(DraftSource::kAssistant).conditional(), most);
   const double plain_s = costs_.verify_s(1);
   DraftChoice best;
-  double best_rate = kStay * rate;
+  double best_rate = kClearly * rate;
   for (int drafts = 2; drafts < std::ssize(tokens); ++drafts) {
     const double count = tokens[static_cast<std::size_t>(drafts)];
     const RoundTerms terms = costs_.tree_terms(drafts, count);
