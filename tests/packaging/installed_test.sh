@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: installed_test.sh CMAKE BUILD_DIR [CPACK]
 # Installs into a new folder, moves that folder, and tells a story from there; with CPACK the folder is what a .deb of
-# that build holds. Exit 77 (skipped) without dpkg-shlibdeps, which finds a .deb's dependencies.
+# that build holds. Exit 77 (skipped) without dpkg-shlibdeps and file, which find a .deb's dependencies.
 set -euo pipefail
 cmake=$1 build=$2 cpack=${3:-}
 scratch=$(mktemp -d)
@@ -9,7 +9,9 @@ trap 'rm -rf "$scratch"' EXIT
 die() { printf 'installed_test: %s\n' "$*" >&2; exit 1; }
 
 if [[ -n $cpack ]]; then
-  command -v dpkg-shlibdeps >/dev/null || { echo "no dpkg-shlibdeps here (Debian: dpkg-dev)"; exit 77; }
+  for tool in dpkg-shlibdeps file; do
+    command -v "$tool" >/dev/null || { echo "no $tool here (Debian: dpkg-dev, file)"; exit 77; }
+  done
   "$cpack" --config "$build/CPackConfig.cmake" -B "$scratch/pack" >"$scratch/log" 2>&1 || { cat "$scratch/log"; exit 1; }
   deb=$(find "$scratch/pack" -maxdepth 1 -name '*.deb')
   depends=$(dpkg-deb --field "$deb" Depends)
