@@ -35,6 +35,11 @@ done
 cd "$scratch"
 story=$("$tree/bin/outrider" run --max-tokens 8 "Write a short story about a fox." 2>/dev/null)
 [[ -n $story ]] || die "no story"
+# It starts without /proc too, which a bare chroot has not. Only where this user may make a mount namespace.
+if unshare --mount --map-root-user mount -t tmpfs none /proc 2>/dev/null; then
+  unshare --mount --map-root-user sh -c 'mount -t tmpfs none /proc && exec "$@"' \
+    sh "$tree/bin/outrider" run --help >/dev/null || die "it does not start without /proc"
+fi
 # It was the installed pair that told it: without its tokenizer there is none.
 rm "$tree/share/outrider/models/nano/backbone/tokenizer.json"
 if "$tree/bin/outrider" run --max-tokens 8 "Write a short story about a fox." >"$scratch/log" 2>&1; then
