@@ -303,13 +303,17 @@ void add_launch_command(Command& app) {
   Command* push_command = command->add_subcommand(
       "push", "Copy the program and the models to the hosts of a plan, over ssh; what is there is not sent again");
   auto pushed = std::make_shared<LaunchFlags>();
-  auto sources = std::make_shared<PushSources>(PushSources{fs::read_symlink("/proc/self/exe"), {}});
+  auto sources = std::make_shared<PushSources>();
   push_command->add_option("PLAN", pushed->plan, "A plan that has program")->required();
   push_command->add_option("--hosts", pushed->hosts, "As of launch");
   push_command->add_option("--program", sources->program, "What becomes the plan's program (default: this program)");
   push_command->add_option("--model", sources->model,
                            "What becomes the plan's model (default: has the same path here)");
-  push_command->callback([pushed, sources] { push(*pushed, *sources); });
+  push_command->callback([pushed, sources] {
+    // Not before: other commands do without /proc, which a bare chroot has not.
+    if (sources->program.empty()) sources->program = fs::read_symlink("/proc/self/exe");
+    push(*pushed, *sources);
+  });
   Command* facts = command->add_subcommand("facts", "Print what this host is, as it goes into lock.json");
   struct FactsFlags {
     std::vector<std::string> models;

@@ -661,7 +661,7 @@ TEST(Serve, MasksAndScoresOfThePromptAreAsAskedFor) {
       if (choice["logprobs"].is_object()) scores += choice["logprobs"]["tokens"].size();
     }
   }
-  EXPECT_EQ(text, echo["text"]);
+  EXPECT_EQ(echo["text"], text);
   EXPECT_EQ(scores, prompt + 6);
 
   const Json token = plain["token_ids"][2];
@@ -692,7 +692,7 @@ TEST(Serve, IdsInAStreamDoNotWaitForAText) {
       text += choice["text"].get<std::string>();
     }
   }
-  EXPECT_EQ(text, whole["text"]);
+  EXPECT_EQ(whole["text"], text);
   ASSERT_EQ(without_text.size(), 6u) << "one for each round";
   for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(without_text[i], Json::array({whole["token_ids"][i]}));
   request["n_predict"] = 6;
@@ -732,7 +732,7 @@ TEST(Serve, LlamaCppsCompletionIsThatOfOpenAIsInItsWords) {
     text += event["content"].get<std::string>();
     last = event;
   }
-  EXPECT_EQ(text, openai["text"]);
+  EXPECT_EQ(openai["text"], text);
   EXPECT_EQ(last["stop"], true);
   EXPECT_EQ(last["timings"]["predicted_n"], 8);
   EXPECT_EQ(complete({{"prompt", {"Once upon a", {{"prompt_string", "Once upon a"}}}}})[1]["content"], openai["text"]);

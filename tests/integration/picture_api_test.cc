@@ -136,7 +136,7 @@ TEST_F(PictureServer, EveryInterfaceGivesTheSameText) {
   EXPECT_EQ(chat["prompt_token_ids"], expected["prompt_ids"]) << chat.dump().substr(0, 300);
   EXPECT_EQ(chat["choices"][0]["token_ids"], expected["token_ids"]);
   const std::string text = chat["choices"][0]["message"]["content"];
-  EXPECT_EQ(text, expected["text"]);
+  EXPECT_EQ(expected["text"], text);
 
   std::string streamed;
   for (const Json& event : serve->stream(ask(Json::array({image_part(bytes_of("rgb.png")), text_part("What?")}))))

@@ -17,7 +17,8 @@ mkdir -p "$root/usr/local/share/ca-certificates"
 cp /usr/local/share/ca-certificates/* "$root/usr/local/share/ca-certificates/" 2>/dev/null || true
 cp /etc/pip.conf "$root/etc/" 2>/dev/null || true
 mountpoint -q "$root/proc" || mount -t proc proc "$root/proc"
-trap 'umount "$root/proc"' EXIT
+mountpoint -q "$root/dev/pts" || mount -t devpts devpts "$root/dev/pts"  # chat is tested at a terminal
+trap 'umount "$root/dev/pts" "$root/proc"' EXIT
 rm -rf "$root/outrider"
 git clone --quiet "file://$repository" "$root/outrider"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: installed_test.sh CMAKE BUILD_DIR [CPACK]
 # Installs into a new folder, moves that folder, and tells a story from there; with CPACK the folder is what a .deb of
-# that build holds. Exit 77 (skipped) without dpkg-shlibdeps, which finds a .deb's dependencies.
+# that build holds. Exit 77 (skipped) without dpkg-shlibdeps and file, which find a .deb's dependencies.
 set -euo pipefail
 cmake=$1 build=$2 cpack=${3:-}
 scratch=$(mktemp -d)
@@ -9,7 +9,9 @@ trap 'rm -rf "$scratch"' EXIT
 die() { printf 'installed_test: %s\n' "$*" >&2; exit 1; }
 
 if [[ -n $cpack ]]; then
-  command -v dpkg-shlibdeps >/dev/null || { echo "no dpkg-shlibdeps here (Debian: dpkg-dev)"; exit 77; }
+  for tool in dpkg-shlibdeps file; do
+    command -v "$tool" >/dev/null || { echo "no $tool here (Debian: dpkg-dev, file)"; exit 77; }
+  done
   "$cpack" --config "$build/CPackConfig.cmake" -B "$scratch/pack" >"$scratch/log" 2>&1 || { cat "$scratch/log"; exit 1; }
   deb=$(find "$scratch/pack" -maxdepth 1 -name '*.deb')
   depends=$(dpkg-deb --field "$deb" Depends)
@@ -33,6 +35,11 @@ done
 cd "$scratch"
 story=$("$tree/bin/outrider" run --max-tokens 8 "Write a short story about a fox." 2>/dev/null)
 [[ -n $story ]] || die "no story"
+# It starts without /proc too, which a bare chroot has not. Only where this user may make a mount namespace.
+if unshare --mount --map-root-user mount -t tmpfs none /proc 2>/dev/null; then
+  unshare --mount --map-root-user sh -c 'mount -t tmpfs none /proc && exec "$@"' \
+    sh "$tree/bin/outrider" run --help >/dev/null || die "it does not start without /proc"
+fi
 # It was the installed pair that told it: without its tokenizer there is none.
 rm "$tree/share/outrider/models/nano/backbone/tokenizer.json"
 if "$tree/bin/outrider" run --max-tokens 8 "Write a short story about a fox." >"$scratch/log" 2>&1; then
