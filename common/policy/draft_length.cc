@@ -29,7 +29,7 @@ GoodputLength::GoodputLength(const CostModel& costs, BatchGoodput& batch)
       // A session's last ten trials of a position: on nano's traces (bare goodput) above 20 and 50, level with 5.
       // Behind others 20: level with 10 and 50 there, and a text in which none holds is known for one.
       survival_(0.9, 0.95, &costs.survival()),
-      trees_(0.9, &costs.trees()) {}
+      trees_(0.95, &costs.trees()) {}
 
 DraftChoice GoodputLength::choose(const DraftLimits& limits) {
   const auto held = survival_.of(DraftSource::kAssistant).conditional();
@@ -82,14 +82,15 @@ DraftChoice GoodputLength::choose(const DraftLimits& limits) {
 }
 
 std::optional<DraftChoice> GoodputLength::tree(int most, double rate) const {
-  const std::vector<double> tokens = trees_.tokens(survival_.of(DraftSource::kAssistant).conditional(), most);
+  const auto held = survival_.of(DraftSource::kAssistant).conditional();
   const double plain_s = costs_.verify_s(1);
   DraftChoice best;
-  double best_rate = kClearly * rate;
-  for (int drafts = 2; drafts < std::ssize(tokens); ++drafts) {
-    const double count = tokens[static_cast<std::size_t>(drafts)];
-    const RoundTerms terms = costs_.tree_terms(drafts, count);
-    const double tree_rate = count / terms.seconds();
+  double best_rate = kClearly * rate, kept = 0, survives = 1;
+  for (int drafts = 1; drafts <= most; ++drafts) {
+    kept += survives *= held[static_cast<std::size_t>(drafts - 1)];
+    const double tokens = 1 + kept * trees_.over_chain(drafts);
+    const RoundTerms terms = costs_.tree_terms(drafts, tokens);
+    const double tree_rate = tokens / terms.seconds();
     if (tree_rate <= best_rate) continue;
     best_rate = tree_rate;
     // Where the drafter is sure of few, a draft must bring the tokens of the time that one of these takes on average.
@@ -145,7 +146,7 @@ int GoodputLength::extend(const RoundOutcome& begun, DraftSource source, int len
 }
 
 void GoodputLength::observe(const RoundOutcome& outcome) {
-  if (outcome.tree) trees_.observe(survival_.of(outcome.source).conditional(), outcome);
+  trees_.observe(survival_.of(outcome.source).conditional(), outcome);
   survival_.observe(outcome);
   // Whoever asked may have taken another length, or not have asked at all.
   const Expected expected = std::exchange(expected_, {});

@@ -198,10 +198,8 @@ void CostModel::observe(const RoundOutcome& outcome) {
   others_.observe(rows - outcome.drafted - 1);
   const double drafting = outcome.draft_s + outcome.draft_wire_s + outcome.draft_waited_s;
   other_.observe(std::max(0.0, outcome.round_s - outcome.verify_s - drafting - outcome.waited_s));
-  if (outcome.tree) {
-    trees_.observe(survival_.of(outcome.source).conditional(), outcome);
-    tree_draft_s_.observe(outcome.draft_s, outcome.drafted);
-  }
+  trees_.observe(survival_.of(outcome.source).conditional(), outcome);
+  if (outcome.tree) tree_draft_s_.observe(outcome.draft_s, outcome.drafted);
   if (outcome.drafted > 0) {
     survival_.observe(outcome);
     for (const DraftSource source : kLookUps)

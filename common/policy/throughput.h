@@ -199,7 +199,7 @@ class CostModel {
   DraftCost drafts_;
   SourceSurvival survival_{0.995, 0.995};
   AheadHits ahead_;
-  TreeGain trees_{0.98};
+  TreeGain trees_{0.99};
   FadingMean tree_draft_s_{0.95};                       ///< of each draft of a tree
   FadingMean tokens_asked_{0.98}, tokens_ahead_{0.98};  ///< of the assistant's rounds
 };

@@ -1,68 +1,35 @@
 #include "common/policy/tree_gain.h"
 
 #include <algorithm>
-#include <queue>
 
 namespace outrider {
 namespace {
 
-constexpr double kSecondChoice = 1.0 / 3;
-/// How much more second choices bring on nano, since the drafter chooses among them by its own probabilities.
-constexpr double kChosenWell = 1.5;
-
-/// Drafts that are kept on average of a tree of fixed shape.
-struct Kept {
-  double along_first = 0, else_where = 0;  ///< of those along first choices, and of all others
-};
-
-/// With 0, 1, ... `most` drafts.
-std::vector<Kept> kept_of_likeliest(const std::array<double, kDraftLengthMax>& a, int most) {
-  struct Node {
-    double weight = 1;  ///< the chance that it is kept
-    std::size_t depth = 0;
-    bool first = true;  ///< along first choices
-    bool operator<(const Node& other) const { return weight < other.weight; }
-  };
-  std::priority_queue<Node> next;
-  const auto grow = [&](const Node& node) {
-    if (node.depth == a.size()) return;
-    const double holds = a[node.depth], other = std::min(holds, (1 - holds) * kSecondChoice);
-    next.push({node.weight * holds, node.depth + 1, node.first});
-    next.push({node.weight * other, node.depth + 1, false});
-  };
-  grow({});
-  std::vector<Kept> kept = {{}};
-  while (std::ssize(kept) <= most && !next.empty()) {
-    const Node node = next.top();
-    next.pop();
-    kept.push_back(kept.back());
-    (node.first ? kept.back().along_first : kept.back().else_where) += node.weight;
-    grow(node);
-  }
-  return kept;
-}
+/// Until trees were seen, as on nano: 1.13 with 8 drafts, 1.25 with 15 (docs/lab/trees.md).
+double hoped_for(int drafts) { return 1 + drafts / 60.0; }
 
 }  // namespace
 
-double TreeGain::factor() const {
-  constexpr double kPriorDrafts = 2;  // kept ones: of some four rounds
-  const double prior = prior_ != nullptr ? prior_->factor() : kChosenWell;
-  return (kept_.value() * kept_.weight() + kPriorDrafts * prior) / (kept_.weight() + kPriorDrafts);
+double TreeGain::lean(const FadingMean& share, double prior) {
+  constexpr double kPriorDrafts = 16;  // kept ones: of some five rounds
+  return (share.value() * share.weight() + kPriorDrafts * prior) / (share.weight() + kPriorDrafts);
 }
 
-std::vector<double> TreeGain::tokens(const std::array<double, kDraftLengthMax>& a, int most) const {
-  const double better = factor();
-  std::vector<double> tokens;
-  for (const Kept& kept : kept_of_likeliest(a, most)) tokens.push_back(1 + kept.along_first + better * kept.else_where);
-  return tokens;
-}
+double TreeGain::chain_share() const { return lean(chains_, prior_ != nullptr ? prior_->chain_share() : 1); }
 
-void TreeGain::observe(const std::array<double, kDraftLengthMax>& a, const RoundOutcome& outcome) {
-  const Kept kept = kept_of_likeliest(a, outcome.drafted).back();
-  double along_first = 0, survives = 1;
-  for (int i = 0; i < std::min(outcome.tree->chain, kDraftLengthMax); ++i)
-    along_first += survives *= a[static_cast<std::size_t>(i)];
-  kept_.observe(outcome.accepted - outcome.tree->held + along_first - kept.along_first, kept.else_where);
+double TreeGain::tree_share() const { return lean(trees_, prior_ != nullptr ? prior_->tree_share() : 1); }
+
+double TreeGain::over_chain(int drafts) const { return hoped_for(drafts) * tree_share() / chain_share(); }
+
+void TreeGain::observe(const std::array<double, kDraftLengthMax>& held, const RoundOutcome& outcome) {
+  const int drafts = std::min(outcome.own(), kDraftLengthMax);
+  // Drafts made ahead, from a staler state, hold less.
+  if (outcome.source != DraftSource::kAssistant || drafts == 0 || outcome.ahead) return;
+  double kept = 0, survives = 1;
+  for (int i = 0; i < drafts; ++i) kept += survives *= held[static_cast<std::size_t>(i)];
+  FadingMean& tried = outcome.tree ? trees_ : chains_;
+  tried.observe(std::min(drafts, outcome.accepted), outcome.tree ? kept * hoped_for(drafts) : kept);
+  (outcome.tree ? chains_ : trees_).observe(0, 0);
 }
 
 }  // namespace outrider

@@ -180,39 +180,37 @@ TEST(TreeShape, WhereRowsCostNothingAllAreUsed) {
 
 // ---- gain ----
 
-TEST(TreeGain, IsThatOfTheLikeliestNodesUntilTreesAreSeen) {
-  std::array<double, kDraftLengthMax> a;
-  a.fill(0.5);
-  // The weights of the likeliest: 1/2, 1/4, then the second choice of the first place, 1/6, and a first one, 1/8.
-  const std::vector<double> tokens = TreeGain(0.9).tokens(a, 4);
-  ASSERT_EQ(tokens.size(), 5u);
-  EXPECT_DOUBLE_EQ(tokens[0], 1);
-  EXPECT_DOUBLE_EQ(tokens[1], 1.5);
-  EXPECT_DOUBLE_EQ(tokens[2], 1.75);
-  const double well = 6 * (tokens[3] - tokens[2]);  // how well the drafter is thought to choose
-  EXPECT_GT(well, 1);
-  EXPECT_DOUBLE_EQ(tokens[4], tokens[3] + 0.125);
-  a.fill(0.1);
-  EXPECT_NEAR(TreeGain(0.9).tokens(a, 2)[2], 1 + 0.1 + 0.1 * well, 1e-9) << "not more often than the first";
+RoundOutcome kept(int drafts, int accepted, bool tree) {
+  RoundOutcome outcome{.drafted = drafts, .accepted = accepted};
+  if (tree) outcome.tree.emplace();
+  return outcome;
+}
+
+TEST(TreeGain, IsWhatTreesKeepOverWhatChainsDo) {
+  std::array<double, kDraftLengthMax> held;
+  held.fill(0.5);
+  TreeGain gain(0.98);
+  EXPECT_GT(gain.over_chain(15), gain.over_chain(8)) << "larger trees are hoped to bring more";
+  EXPECT_GT(gain.over_chain(8), 1.05);
+  // A chain of two is thought to keep 3/4, and keeps 1/2; a tree of two keeps 1.
+  for (int round = 0; round < 1000; ++round) {
+    gain.observe(held, kept(2, round % 2, false));
+    gain.observe(held, kept(2, 1, true));
+  }
+  EXPECT_GT(gain.over_chain(2), 1.3) << "two, but for what was hoped for at first";
+  for (int round = 0; round < 1000; ++round) gain.observe(held, kept(2, 1, false));
+  EXPECT_LT(gain.over_chain(2), 0.95) << "chains have become better, and trees are only hoped for again";
 }
 
 TEST(TreeGain, OfATextLeansOnThatOfAll) {
-  std::array<double, kDraftLengthMax> a;
-  a.fill(0.5);
+  std::array<double, kDraftLengthMax> held;
+  held.fill(0.5);
   TreeGain all(0.98), text(0.9, &all);
-  const auto elsewhere = [&](const TreeGain& gain) { return gain.tokens(a, 3)[3] - 1.75; };
-  const double hoped = elsewhere(text);
-  const auto kept = [](int accepted) {
-    return RoundOutcome{.drafted = 3, .accepted = accepted, .tree = RoundOutcome::Tree{.chain = 2}};
-  };
-  for (int round = 0; round < 500; ++round) all.observe(a, kept(round % 10 == 0));
-  EXPECT_NEAR(elsewhere(all), 0.1, 0.04);
-  EXPECT_NEAR(elsewhere(text), elsewhere(all), 1e-9) << "hoped for " << hoped;
-  for (int round = 0; round < 100; ++round) text.observe(a, kept(1));
-  EXPECT_GT(elsewhere(text), 0.4);
-  TreeGain shallow(0.98);
-  for (int round = 0; round < 500; ++round) shallow.observe(a, {.drafted = 3, .tree = RoundOutcome::Tree{.chain = 1}});
-  EXPECT_LT(shallow.tokens(a, 3)[3], 1.6) << "a tree of one first choice keeps half a draft, whatever was hoped for";
+  for (int round = 0; round < 500; ++round) all.observe(held, kept(3, 0, true));
+  EXPECT_LT(all.over_chain(3), 0.3);
+  EXPECT_NEAR(text.over_chain(3), all.over_chain(3), 1e-9);
+  for (int round = 0; round < 100; ++round) text.observe(held, kept(3, 3, true));
+  EXPECT_GT(text.over_chain(3), 1.2);
 }
 
 struct Played {
