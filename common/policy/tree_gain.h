@@ -12,8 +12,8 @@ namespace outrider {
 ///
 /// Mean rates cannot say it: a tree puts its second choices where the drafter is in doubt, and those are the places
 /// that end chains. So it is counted, of either as a share of what the rates promise a chain (Survival): rounds are
-/// chosen where these promise much, and promise a little too much then, to trees as to chains. What was
-/// counted of either fades while the other is drafted, so that it is tried again.
+/// chosen where these promise much, and promise a little too much then, to trees as to chains. What was counted of
+/// either fades while the other is drafted, so that it is tried again.
 class TreeGain {
  public:
   /// As of Survival.
