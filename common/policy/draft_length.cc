@@ -107,6 +107,7 @@ void GoodputLength::expect(const RoundTerms& terms, int length) {
   in_time.draft_s /= std::exchange(undragged.drag, 1);
   expected_.length = length;
   expected_.terms = terms;
+  expected_.load = costs_.load();
   expected_.seconds = costs_.together_s(in_time, undragged, length);
   expected_.draft_s = in_time.draft_s;
   expected_.tells = has_begun_ && undragged.texts > 0 && terms.saved_s <= 0;
@@ -151,8 +152,10 @@ void GoodputLength::observe(const RoundOutcome& outcome) {
   // Whoever asked may have taken another length, or not have asked at all.
   const Expected expected = std::exchange(expected_, {});
   has_begun_ = true;
-  if (expected.tells && expected.length == outcome.drafted)
-    batch_.observe(expected.seconds, expected.draft_s, outcome.round_s);
+  if (!expected.tells || expected.length != outcome.drafted) return;
+  // That forward passes take longer than when the round began is nothing that drafts have done.
+  const double longer_s = (costs_.load() / expected.load - 1) * expected.terms.verify_s;
+  batch_.observe(expected.seconds + longer_s, expected.draft_s, outcome.round_s);
 }
 
 std::unique_ptr<DraftLengthPolicy> make_auto_policy(const CostModel& costs, BatchGoodput& batch) {

@@ -90,6 +90,7 @@ class GoodputLength : public DraftLengthPolicy {
     int length = 0;
     RoundTerms terms = {};
     double seconds = 0, draft_s = 0;  ///< without any drag
+    double load = 1;                  ///< of the forward passes at that time
     bool tells = false;               ///< how long drafts keep all texts
     BatchGoodput::Others others = {};
   } expected_;

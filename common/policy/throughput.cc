@@ -79,6 +79,8 @@ double VerifyTime::hoped(int rows) const {
   return above == curve_.begin() ? likely(rows) : (above - 1)->seconds;
 }
 
+bool VerifyTime::knows(int rows) const { return cells_[cell_of(rows)].weight > 0.1; }
+
 int VerifyTime::rows_most() const {
   return std::max(kSingle, curve_.empty() ? 0 : static_cast<int>(2 * curve_.back().rows));
 }
@@ -189,12 +191,22 @@ double AheadHits::chance(double survives, double next) const {
   return survives * after_all + (1 - survives) * after_loss_.value();
 }
 
+void CostModel::observe_forward(int rows, double seconds) {
+  if (seconds == last_verify_s_) return;
+  last_verify_s_ = seconds;
+  verify_.observe(rows, seconds);
+  const double usual = usual_.likely(rows);
+  if (!usual_.knows(rows) || usual <= 0) return usual_.observe(rows, seconds / load_);
+  load_ = std::clamp((load_ + seconds / usual) / 2, 0.1, 10.0);
+  // The load is a pass late: one pass says little else.
+  usual_.observe(rows, std::clamp(seconds / load_, usual / 1.1, usual * 1.1));
+}
+
 void CostModel::observe(const RoundOutcome& outcome) {
   CHECK(outcome.drafted >= 0 && outcome.accepted >= 0 && outcome.accepted <= outcome.drafted, "{} of {}",
         outcome.accepted, outcome.drafted);
   const int rows = std::max(outcome.batch_rows, outcome.drafted + 1);
-  if (outcome.verify_s != last_verify_s_) verify_.observe(rows, outcome.verify_s);
-  last_verify_s_ = outcome.verify_s;
+  observe_forward(rows, outcome.verify_s);
   others_.observe(rows - outcome.drafted - 1);
   const double drafting = outcome.draft_s + outcome.draft_wire_s + outcome.draft_waited_s;
   other_.observe(std::max(0.0, outcome.round_s - outcome.verify_s - drafting - outcome.waited_s));
@@ -229,7 +241,7 @@ int CostModel::others() const { return static_cast<int>(std::lround(others_.valu
 
 double CostModel::together_s(const RoundTerms& terms, const Company& company, int length) const {
   if (company.texts == 0) return terms.seconds();
-  const double half_s = verify_.likely((company.rows + length + 2) / 2);  // rounded up
+  const double half_s = likely_verify_s((company.rows + length + 2) / 2);  // rounded up
   // The verifier waits for the second half where that saves more time of a pass than the drafts take (batch_window.h).
   if (2 * half_s - terms.verify_s > terms.drafting_s() - terms.draft_s * (1 - 1 / company.drag)) return terms.seconds();
   RoundTerms half = terms;
@@ -240,8 +252,7 @@ double CostModel::together_s(const RoundTerms& terms, const Company& company, in
 
 RoundTerms CostModel::terms(DraftSource source, int length, double tau, const Company& company) const {
   const int rows = company.rows + length + 1;
-  RoundTerms terms{.verify_s = company.texts > 0 ? verify_.likely(rows) : verify_.hoped(rows),
-                   .other_s = other_.value()};
+  RoundTerms terms{.verify_s = company.texts > 0 ? likely_verify_s(rows) : verify_s(rows), .other_s = other_.value()};
   // All wait for the last draft that an assistant makes, whoever it is for. N-grams cost no time.
   const int own = source == DraftSource::kAssistant ? length : 0, drafts = company.drafts + own;
   if (drafts == 0) return terms;

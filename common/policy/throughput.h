@@ -43,6 +43,8 @@ class VerifyTime {
   /// Of a text alone an M that was not measured costs what the next smaller one does that was: true inside a tile of
   /// rows, and elsewhere hopeful enough that the M is tried once. Of many texts each would add a row that seems free.
   double hoped(int rows) const;
+  /// Whether so many rows were measured in the last 200 passes or so.
+  bool knows(int rows) const;
   /// So many rows may be tried: twice the most that were.
   int rows_most() const;
 
@@ -175,9 +177,13 @@ class CostModel {
   /// half is drafted for while the other is verified (drafter_core.h): as the verifier chooses (batch_window.h). Of N
   /// texts with R rows each half that waits for the other gains 2 T(R / 2) - T(R) and loses the time of the drafts.
   double together_s(const RoundTerms& terms, const Company& company, int length) const;
-  /// T(M), as one hopes of a text alone, and as it probably is.
+  /// T(M) of a text alone, as one hopes, by what each M took last.
   double verify_s(int rows) const { return verify_.hoped(rows); }
-  double likely_verify_s(int rows) const { return verify_.likely(rows); }
+  /// T(M) as it probably is now: what it usually is, times the load.
+  double likely_verify_s(int rows) const { return usual_.likely(rows) * load_; }
+  /// How much longer forward passes take now than they usually do. A neighbour's burst makes them longer whatever their
+  /// M: if that of the moment alone told of it, all others would seem cheap.
+  double load() const { return load_; }
   int rows_most() const { return verify_.rows_most(); }
   /// Rows of other texts that were in the last rounds' forward passes.
   int others() const;
@@ -186,13 +192,15 @@ class CostModel {
   /// The share of its tokens by which a round of drafts made ahead, from a staler state, falls short of one whose
   /// drafts are asked for; 0 until enough were seen.
   double lost_ahead() const;
+  void observe_forward(int rows, double seconds);
   /// What drafts of the assistant cost; those that are looked up cost nothing.
   struct DraftCost {
     FadingLine pass_s;  ///< of an assistant's forward by its rows: T_d(M)
     FadingLine wire;    ///< seconds by bytes
     FadingLine bytes;   ///< by K/V rows
   };
-  VerifyTime verify_;
+  VerifyTime verify_, usual_;
+  double load_ = 1;
   double last_verify_s_ = -1;  ///< every text of a forward pass tells of it
   FadingMean plain_{0.9}, other_{0.9}, others_{0.9};
   std::int64_t plain_rounds_ = 0;

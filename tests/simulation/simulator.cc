@@ -668,7 +668,8 @@ void Simulator::flush(Drafter& drafter) {
 
 Duration Simulator::pass_time(std::int64_t rows) {
   const Pair pair = layout_.pair.value_or(Pair());
-  const Duration time = pair.pass + pair.further_row * (rows - 1);
+  const bool burst = pair.bursts > Duration() && now_.time_since_epoch() % pair.bursts < pair.bursts / 4;
+  const Duration time = (pair.pass + pair.further_row * (rows - 1)) * (burst ? 3 : 1);
   if (pair.pass_jitter > 0) return scaled(time, 1 + pair.pass_jitter * (2 * rng_.uniform() - 1));
   // Drawn in any case: a seed is the same history with a pair as before.
   const Duration any = std::chrono::microseconds(1000 + static_cast<std::int64_t>(rng_.below(4000)));

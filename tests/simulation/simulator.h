@@ -82,7 +82,9 @@ struct Pair {
   Duration drafter_way{};             ///< between drafter and coordinator; the verifier is beside the coordinator
   Duration drafter_jitter{};          ///< each message between them takes so much longer at most
   double pass_jitter = 0;             ///< a forward pass takes up to this share more or less
-  double shared_cores = 1;            ///< how much longer a draft pass takes that begins beside a forward pass
+  /// For a quarter of each such time forward passes take three times as long, as beside another program's bursts.
+  Duration bursts{};
+  double shared_cores = 1;  ///< how much longer a draft pass takes that begins beside a forward pass
   /// The chance that the draft at this depth of a chain holds if those before it do; the last one's beyond.
   std::vector<double> acceptance = {};
   std::vector<double> other = {};  ///< of every second session, if it differs

@@ -210,6 +210,28 @@ CostModel costs_of(double row_ms, double draft_ms) {
   return costs;
 }
 
+TEST(CostModel, HasALoadThatIsEveryMs) {
+  CostModel costs;
+  int passes = 0;
+  const auto pass = [&](int rows, double seconds) {
+    seconds += ++passes * 1e-9;  // no pass is told of twice
+    costs.observe({.verify_s = seconds, .batch_rows = rows, .round_s = seconds});
+  };
+  const auto slope = [&] { return costs.likely_verify_s(16) / costs.likely_verify_s(8); };
+  for (int i = 0; i < 10; ++i) {
+    pass(8, 0.050);
+    pass(16, 0.060);
+  }
+  EXPECT_NEAR(slope(), 1.2, 0.01);
+  for (int i = 0; i < 4; ++i) pass(8, 0.150);  // a neighbour
+  EXPECT_NEAR(costs.load(), 2.7, 0.3);
+  EXPECT_GT(costs.likely_verify_s(8), 0.13);
+  EXPECT_GT(slope(), 1.08) << "rows are no cheaper for it";
+  for (int i = 0; i < 6; ++i) pass(8, 0.050);
+  EXPECT_NEAR(costs.likely_verify_s(8), 0.050, 0.005);
+  EXPECT_GT(slope(), 1.08);
+}
+
 /// A round of four drafts of the assistant, of which `held` hold, and of what the policy wants of `at_hand` looked-up
 /// ones behind them, which hold with the chance `p` each. @return how many of these there were.
 int play_extended(GoodputLength& policy, CostModel& costs, int held, int at_hand, double p, CounterRng& random) {
