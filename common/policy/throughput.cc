@@ -78,6 +78,12 @@ double VerifyTime::hoped(int rows) const {
   const auto above = std::ranges::upper_bound(curve_, rows + kRounding, {}, &Point::rows);
   return above == curve_.begin() ? likely(rows) : (above - 1)->seconds;
 }
+double VerifyTime::row_s(int rows) const {
+  if (curve_.empty()) return 0;
+  const Point& least = curve_.front();
+  return (likely(rows) - least.seconds) / std::max(1.0, rows - least.rows);
+}
+
 
 int VerifyTime::rows_most() const {
   return std::max(kSingle, curve_.empty() ? 0 : static_cast<int>(2 * curve_.back().rows));
@@ -189,12 +195,16 @@ double AheadHits::chance(double survives, double next) const {
   return survives * after_all + (1 - survives) * after_loss_.value();
 }
 
-void CostModel::observe(const RoundOutcome& outcome) {
-  CHECK(outcome.drafted >= 0 && outcome.accepted >= 0 && outcome.accepted <= outcome.drafted, "{} of {}",
-        outcome.accepted, outcome.drafted);
+void CostModel::observe_forward(const RoundOutcome& outcome) {
   const int rows = std::max(outcome.batch_rows, outcome.drafted + 1);
   if (outcome.verify_s != last_verify_s_) verify_.observe(rows, outcome.verify_s);
   last_verify_s_ = outcome.verify_s;
+}
+
+void CostModel::observe(const RoundOutcome& outcome) {
+  CHECK(outcome.drafted >= 0 && outcome.accepted >= 0 && outcome.accepted <= outcome.drafted, "{} of {}",
+        outcome.accepted, outcome.drafted);
+  observe_forward(outcome);
   others_.observe(rows - outcome.drafted - 1);
   const double drafting = outcome.draft_s + outcome.draft_wire_s + outcome.draft_waited_s;
   other_.observe(std::max(0.0, outcome.round_s - outcome.verify_s - drafting - outcome.waited_s));
@@ -260,6 +270,10 @@ RoundTerms CostModel::tree_terms(int drafts, double tau) const {
   if (!tree_draft_s_.empty()) terms.draft_s = drafts * tree_draft_s_.value();
   return terms;
 }
+double CostModel::tree_draft_price_s(int drafts) const {
+  return row_s(others() + drafts + 1) + tree_terms(drafts, 1).draft_s / drafts;
+}
+
 
 double CostModel::lost_ahead() const {
   constexpr double kEnough = 20;

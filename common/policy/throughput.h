@@ -43,6 +43,8 @@ class VerifyTime {
   /// Of a text alone an M that was not measured costs what the next smaller one does that was: true inside a tile of
   /// rows, and elsewhere hopeful enough that the M is tried once. Of many texts each would add a row that seems free.
   double hoped(int rows) const;
+  /// Seconds that each of so many takes on average, of those beyond the fewest that were measured.
+  double row_s(int rows) const;
   /// So many rows may be tried: twice the most that were.
   int rows_most() const;
 
@@ -152,6 +154,8 @@ struct Company {
 class CostModel {
  public:
   void observe(const RoundOutcome& outcome);
+  /// Of a round whose drafts say nothing of any source's, the forward pass alone.
+  void observe_forward(const RoundOutcome& outcome);
 
   /// Enough plain rounds were seen to say what one costs.
   bool knows_plain() const { return plain_rounds_ >= 3; }
@@ -174,6 +178,9 @@ class CostModel {
   /// Seconds of a round of `terms` and of one of each text of its company. They all meet in one forward pass, or one
   /// half is drafted for while the other is verified (drafter_core.h): as the verifier chooses (batch_window.h). Of N
   /// texts with R rows each half that waits for the other gains 2 T(R / 2) - T(R) and loses the time of the drafts.
+  /// What each draft of such a tree takes on average, its row and its drafting: worth it is one that brings the tokens
+  /// that the text goes on by meanwhile.
+  double tree_draft_price_s(int drafts) const;
   double together_s(const RoundTerms& terms, const Company& company, int length) const;
   /// T(M), as one hopes of a text alone, and as it probably is.
   double verify_s(int rows) const { return verify_.hoped(rows); }
@@ -183,6 +190,7 @@ class CostModel {
   int others() const;
 
  private:
+  double row_s(int rows) const { return verify_.row_s(rows); }
   /// The share of its tokens by which a round of drafts made ahead, from a staler state, falls short of one whose
   /// drafts are asked for; 0 until enough were seen.
   double lost_ahead() const;

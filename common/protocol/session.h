@@ -347,6 +347,8 @@ class Session {
     }
     bool asked_drafter = false;          ///< stepwise
     bool queued = false;                 ///< its drafters had others' drafts to make first
+    /// Whether its drafter's answer is a token tree. A round whose drafter is late has none, whatever it was asked for.
+    bool is_tree() const { return choice.tree && !drafter.empty(); }
     bool moved = false;                  ///< another verifier began it: it says nothing of what rounds cost
     std::optional<bool> after_all = {};  ///< the round before was drafted ahead for; whether all its drafts held
     int rows = 0;                        ///< K/V rows of the round before that went to the drafter

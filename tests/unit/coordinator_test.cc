@@ -581,6 +581,31 @@ TEST_F(Coordinator, ADrafterThatIsAlwaysLateIsAskedEverMoreRarely) {
   for (const Role role : {Role::kVerifier, Role::kDrafter}) {
     Hello worker = hello(role);
     worker.facts.context_max = 100'000;
+// A drafter that is late with a tree is as late as one with a chain: what drafts cost is at least that wait.
+TEST(LateDrafter, TeachesTheSameWaitWhateverItWasAskedFor) {
+  for (const DraftPolicy policy : {DraftPolicy::kFixed, DraftPolicy::kTree}) {
+    SCOPED_TRACE(to_string(policy));
+    TimePoint now{seconds(100)};
+    HeardCoordinator core({.instance = 50});
+    core.on_message("v", {.body = hello(Role::kVerifier)}, now);
+    core.on_message("d", {.body = hello(Role::kDrafter)}, now);
+    const Generate request{.prompt = {1, 2, 3}, .max_tokens = 10, .draft_length = 4, .wait_ms = 1000, .policy = policy};
+    core.on_message("c", {.session = SessionId{9}, .body = request}, now);
+    Verdict verdict{.next_token = 40, .committed = 3, .hidden = zeros({2}), .kv = rows(0, 3)};
+    core.on_message("v", {.session = SessionId{50}, .body = verdict}, now);
+    ASSERT_NE(find<Draft>(core.take_outgoing(), "d"), nullptr);
+    now += milliseconds(600);
+    core.on_tick(now);
+    ASSERT_NE(find<Verify>(core.take_outgoing(), "v"), nullptr);
+    now += milliseconds(10);
+    verdict = {.next_token = 41, .committed = 4, .verify_ns = 10'000'000};
+    core.on_message("v", {.session = SessionId{50}, .round = RoundId{1}, .body = verdict}, now);
+    const CostModel& costs = core.fleet().workers().at("v").costs;
+    EXPECT_NEAR(costs.terms(DraftSource::kAssistant, 4, 1).drafting_s(), 0.6, 0.01);
+    EXPECT_EQ(costs.plain_s(), 0) << "it was no plain round";
+  }
+}
+
     core_.on_message(worker.name, {.body = worker}, now_);
   }
   generate(100'000, 2);
