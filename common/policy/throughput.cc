@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "common/base/check.h"
-#include "common/policy/ahead_gain.h"
 
 namespace outrider {
 namespace {
@@ -78,12 +77,12 @@ double VerifyTime::hoped(int rows) const {
   const auto above = std::ranges::upper_bound(curve_, rows + kRounding, {}, &Point::rows);
   return above == curve_.begin() ? likely(rows) : (above - 1)->seconds;
 }
+
 double VerifyTime::row_s(int rows) const {
   if (curve_.empty()) return 0;
   const Point& least = curve_.front();
   return (likely(rows) - least.seconds) / std::max(1.0, rows - least.rows);
 }
-
 
 int VerifyTime::rows_most() const {
   return std::max(kSingle, curve_.empty() ? 0 : static_cast<int>(2 * curve_.back().rows));
@@ -199,13 +198,13 @@ void CostModel::observe_forward(const RoundOutcome& outcome) {
   const int rows = std::max(outcome.batch_rows, outcome.drafted + 1);
   if (outcome.verify_s != last_verify_s_) verify_.observe(rows, outcome.verify_s);
   last_verify_s_ = outcome.verify_s;
+  others_.observe(rows - outcome.drafted - 1);
 }
 
 void CostModel::observe(const RoundOutcome& outcome) {
   CHECK(outcome.drafted >= 0 && outcome.accepted >= 0 && outcome.accepted <= outcome.drafted, "{} of {}",
         outcome.accepted, outcome.drafted);
   observe_forward(outcome);
-  others_.observe(rows - outcome.drafted - 1);
   const double drafting = outcome.draft_s + outcome.draft_wire_s + outcome.draft_waited_s;
   other_.observe(std::max(0.0, outcome.round_s - outcome.verify_s - drafting - outcome.waited_s));
   if (outcome.tree) tree_draft_s_.observe(outcome.draft_s, outcome.drafted);
@@ -270,10 +269,10 @@ RoundTerms CostModel::tree_terms(int drafts, double tau) const {
   if (!tree_draft_s_.empty()) terms.draft_s = drafts * tree_draft_s_.value();
   return terms;
 }
+
 double CostModel::tree_draft_price_s(int drafts) const {
   return row_s(others() + drafts + 1) + tree_terms(drafts, 1).draft_s / drafts;
 }
-
 
 double CostModel::lost_ahead() const {
   constexpr double kEnough = 20;
@@ -284,7 +283,7 @@ double CostModel::lost_ahead() const {
 RoundTerms CostModel::terms_ahead(int length, double tau, double survives, double next, const Company& company) const {
   RoundTerms terms = this->terms(DraftSource::kAssistant, length, tau, company);
   const double left_s = ahead_.wait_s() + lost_ahead() * terms.seconds();
-  terms.saved_s = ahead_gain_s(terms, length, ahead_.chance(survives, next), left_s);
+  terms.saved_s = std::max(0.0, ahead_.chance(survives, next) * (terms.drafting_s() - left_s));
   if (terms.saved_s > 0) terms.after_all_s = ahead_.chance(1, next) * (terms.drafting_s() - left_s);
   return terms;
 }

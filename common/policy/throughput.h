@@ -11,7 +11,7 @@
 namespace outrider {
 
 /// The parts that a round's time is made of. The drafter waits for the verdict and the verifier for the drafts, but for
-/// what is drafted ahead (ahead_gain.h).
+/// what is drafted ahead (CostModel::terms_ahead).
 struct RoundTerms {
   double verify_s = 0;     ///< T(g + 1)
   double draft_s = 0;      ///< T_d(M) for each pass of the assistant
@@ -164,8 +164,13 @@ class CostModel {
   /// @param length 0 for a plain round. @param tau tokens that the rounds emit on average: their K/V travel.
   ///        Costs that were never seen count as 0, so that a source is worth one try.
   RoundTerms terms(DraftSource source, int length, double tau, const Company& company = {}) const;
-  /// The same where the assistant drafts ahead. @param survives the chance that all of `length` drafts hold. @param
-  /// next that one more would then.
+  /// The same where the assistant drafts ahead, which takes h * (w - e) off the round:
+  ///
+  ///   w = T_d + RTT + bytes / bandwidth, the wait for drafts that are asked for,
+  ///
+  /// e what is left of it in a hit and what the tokens take that drafts from a staler state lose, h the chance of a
+  /// hit. The drafter would be idle. @param survives the chance that all of `length` drafts hold. @param next that one
+  /// more would then.
   RoundTerms terms_ahead(int length, double tau, double survives, double next, const Company& company = {}) const;
   /// A round has begun whose drafts were tried to be made ahead: see AheadHits.
   void observe_ahead(bool all_held, bool hit, double wait_s) { ahead_.observe(all_held, hit, wait_s); }
@@ -173,24 +178,24 @@ class CostModel {
   bool ahead_pays(int length) const;
   /// The same of a round with a token tree of so many drafts.
   RoundTerms tree_terms(int drafts, double tau) const;
+  /// What each draft of such a tree takes on average, its row and its drafting: worth it is one that brings the tokens
+  /// that the text goes on by meanwhile.
+  double tree_draft_price_s(int drafts) const;
   const SourceSurvival& survival() const { return survival_; }
   const TreeGain& trees() const { return trees_; }
   /// Seconds of a round of `terms` and of one of each text of its company. They all meet in one forward pass, or one
   /// half is drafted for while the other is verified (drafter_core.h): as the verifier chooses (batch_window.h). Of N
   /// texts with R rows each half that waits for the other gains 2 T(R / 2) - T(R) and loses the time of the drafts.
-  /// What each draft of such a tree takes on average, its row and its drafting: worth it is one that brings the tokens
-  /// that the text goes on by meanwhile.
-  double tree_draft_price_s(int drafts) const;
   double together_s(const RoundTerms& terms, const Company& company, int length) const;
   /// T(M), as one hopes of a text alone, and as it probably is.
   double verify_s(int rows) const { return verify_.hoped(rows); }
   double likely_verify_s(int rows) const { return verify_.likely(rows); }
+  double row_s(int rows) const { return verify_.row_s(rows); }
   int rows_most() const { return verify_.rows_most(); }
   /// Rows of other texts that were in the last rounds' forward passes.
   int others() const;
 
  private:
-  double row_s(int rows) const { return verify_.row_s(rows); }
   /// The share of its tokens by which a round of drafts made ahead, from a staler state, falls short of one whose
   /// drafts are asked for; 0 until enough were seen.
   double lost_ahead() const;

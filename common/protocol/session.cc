@@ -590,7 +590,7 @@ void Session::draft(const Desk& desk, std::int64_t room) {
                                    .ngram = static_cast<int>(ngram.tokens.size()),
                                    .table = static_cast<int>(table.tokens.size()),
                                    .at_hand = at_hand != nullptr,
-                                   .ahead = may_draft_ahead(),
+                                   .ahead = may_draft_ahead(desk),
                                    .tree = may_draft_trees(),
                                    .drafters = std::max(1, desk.fleet.drafters_at_work() / drafters_wanted(desk))});
   round_.outcome.source = round_.choice.source;
