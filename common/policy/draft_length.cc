@@ -120,7 +120,7 @@ int GoodputLength::extend(const RoundOutcome& begun, DraftSource source, int len
   RoundTerms terms = expected_.terms;
   // No hope that rows nobody has measured are free: each costs at least what those before it do on average.
   const int rows = company.rows + begun.drafted + 1;
-  const double verify_s = costs_.likely_verify_s(rows), row_s = costs_.row_s(rows);
+  const double verify_s = costs_.likely_verify_s(rows), row_s = costs_.likely_row_s(rows);
   const auto seconds_with = [&, company = company](int more) {
     terms.verify_s = std::max(costs_.likely_verify_s(rows + more), verify_s + more * row_s);
     return costs_.together_s(terms, company, begun.drafted + more);

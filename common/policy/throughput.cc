@@ -78,10 +78,10 @@ double VerifyTime::hoped(int rows) const {
   return above == curve_.begin() ? likely(rows) : (above - 1)->seconds;
 }
 
-double VerifyTime::row_s(int rows) const {
+double VerifyTime::row_s(int rows, double seconds) const {
   if (curve_.empty()) return 0;
   const Point& least = curve_.front();
-  return (likely(rows) - least.seconds) / std::max(1.0, rows - least.rows);
+  return (seconds - least.seconds) / std::max(1.0, rows - least.rows);
 }
 
 int VerifyTime::rows_most() const {
@@ -271,7 +271,8 @@ RoundTerms CostModel::tree_terms(int drafts, double tau) const {
 }
 
 double CostModel::tree_draft_price_s(int drafts) const {
-  return row_s(others() + drafts + 1) + tree_terms(drafts, 1).draft_s / drafts;
+  const int rows = others() + drafts + 1;
+  return verify_.row_s(rows, verify_.hoped(rows)) + tree_terms(drafts, 1).draft_s / drafts;
 }
 
 double CostModel::lost_ahead() const {

@@ -43,8 +43,8 @@ class VerifyTime {
   /// Of a text alone an M that was not measured costs what the next smaller one does that was: true inside a tile of
   /// rows, and elsewhere hopeful enough that the M is tried once. Of many texts each would add a row that seems free.
   double hoped(int rows) const;
-  /// Seconds that each of so many takes on average, of those beyond the fewest that were measured.
-  double row_s(int rows) const;
+  /// What each of `rows` takes on average, of those beyond the fewest that were measured, if all take `seconds`.
+  double row_s(int rows, double seconds) const;
   /// So many rows may be tried: twice the most that were.
   int rows_most() const;
 
@@ -190,7 +190,7 @@ class CostModel {
   /// T(M), as one hopes of a text alone, and as it probably is.
   double verify_s(int rows) const { return verify_.hoped(rows); }
   double likely_verify_s(int rows) const { return verify_.likely(rows); }
-  double row_s(int rows) const { return verify_.row_s(rows); }
+  double likely_row_s(int rows) const { return verify_.row_s(rows, verify_.likely(rows)); }
   int rows_most() const { return verify_.rows_most(); }
   /// Rows of other texts that were in the last rounds' forward passes.
   int others() const;
