@@ -157,7 +157,7 @@ void DraftEngine::run(const DraftWork& work) {
   text.round.reset(new Round{.request = draft,
                              .guide = text.guide,
                              .grammar = Followed(known ? nullptr : grammar),
-                             .state = to_floats(draft.hidden),
+                             .chain = {to_floats(draft.hidden)},
                              .asked = !known,
                              .drafts = draft.known});
   if (draft.tree)
@@ -189,12 +189,13 @@ std::vector<DraftProgress> DraftEngine::step(std::span<const DraftTurn> turns, D
   const std::int64_t took = (now() - start).count();
   std::vector<DraftProgress> all;
   for (std::size_t i = 0; i < rounds.size(); ++i) {
-    Candidates& made = rounds[i]->made;
-    if (first[i + 1] > first[i] && (rounds[i]->asked || !made.after.empty())) {
+    const auto count = [&](Candidates& made) {
       made.draft_ns += took;
       made.passes += 1;
       made.pass_rows += std::ssize(nodes);
-    }
+    };
+    if (rounds[i]->asked) count(rounds[i]->chain.made);
+    for (Chain& guess : rounds[i]->guesses) count(guess.made);
     all.push_back(progress(*rounds[i]));
   }
   return all;
@@ -206,88 +207,101 @@ void DraftEngine::add_nodes(Text& text, std::vector<DraftNode>& nodes) {
     nodes.push_back({token, state, &text.replica, goes_on});
   };
   const Draft& request = round.request;
-  Candidates& made = round.made;
+  const auto add_next = [&](const Chain& chain, TokenId begin, bool wanted_after) {
+    const std::vector<TokenId>& tokens = chain.made.tokens;
+    const bool last = std::ssize(tokens) + 1 == request.draft_length;
+    add(tokens.empty() ? begin : tokens.back(), chain.state, !last || wanted_after);
+  };
   if (round.growth) {
     Growth& growth = *round.growth;
     growth.step = growth.tree.next();
     for (const std::size_t i : growth.step) {
       const DraftTree::Node& node = growth.tree.node(i);
-      add(node.token, i == 0 ? round.state : growth.states.at(node.parent));
+      add(node.token, i == 0 ? round.chain.state : growth.states.at(node.parent));
     }
   } else if (round.asked) {
-    const bool last = std::ssize(made.tokens) + 1 == request.draft_length;
-    add(made.tokens.empty() ? request.token : made.tokens.back(), round.state,
-        !last || request.want_state || request.ahead > 0);
+    add_next(round.chain, request.token, request.want_state || request.ahead > 0);
   } else if (!is_walked(round)) {
     const std::size_t at = round.path.size();
-    add(at == 0 ? request.token : round.drafts[at - 1], round.state);
+    add(at == 0 ? request.token : round.drafts[at - 1], round.chain.state);
   } else {
-    if (made.after.empty()) {
-      if (round.guesses == request.ahead || round.outcomes.empty()) return;
-      const Outcome outcome = round.outcomes.back();
-      round.outcomes.pop_back();
-      round.state = round.path[outcome.held].state;
-      made.after.assign(round.drafts.begin(), round.drafts.begin() + static_cast<std::ptrdiff_t>(outcome.held));
-      made.after.push_back(outcome.next);
+    for (; round.guesses.size() < kAheadStepRows && !round.outcomes.empty(); round.outcomes.pop_back()) {
+      const Outcome& outcome = round.outcomes.back();
+      Chain& guess = round.guesses.emplace_back(Chain{round.path[outcome.held].state});
+      guess.made.after.assign(round.drafts.begin(), round.drafts.begin() + static_cast<std::ptrdiff_t>(outcome.held));
+      guess.made.after.push_back(outcome.next);
     }
-    add(made.tokens.empty() ? made.after.back() : made.tokens.back(), round.state);
+    for (const Chain& guess : round.guesses) add_next(guess, guess.made.after.back(), false);
   }
 }
 
 void DraftEngine::take(Round& round, std::size_t at, std::span<const TokenId> ids, std::span<const float> scores,
                        std::span<const float> state) {
   if (round.growth) return take_child(round, at, ids, scores, state);
+  if (round.asked) return take_draft(round, round.chain, ids, scores, state);
+  if (round.guesses.empty()) return take_place(round, ids, scores, state);
+  take_draft(round, round.guesses[at], ids, scores, state);
+}
+
+void DraftEngine::take_draft(Round& round, Chain& chain, std::span<const TokenId> ids, std::span<const float> scores,
+                             std::span<const float> state) {
   const Draft& request = round.request;
   const SamplingParams& sampling = sampling_of(request);
-  Candidates& made = round.made;
+  Candidates& made = chain.made;
   const bool goes_on = request.ahead > 0;
-  if (round.asked || is_walked(round)) {
-    const std::int64_t index = request.index + std::ssize(made.after) + std::ssize(made.tokens);
-    GrammarState* const grammar = round.asked ? round.grammar.now() : nullptr;
-    const bool plain = !request.sampling && !request.want_q && !goes_on;
-    std::vector<TokenId> before = made.after;
-    before.insert(before.end(), made.tokens.begin(), made.tokens.end());
-    const TokenId token =
-        plain ? best_draft(ids, scores)
-              : sample(sampling, index, ids, scores, grammar, forbidden(round, before), request.want_q, &made.q);
-    made.tokens.push_back(token);
-    if (round.asked) round.grammar.accept(token);
-    if (round.asked && goes_on) round.path.push_back(weigh(sampling, index, token));
-  } else {
-    const std::size_t place = round.path.size();
-    const std::int64_t index = request.index + static_cast<std::int64_t>(place);
-    const auto before = std::span(round.drafts).first(std::min(place, round.drafts.size()));
-    fill_row(sampling, ids, scores, nullptr, forbidden(round, before));
-    round.path.push_back(
-        weigh(sampling, index, place < round.drafts.size() ? std::optional(round.drafts[place]) : std::nullopt));
-  }
-  round.state.assign(state.begin(), state.end());
-  if (goes_on && made.after.empty()) round.path.back().state = round.state;
+  const std::int64_t index = request.index + std::ssize(made.after) + std::ssize(made.tokens);
+  GrammarState* const grammar = round.asked ? round.grammar.now() : nullptr;
+  const bool plain = !request.sampling && !request.want_q && !goes_on;
+  std::vector<TokenId> before = made.after;
+  before.insert(before.end(), made.tokens.begin(), made.tokens.end());
+  const TokenId token =
+      plain ? best_draft(ids, scores)
+            : sample(sampling, index, ids, scores, grammar, forbidden(round, before), request.want_q, &made.q);
+  made.tokens.push_back(token);
+  chain.state.assign(state.begin(), state.end());
+  if (!round.asked) return;
+  round.grammar.accept(token);
+  if (!goes_on) return;
+  round.path.push_back(weigh(sampling, index, token));
+  round.path.back().state = chain.state;
+}
+
+void DraftEngine::take_place(Round& round, std::span<const TokenId> ids, std::span<const float> scores,
+                             std::span<const float> state) {
+  const SamplingParams& sampling = sampling_of(round.request);
+  const std::size_t place = round.path.size();
+  const auto before = std::span(round.drafts).first(std::min(place, round.drafts.size()));
+  fill_row(sampling, ids, scores, nullptr, forbidden(round, before));
+  round.path.push_back(weigh(sampling, round.request.index + static_cast<std::int64_t>(place),
+                             place < round.drafts.size() ? std::optional(round.drafts[place]) : std::nullopt));
+  round.chain.state.assign(state.begin(), state.end());
+  round.path.back().state = round.chain.state;
 }
 
 DraftProgress DraftEngine::progress(Round& round) {
   const Draft& request = round.request;
-  Candidates& made = round.made;
   if (round.growth) {
     if (!round.growth->tree.next().empty()) return {.more = true};
-    return {.drafts = finish_tree(round)};
+    return {.drafts = {finish_tree(round)}};
   }
+  const auto is_complete = [&](const Chain& chain) {
+    const std::vector<TokenId>& tokens = chain.made.tokens;
+    return !tokens.empty() && (std::ssize(tokens) == request.draft_length || is_stop(request, tokens.back()));
+  };
   DraftProgress progress;
-  const bool complete =
-      !made.tokens.empty() && (std::ssize(made.tokens) == request.draft_length || is_stop(request, made.tokens.back()));
-  if (complete && round.asked) {
+  if (round.asked && is_complete(round.chain)) {
     round.asked = false;
-    round.drafts = made.tokens;
-    if (request.want_state) made.state = to_wire(round.state);
-  } else if (complete) {
-    ++round.guesses;
+    round.drafts = round.chain.made.tokens;
+    if (request.want_state) round.chain.made.state = to_wire(round.chain.state);
+    progress.drafts.push_back(std::move(round.chain.made));
   }
-  if (complete) progress.drafts = std::exchange(made, {});
   // The path's last place has just been weighed.
-  if (request.ahead > 0 && !round.asked && round.guesses == 0 && made.after.empty() && is_walked(round))
-    round.outcomes = outcomes_of(round);
-  const bool may_begin = round.guesses < request.ahead && !round.outcomes.empty();
-  progress.more = round.asked || (request.ahead > 0 && !is_walked(round)) || !made.after.empty() || may_begin;
+  if (!round.asked && round.guesses.empty() && is_walked(round)) round.outcomes = outcomes_of(round);
+  for (Chain& guess : round.guesses)
+    if (is_complete(guess)) progress.drafts.push_back(std::move(guess.made));
+  std::erase_if(round.guesses, [](const Chain& guess) { return guess.made.tokens.empty(); });
+  progress.more =
+      round.asked || (request.ahead > 0 && !is_walked(round)) || !round.guesses.empty() || !round.outcomes.empty();
   return progress;
 }
 
@@ -348,7 +362,7 @@ void DraftEngine::take_child(Round& round, std::size_t at, std::span<const Token
 Candidates DraftEngine::finish_tree(Round& round) {
   const Growth& growth = *round.growth;
   const SamplingParams& sampling = sampling_of(round.request);
-  Candidates drafts = std::move(round.made);
+  Candidates drafts = std::move(round.chain.made);
   const bool rejection = sampling.rule == SamplingRule::kRejection && !drafts_likeliest(sampling);
   for (const std::size_t i : growth.tree.finish()) {
     drafts.tokens.push_back(growth.tree.node(i).token);
@@ -397,6 +411,8 @@ std::vector<DraftEngine::Outcome> DraftEngine::outcomes_of(const Round& round) {
     held *= place.p;
   }
   std::ranges::sort(outcomes, {}, &Outcome::p);
+  if (std::ssize(outcomes) > round.request.ahead)
+    outcomes.erase(outcomes.begin(), outcomes.end() - round.request.ahead);
   return outcomes;
 }
 

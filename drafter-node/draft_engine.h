@@ -61,6 +61,11 @@ class DraftEngine {
     TokenId next = 0;
     double p = 0;
   };
+  /// A chain at work: what was asked for or, with `made.after`, what is drafted ahead.
+  struct Chain {
+    std::vector<float> state;  ///< the next step's
+    Candidates made = {};
+  };
   /// A token tree, and by node, once its children are there: from what the assistant goes on after these, and what they
   /// were chosen from.
   struct Growth {
@@ -75,14 +80,13 @@ class DraftEngine {
     Draft request;
     const AnswerGuide& guide;  ///< the session's
     Followed grammar;
-    std::vector<float> state;            ///< the next step's
+    Chain chain;                         ///< the drafts, then what goes along them
     bool asked = true;                   ///< the drafts are being made
-    Candidates made = {};                ///< at work; ahead without `after`: none is
     std::optional<Growth> growth = {};   ///< where the drafts are a tree
     std::vector<TokenId> drafts = {};    ///< that are being verified
     std::vector<Place> path = {};        ///< of each draft, then of what follows them all; as far as it was walked
     std::vector<Outcome> outcomes = {};  ///< of the whole path that are not drafted for yet, the likeliest last
-    int guesses = 0;                     ///< complete
+    std::vector<Chain> guesses = {};     ///< that take steps together
   };
   struct Text {
     DonorReplica replica;
@@ -91,6 +95,7 @@ class DraftEngine {
   };
   /// Whether nothing is missing of the path: where the text ends with the drafts nothing follows them.
   static bool is_walked(const Round& round);
+  /// As many of the whole path as are to be drafted for.
   static std::vector<Outcome> outcomes_of(const Round& round);
   /// The tokens that may not come after these drafts of the round: they would complete a bad word, or end it too early.
   static std::vector<TokenId> forbidden(const Round& round, std::span<const TokenId> drafts);
@@ -99,6 +104,10 @@ class DraftEngine {
   /// What the assistant makes of the node that was added as the at-th.
   void take(Round& round, std::size_t at, std::span<const TokenId> ids, std::span<const float> scores,
             std::span<const float> state);
+  void take_draft(Round& round, Chain& chain, std::span<const TokenId> ids, std::span<const float> scores,
+                  std::span<const float> state);
+  void take_place(Round& round, std::span<const TokenId> ids, std::span<const float> scores,
+                  std::span<const float> state);
   void take_child(Round& round, std::size_t at, std::span<const TokenId> ids, std::span<const float> scores,
                   std::span<const float> state);
   /// A pass is over. @return what is complete with it

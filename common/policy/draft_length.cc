@@ -81,10 +81,10 @@ DraftChoice GoodputLength::choose(const DraftLimits& limits) {
   return best;
 }
 
-std::optional<DraftChoice> GoodputLength::tree(int most, double rate) const {
+std::optional<DraftChoice> GoodputLength::tree(int most, double rate) {
   const auto held = survival_.of(DraftSource::kAssistant).conditional();
-  const double plain_s = costs_.verify_s(1);
   DraftChoice best;
+  RoundTerms best_terms;
   double best_rate = kClearly * rate, kept = 0, survives = 1;
   for (int drafts = 1; drafts <= most; ++drafts) {
     kept += survives *= held[static_cast<std::size_t>(drafts - 1)];
@@ -93,11 +93,12 @@ std::optional<DraftChoice> GoodputLength::tree(int most, double rate) const {
     const double tree_rate = tokens / terms.seconds();
     if (tree_rate <= best_rate) continue;
     best_rate = tree_rate;
-    // Where the drafter is sure of few, a draft must bring the tokens of the time that one of these takes on average.
-    best = {.length = drafts, .tree = true, .worth = tree_rate * (terms.verify_s - plain_s + terms.draft_s) / drafts};
+    best_terms = terms;
+    best = {.length = drafts, .tree = true};
   }
   if (!best.tree) return std::nullopt;
-  best.worth = std::clamp(best.worth, 0.0, 1.0);
+  best.worth = std::min(1.0, best_rate * costs_.tree_draft_price_s(best.length));
+  expect(best_terms, best.length);
   return best;
 }
 
@@ -120,7 +121,7 @@ int GoodputLength::extend(const RoundOutcome& begun, DraftSource source, int len
   RoundTerms terms = expected_.terms;
   // No hope that rows nobody has measured are free: each costs at least what those before it do on average.
   const int rows = company.rows + begun.drafted + 1;
-  const double verify_s = costs_.likely_verify_s(rows), row_s = (verify_s - costs_.verify_s(1)) / std::max(1, rows - 1);
+  const double verify_s = costs_.likely_verify_s(rows), row_s = costs_.likely_row_s(rows);
   const auto seconds_with = [&, company = company](int more) {
     terms.verify_s = std::max(costs_.likely_verify_s(rows + more), verify_s + more * row_s);
     return costs_.together_s(terms, company, begun.drafted + more);

@@ -99,7 +99,7 @@ class GoodputLength : public DraftLengthPolicy {
   /// nothing of it: it begins somewhere amid the others' forward pass, which it would wait for without drafts too.
   void expect(const RoundTerms& terms, int length);
   /// A token tree of at most so many drafts, where it is better than a chain that brings so many tokens per second.
-  std::optional<DraftChoice> tree(int most, double rate) const;
+  std::optional<DraftChoice> tree(int most, double rate);
   bool has_begun_ = false;   ///< a round of it has ended
   int last_ = 0;             ///< length of the last round with drafts
   SourceSurvival survival_;  ///< this session's, as these

@@ -67,7 +67,7 @@ struct RoundOutcome {
   double round_s = 0;            ///< all of it, emission to emission
   std::int64_t draft_bytes = 0;  ///< of the request for drafts
   int draft_rows = 0;            ///< K/V rows in it
-  bool ahead = false;            ///< the drafts were made while the round before was verified (ahead_gain.h)
+  bool ahead = false;            ///< the drafts were made while the round before was verified
   struct Tree {
     int chain = 0, held = 0;  ///< drafts along its first choices, and how many of these held
     bool operator==(const Tree&) const = default;

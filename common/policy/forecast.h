@@ -8,7 +8,8 @@ namespace outrider {
 
 /// What rounds of a given draft length will bring, from the means of rounds that were measured at other lengths: the
 /// closed form tau / (T(g + 1) + g * t_d + wire + other) with tau = 1 + a_1 + a_1 a_2 + ..., less what drafting ahead
-/// saves (ahead_gain.h) if the measured rounds did so. For reports; a CostModel, which forgets, is for policies.
+/// saves (CostModel::terms_ahead) if the measured rounds did so. For reports; a CostModel, which forgets, is for
+/// policies.
 class Forecast {
  public:
   /// A round of the assistant's drafts, or a plain one.

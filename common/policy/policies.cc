@@ -85,7 +85,7 @@ std::unique_ptr<DraftLengthPolicy> Policies::make(DraftPolicy policy, int length
       if (!governed || length == 0) return fixed;
       return std::make_unique<Governor>(std::move(fixed), costs, batch);
     }
-    case DraftPolicy::kTree: return std::make_unique<TreeShape>(length);
+    case DraftPolicy::kTree: return std::make_unique<TreeShape>(length, costs);
     case DraftPolicy::kAuto: return make_auto_policy(costs, batch);
     case DraftPolicy::kHeuristic: return std::make_unique<HeuristicLength>();
     case DraftPolicy::kUcb1: return std::make_unique<SharedUcb1>(ucb1_);

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "common/base/check.h"
-#include "common/policy/ahead_gain.h"
 
 namespace outrider {
 namespace {
@@ -77,6 +76,12 @@ double VerifyTime::hoped(int rows) const {
   if (rows > kSingle) return likely(rows);
   const auto above = std::ranges::upper_bound(curve_, rows + kRounding, {}, &Point::rows);
   return above == curve_.begin() ? likely(rows) : (above - 1)->seconds;
+}
+
+double VerifyTime::row_s(int rows, double seconds) const {
+  if (curve_.empty()) return 0;
+  const Point& least = curve_.front();
+  return (seconds - least.seconds) / std::max(1.0, rows - least.rows);
 }
 
 bool VerifyTime::knows(int rows) const { return cells_[cell_of(rows)].weight > 0.1; }
@@ -191,7 +196,7 @@ double AheadHits::chance(double survives, double next) const {
   return survives * after_all + (1 - survives) * after_loss_.value();
 }
 
-void CostModel::observe_forward(int rows, double seconds) {
+void CostModel::observe_pass(int rows, double seconds) {
   if (seconds == last_verify_s_) return;
   last_verify_s_ = seconds;
   verify_.observe(rows, seconds);
@@ -202,12 +207,16 @@ void CostModel::observe_forward(int rows, double seconds) {
   usual_.observe(rows, std::clamp(seconds / load_, usual / 1.1, usual * 1.1));
 }
 
+void CostModel::observe_forward(const RoundOutcome& outcome) {
+  const int rows = std::max(outcome.batch_rows, outcome.drafted + 1);
+  observe_pass(rows, outcome.verify_s);
+  others_.observe(rows - outcome.drafted - 1);
+}
+
 void CostModel::observe(const RoundOutcome& outcome) {
   CHECK(outcome.drafted >= 0 && outcome.accepted >= 0 && outcome.accepted <= outcome.drafted, "{} of {}",
         outcome.accepted, outcome.drafted);
-  const int rows = std::max(outcome.batch_rows, outcome.drafted + 1);
-  observe_forward(rows, outcome.verify_s);
-  others_.observe(rows - outcome.drafted - 1);
+  observe_forward(outcome);
   const double drafting = outcome.draft_s + outcome.draft_wire_s + outcome.draft_waited_s;
   other_.observe(std::max(0.0, outcome.round_s - outcome.verify_s - drafting - outcome.waited_s));
   if (outcome.tree) tree_draft_s_.observe(outcome.draft_s, outcome.drafted);
@@ -272,6 +281,11 @@ RoundTerms CostModel::tree_terms(int drafts, double tau) const {
   return terms;
 }
 
+double CostModel::tree_draft_price_s(int drafts) const {
+  const int rows = others() + drafts + 1;
+  return verify_.row_s(rows, verify_.hoped(rows)) + tree_terms(drafts, 1).draft_s / drafts;
+}
+
 double CostModel::lost_ahead() const {
   constexpr double kEnough = 20;
   if (std::min(tokens_asked_.weight(), tokens_ahead_.weight()) < kEnough) return 0;
@@ -281,7 +295,7 @@ double CostModel::lost_ahead() const {
 RoundTerms CostModel::terms_ahead(int length, double tau, double survives, double next, const Company& company) const {
   RoundTerms terms = this->terms(DraftSource::kAssistant, length, tau, company);
   const double left_s = ahead_.wait_s() + lost_ahead() * terms.seconds();
-  terms.saved_s = ahead_gain_s(terms, length, ahead_.chance(survives, next), left_s);
+  terms.saved_s = std::max(0.0, ahead_.chance(survives, next) * (terms.drafting_s() - left_s));
   if (terms.saved_s > 0) terms.after_all_s = ahead_.chance(1, next) * (terms.drafting_s() - left_s);
   return terms;
 }

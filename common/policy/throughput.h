@@ -11,7 +11,7 @@
 namespace outrider {
 
 /// The parts that a round's time is made of. The drafter waits for the verdict and the verifier for the drafts, but for
-/// what is drafted ahead (ahead_gain.h).
+/// what is drafted ahead (CostModel::terms_ahead).
 struct RoundTerms {
   double verify_s = 0;     ///< T(g + 1)
   double draft_s = 0;      ///< T_d(M) for each pass of the assistant
@@ -43,6 +43,8 @@ class VerifyTime {
   /// Of a text alone an M that was not measured costs what the next smaller one does that was: true inside a tile of
   /// rows, and elsewhere hopeful enough that the M is tried once. Of many texts each would add a row that seems free.
   double hoped(int rows) const;
+  /// What each of `rows` takes on average, of those beyond the fewest that were measured, if all take `seconds`.
+  double row_s(int rows, double seconds) const;
   /// Whether so many rows were measured in the last 200 passes or so.
   bool knows(int rows) const;
   /// So many rows may be tried: twice the most that were.
@@ -154,6 +156,8 @@ struct Company {
 class CostModel {
  public:
   void observe(const RoundOutcome& outcome);
+  /// Of a round whose drafts say nothing of any source's, the forward pass alone.
+  void observe_forward(const RoundOutcome& outcome);
 
   /// Enough plain rounds were seen to say what one costs.
   bool knows_plain() const { return plain_rounds_ >= 3; }
@@ -162,8 +166,13 @@ class CostModel {
   /// @param length 0 for a plain round. @param tau tokens that the rounds emit on average: their K/V travel.
   ///        Costs that were never seen count as 0, so that a source is worth one try.
   RoundTerms terms(DraftSource source, int length, double tau, const Company& company = {}) const;
-  /// The same where the assistant drafts ahead. @param survives the chance that all of `length` drafts hold. @param
-  /// next that one more would then.
+  /// The same where the assistant drafts ahead, which takes h * (w - e) off the round:
+  ///
+  ///   w = T_d + RTT + bytes / bandwidth, the wait for drafts that are asked for,
+  ///
+  /// e what is left of it in a hit and what the tokens take that drafts from a staler state lose, h the chance of a
+  /// hit. The drafter would be idle. @param survives the chance that all of `length` drafts hold. @param next that one
+  /// more would then.
   RoundTerms terms_ahead(int length, double tau, double survives, double next, const Company& company = {}) const;
   /// A round has begun whose drafts were tried to be made ahead: see AheadHits.
   void observe_ahead(bool all_held, bool hit, double wait_s) { ahead_.observe(all_held, hit, wait_s); }
@@ -171,6 +180,9 @@ class CostModel {
   bool ahead_pays(int length) const;
   /// The same of a round with a token tree of so many drafts.
   RoundTerms tree_terms(int drafts, double tau) const;
+  /// What each draft of such a tree takes on average, its row and its drafting: worth it is one that brings the tokens
+  /// that the text goes on by meanwhile.
+  double tree_draft_price_s(int drafts) const;
   const SourceSurvival& survival() const { return survival_; }
   const TreeGain& trees() const { return trees_; }
   /// Seconds of a round of `terms` and of one of each text of its company. They all meet in one forward pass, or one
@@ -181,6 +193,7 @@ class CostModel {
   double verify_s(int rows) const { return verify_.hoped(rows); }
   /// T(M) as it probably is now: what it usually is, times the load.
   double likely_verify_s(int rows) const { return usual_.likely(rows) * load_; }
+  double likely_row_s(int rows) const { return usual_.row_s(rows, usual_.likely(rows)) * load_; }
   /// How much longer forward passes take now than they usually do. A neighbour's burst makes them longer whatever their
   /// M: if that of the moment alone told of it, all others would seem cheap.
   double load() const { return load_; }
@@ -192,7 +205,8 @@ class CostModel {
   /// The share of its tokens by which a round of drafts made ahead, from a staler state, falls short of one whose
   /// drafts are asked for; 0 until enough were seen.
   double lost_ahead() const;
-  void observe_forward(int rows, double seconds);
+  /// Of any text: every text of a pass tells of it.
+  void observe_pass(int rows, double seconds);
   /// What drafts of the assistant cost; those that are looked up cost nothing.
   struct DraftCost {
     FadingLine pass_s;  ///< of an assistant's forward by its rows: T_d(M)
@@ -201,7 +215,7 @@ class CostModel {
   };
   VerifyTime verify_, usual_;
   double load_ = 1;
-  double last_verify_s_ = -1;  ///< every text of a forward pass tells of it
+  double last_verify_s_ = -1;
   FadingMean plain_{0.9}, other_{0.9}, others_{0.9};
   std::int64_t plain_rounds_ = 0;
   DraftCost drafts_;

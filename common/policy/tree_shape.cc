@@ -14,12 +14,11 @@ DraftChoice TreeShape::choose(const DraftLimits& limits) {
   const int most = std::min(most_, limits.assistant);
   const bool probe = ++rounds_ % kProbeEvery == 0;
   const double rate = seconds_.value() > 0 ? tokens_.value() / seconds_.value() : 0;
-  return {.length = probe ? (most + 1) / 2 : most, .tree = true, .worth = std::min(1.0, rate * verify_.slope())};
+  const double price_s = most > 0 ? costs_.tree_draft_price_s(most) : 0;
+  return {.length = probe ? (most + 1) / 2 : most, .tree = true, .worth = std::min(1.0, rate * price_s)};
 }
 
 void TreeShape::observe(const RoundOutcome& outcome) {
-  // Others' rows are in the same pass.
-  verify_.observe(std::max(outcome.batch_rows, outcome.drafted + 1), outcome.verify_s);
   tokens_.observe(outcome.accepted + 1);
   seconds_.observe(outcome.round_s);
 }

@@ -115,9 +115,8 @@ void DrafterCore::on_turn(const DraftTurn& turn, DraftProgress progress) {
   const auto job = find_job(turn.session);
   if (job == jobs_.end() || job->turn != turn) return;  // freed or overtaken meanwhile
   const bool asked = job->asked;
-  if (progress.drafts) {
-    Message answer{
-        .session = turn.session, .round = turn.round, .base = turn.base, .body = std::move(*progress.drafts)};
+  for (Candidates& drafts : progress.drafts) {
+    Message answer{.session = turn.session, .round = turn.round, .base = turn.base, .body = std::move(drafts)};
     if (asked) sessions_.at(turn.session).last_answer = answer;
     membership_.send(std::move(answer));
     job->asked = false;

@@ -33,6 +33,9 @@ struct DraftWork {
 /// Most nodes of a token tree that a forward pass takes: its rows share the weights that are read, but those of
 /// unlikely nodes are mostly for nothing.
 inline constexpr std::size_t kTreeStepRows = 8;
+/// Outcomes for which a drafter drafts ahead together, a row of a forward pass each. More of them are through sooner,
+/// but the likeliest later, and rows are not free: docs/lab/ahead.md, "Outcomes in one pass".
+inline constexpr std::size_t kAheadStepRows = 2;
 
 /// A session takes part in a forward pass, for its last kDraft.
 struct DraftTurn {
@@ -44,8 +47,8 @@ struct DraftTurn {
 
 /// What came of a turn.
 struct DraftProgress {
-  std::optional<Candidates> drafts = {};  ///< complete: what was asked for, or with `after` what is drafted ahead
-  bool more = false;                      ///< there is more to draft
+  std::vector<Candidates> drafts = {};  ///< complete: what was asked for, or with `after` what is drafted ahead
+  bool more = false;                    ///< there is more to draft
 };
 
 /// The drafter's side of all its sessions, as a pure state machine. It keeps the books on which
@@ -73,9 +76,7 @@ class DrafterCore {
     std::vector<DraftTurn> pass;
   };
   /// All that has come up since the last call.
-  Output take_output() {
-    return {membership_.take_output(), std::exchange(work_, {}), std::exchange(pass_, {})};
-  }
+  Output take_output() { return {membership_.take_output(), std::exchange(work_, {}), std::exchange(pass_, {})}; }
 
   const Membership& membership() const { return membership_; }
   std::size_t session_count() const { return sessions_.size(); }

@@ -43,8 +43,8 @@ void Worker::hear(TimePoint now) {
 
 void Worker::measure(Duration time) {
   // Why not the mean: a worker in the middle of a forward pass answers late, which is not the way's fault. So the
-  // estimate falls at once and rises by an eighth.
-  rtt = rtt == Duration::zero() ? time : std::min(time, rtt + (time - rtt) / 8);
+  // estimate falls at once and rises slowly.
+  rtt = rtt == Duration::zero() ? time : std::min(time, rtt + (time - rtt) / 64);
 }
 
 void Worker::miss(TimePoint now) {

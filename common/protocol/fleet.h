@@ -27,7 +27,7 @@ struct Worker : Load {
   Hello hello;
   std::uint64_t membership = 0;  ///< as in Welcome
   TimePoint heard{};
-  Duration rtt{};  ///< of its heartbeats, smoothed; 0: not measured yet
+  Duration rtt{};  ///< about the least of its heartbeats' lately; 0: not measured yet
   bool draining = false;
 
   CostModel costs = {};     ///< of a verifier: its sessions' policies refer to it

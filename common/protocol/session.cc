@@ -590,7 +590,7 @@ void Session::draft(const Desk& desk, std::int64_t room) {
                                    .ngram = static_cast<int>(ngram.tokens.size()),
                                    .table = static_cast<int>(table.tokens.size()),
                                    .at_hand = at_hand != nullptr,
-                                   .ahead = may_draft_ahead(),
+                                   .ahead = may_draft_ahead(desk),
                                    .tree = may_draft_trees(),
                                    .drafters = std::max(1, desk.fleet.drafters_at_work() / drafters_wanted(desk))});
   round_.outcome.source = round_.choice.source;
@@ -781,7 +781,7 @@ void Session::extend_drafts(const Desk& desk) {
   // Under `typical` drafts decide what the text becomes, and measured times shall have no more say in it than they
   // have.
   const bool lossy = drafts_have_a_say() && request_.sampling.rule != SamplingRule::kRejection;
-  if (request_.policy != DraftPolicy::kAuto || round_.choice.length == 0 || round_.choice.tree || lossy) return;
+  if (request_.policy != DraftPolicy::kAuto || round_.choice.length == 0 || round_.is_tree() || lossy) return;
   // The text alone did not pay on a machine, whatever it promised (docs/lab/sources.md).
   if (desk.table == nullptr) return;
   RoundDrafts& drafts = round_.drafts;
@@ -910,10 +910,13 @@ void Session::account(const Desk& desk, const Verdict& verdict) {
   weigh_wire(desk);
   if (policy_ != nullptr && !round_.moved) {
     CostModel& costs = desk.fleet.at(workers_.verifier).costs;
-    if (round_.choice.tree && outcome.drafted > 0)
+    if (round_.is_tree() && outcome.drafted > 0)
       outcome.tree = {static_cast<int>(round_.drafts.first_end()), round_.drafts.held_first(round_.row_of(verdict))};
     // What sources said together is nobody's; nor is a tree of which nothing was worth a row a plain round.
-    if (round_.choice.tree ? outcome.tree && !request_.added.any() : round_.is_plain()) costs.observe(outcome);
+    if (round_.is_tree() ? outcome.tree && !request_.added.any() : round_.is_plain())
+      costs.observe(outcome);
+    else
+      costs.observe_forward(outcome);
     if (round_.after_all && outcome.source == DraftSource::kAssistant && outcome.drafted > 0)
       costs.observe_ahead(*round_.after_all, outcome.ahead, outcome.draft_s + outcome.draft_wire_s);
     policy_->observe(outcome);

@@ -252,8 +252,10 @@ class Session {
   /// Whether the policy may have token trees drafted: not where drafts have a say in the text, and measured times
   /// would.
   bool may_draft_trees() const;
-  /// Whether its drafter may draft ahead, where that pays.
-  bool may_draft_ahead() const;
+  /// Whether its drafter may draft ahead, where that pays: unless the request says so, one that is a millisecond away
+  /// or more. What is nearer mostly shares the verifier's machine and takes its cores, and elsewhere hides no more time
+  /// than staler drafts lose (docs/lab/ahead.md). Their heartbeats tell: waits of a busy machine are not in these.
+  bool may_draft_ahead(const Desk& desk) const;
   /// Outcomes of a round of so many drafts for which the drafter is to draft ahead.
   int guesses_wanted(const Desk& desk, std::int64_t draft_length) const;
   /// Begins the round with drafts that were made ahead, `draft_length` of them at most. @return how many there were; 0
@@ -345,6 +347,8 @@ class Session {
     bool is_plain() const {
       return drafts.depths.empty() && std::ranges::count(drafts.sources, outcome.source) == outcome.own();
     }
+    /// Whether its drafter's answer is a token tree. A round whose drafter is late has none, whatever it was asked for.
+    bool is_tree() const { return choice.tree && !drafter.empty(); }
     bool asked_drafter = false;          ///< stepwise
     bool queued = false;                 ///< its drafters had others' drafts to make first
     bool moved = false;                  ///< another verifier began it: it says nothing of what rounds cost

@@ -1,5 +1,6 @@
 // Drafts that a text's drafter makes while a round is verified, for what it takes to be that round's outcome.
 #include <algorithm>
+#include <chrono>
 
 #include <fmt/format.h>
 
@@ -16,7 +17,7 @@ void shorten(Candidates& drafts, std::int64_t length) {
 
 }  // namespace
 
-bool Session::may_draft_ahead() const {
+bool Session::may_draft_ahead(const Desk& desk) const {
   // An answer that nobody verifies waits for nobody; of a stepwise one the client says what is verified.
   if (request_.unverified || request_.stepwise) return false;
   // The drafter's grammar goes along one path, that of the text.
@@ -24,12 +25,16 @@ bool Session::may_draft_ahead() const {
   // So do drafts made ahead: they are chains, and the ends of a tree and of what is added everywhere are many.
   if (request_.policy == DraftPolicy::kTree || request_.added.any()) return false;
   if (request_.draft_ahead) return *request_.draft_ahead > 0;
-  return !drafts_have_a_say();  // a seed's text would depend on which of them came in time
+  if (drafts_have_a_say()) return false;  // a seed's text would depend on which of them came in time
+  return std::ranges::any_of(workers_.replicas, [&](const Replica& replica) {
+    const Worker* drafter = desk.fleet.find(replica.drafter);
+    return drafter != nullptr && drafter->rtt >= std::chrono::milliseconds(1);
+  });
 }
 
 int Session::guesses_wanted(const Desk& desk, std::int64_t draft_length) const {
   const bool has_next_round = drafts_left() > 1;
-  if (!may_draft_ahead() || !has_next_round) return 0;
+  if (!may_draft_ahead(desk) || !has_next_round) return 0;
   if (request_.draft_ahead) return *request_.draft_ahead;
   const Worker* verifier = desk.fleet.find(workers_.verifier);
   const bool pays = verifier != nullptr && verifier->costs.ahead_pays(static_cast<int>(draft_length));

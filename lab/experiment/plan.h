@@ -86,7 +86,7 @@ struct Axes {
   /// Of a number of drafts; none where a policy chooses.
   std::optional<int> fixed_length() const;
   /// Whether the remote arm's drafts are made while the round before is verified: over a round trip of a millisecond or
-  /// more (ahead_gain.h), unless the draft length says @0.
+  /// more (Session::may_draft_ahead), unless the draft length says @0.
   bool drafts_ahead() const;
   bool synthetic() const { return !acceptance.empty(); }
   bool open_loop() const { return arrivals.rate > 0; }

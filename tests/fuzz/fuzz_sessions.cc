@@ -141,7 +141,7 @@ void play_drafter(Drawer& draw) {
     if (!feed(draw, core, now)) {
       for (const DraftTurn& turn : std::exchange(out, {})) {
         DraftProgress progress{.more = draw.byte() % 2 == 0};
-        if (draw.byte() % 2 == 0) progress.drafts = Candidates{.tokens = {1, 2}, .draft_ns = 1, .after = {1}};
+        progress.drafts.resize(draw.byte() % 3, Candidates{.tokens = {1, 2}, .draft_ns = 1, .after = {1}});
         core.on_turn(turn, std::move(progress));
       }
     }

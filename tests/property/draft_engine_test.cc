@@ -111,20 +111,42 @@ std::int64_t pass(DraftEngine& engine, std::span<Text* const> texts) {
   std::int64_t rows = 0;
   for (std::size_t i = 0; i < texts.size(); ++i) {
     texts[i]->over = !progress[i].more;
-    if (!progress[i].drafts) continue;
-    Candidates& drafts = *progress[i].drafts;
-    EXPECT_GT(drafts.passes, 0);
-    EXPECT_GE(drafts.pass_rows, drafts.passes);
-    EXPECT_FALSE(drafts.tokens.empty());
-    rows += drafts.pass_rows;
-    drafts.draft_ns = drafts.passes = drafts.pass_rows = 0;
-    texts[i]->drafts.push_back(std::move(drafts));
+    for (Candidates& drafts : progress[i].drafts) {
+      EXPECT_GT(drafts.passes, 0);
+      EXPECT_GE(drafts.pass_rows, drafts.passes);
+      EXPECT_FALSE(drafts.tokens.empty());
+      rows += drafts.pass_rows;
+      drafts.draft_ns = drafts.passes = drafts.pass_rows = 0;
+      texts[i]->drafts.push_back(std::move(drafts));
+    }
   }
   return rows;
 }
 
 void begin(DraftEngine& engine, const Text& text) {
   for (const DraftWork& work : text.work) engine.run(work);
+}
+
+/// Row that produced the token that the draft follows.
+std::vector<float> hidden_of(const Draft& draft) {
+  std::vector<float> hidden(draft.hidden.data.bytes().size() / sizeof(float));
+  std::memcpy(hidden.data(), draft.hidden.data.bytes().data(), draft.hidden.data.bytes().size());
+  return hidden;
+}
+
+/// With the rows that a text begins with.
+DonorReplica replica_of(const Assistant& assistant, const Text& text) {
+  DonorReplica replica = assistant.make_replica();
+  LayerKv* const layers[] = {&replica.sliding, &replica.full};
+  for (const DraftWork& work : text.work) {
+    for (std::size_t donor = 0; donor < work.kv.donors.size(); ++donor) {
+      const DonorDelta& rows = work.kv.donors[donor];
+      layers[donor]->write_raw(rows.first, work.kv.to - rows.first, rows.key.data.bytes().data(),
+                               rows.value.data.bytes().data());
+    }
+  }
+  replica.length = text.turn.base;
+  return replica;
 }
 
 /// Each text alone, then all together, joining and missing passes at random: the same drafts.
@@ -181,21 +203,57 @@ TEST_P(DraftEngineProperty, DraftsAreTheAssistantsOwn) {
     draft = {.token = draft.token, .draft_length = 5, .hidden = draft.hidden};
     begin(engine, text);
     for (Text* const one = &text; !text.over;) pass(engine, {&one, 1});
-    DonorReplica replica = assistant->make_replica();
-    LayerKv* const layers[] = {&replica.sliding, &replica.full};
-    for (const DraftWork& work : text.work) {
-      for (std::size_t donor = 0; donor < work.kv.donors.size(); ++donor) {
-        const DonorDelta& rows = work.kv.donors[donor];
-        layers[donor]->write_raw(rows.first, work.kv.to - rows.first, rows.key.data.bytes().data(),
-                                 rows.value.data.bytes().data());
-      }
-    }
-    replica.length = text.turn.base;
-    std::vector<float> hidden(draft.hidden.data.bytes().size() / sizeof(float));
-    std::memcpy(hidden.data(), draft.hidden.data.bytes().data(), draft.hidden.data.bytes().size());
+    const DonorReplica replica = replica_of(*assistant, text);
+    const std::vector<float> hidden = hidden_of(draft);
     ASSERT_EQ(text.drafts.size(), 1u);
     EXPECT_EQ(text.drafts[0].tokens, assistant->draft({draft.token, hidden, replica, 5}));
   }
+}
+
+// Several outcomes are drafted for in one pass, and each gets the drafts of steps that are taken for it alone.
+TEST_P(DraftEngineProperty, DraftsMadeAheadTogetherAreThoseMadeOneByOne) {
+  const std::unique_ptr<Assistant> assistant = load_assistant(GetParam());
+  DraftEngine engine(load_assistant(GetParam()), {});
+  CounterRng rng(7);
+  std::int64_t together = 0;
+  for (std::uint64_t i = 1; i <= 8; ++i) {
+    Text text = random_text(rng, SessionId{i}, *assistant, GetParam().type, "");
+    Draft& draft = text.work.back().draft;
+    draft = {.token = draft.token, .draft_length = 4, .hidden = draft.hidden, .ahead = kDraftAheadMax};
+    begin(engine, text);
+    for (bool more = true; more;) {
+      DraftProgress progress = engine.step(std::span(&text.turn, 1))[0];
+      more = progress.more;
+      together += progress.drafts.size() > 1;
+      std::ranges::move(progress.drafts, std::back_inserter(text.drafts));
+    }
+    const DonorReplica replica = replica_of(*assistant, text);
+    ASSERT_GT(text.drafts.size(), 1u);
+    for (const Candidates& guess : std::span(text.drafts).subspan(1)) {
+      std::vector<float> state = hidden_of(draft);
+      TokenId token = draft.token;
+      const auto step = [&] {
+        const DraftNode node{token, state, &replica};
+        std::vector<float> next;
+        assistant->step_each({&node, 1}, [&](std::size_t, auto ids, auto scores, auto row) {
+          token = best_draft(ids, scores);
+          next.assign(row.begin(), row.end());
+        });
+        state = std::move(next);
+      };
+      for (const TokenId after : guess.after) {
+        step();
+        token = after;
+      }
+      std::vector<TokenId> alone;
+      for (std::size_t d = 0; d < guess.tokens.size(); ++d) {
+        step();
+        alone.push_back(token);
+      }
+      EXPECT_EQ(guess.tokens, alone) << "text " << i << ", an outcome of " << guess.after.size() << " tokens";
+    }
+  }
+  EXPECT_GE(together, 16);
 }
 
 // The EOS guard on the drafter's side: no draft before `min_tokens` is an end, in a chain, a tree or a draft made

@@ -216,7 +216,7 @@ class DrafterStage : public Stage {
     Candidates drafts;
     for (TokenId token; words >> token;) (drafts.after.size() < after ? drafts.after : drafts.tokens).push_back(token);
     DraftProgress progress{.more = name != "over" && (name != "drafted" || ahead_[turn->session])};
-    if (!drafts.tokens.empty()) progress.drafts = std::move(drafts);
+    if (!drafts.tokens.empty()) progress.drafts.push_back(std::move(drafts));
     core_.on_turn(*turn, std::move(progress));
     out_.erase(turn);
     return true;

@@ -651,11 +651,7 @@ void Simulator::flush(Drafter& drafter) {
   }
   if (!output.pass.empty()) {
     std::int64_t rows = 0;
-    for (const DraftTurn& turn : output.pass) {
-      const Drafter::Lead& lead = drafter.leads.at(turn.session);
-      rows +=
-          lead.asked && lead.steps < lead.tree_rows.size() ? static_cast<std::int64_t>(lead.tree_rows[lead.steps]) : 1;
-    }
+    for (const DraftTurn& turn : output.pass) rows += rows_of(drafter.leads.at(turn.session));
     const Duration time = draft_time(drafter, rows);
     const Candidates cost{.tokens = {}, .draft_ns = time.count(), .passes = 1, .pass_rows = rows};
     for (const DraftTurn& turn : output.pass) drafter.busy.emplace_back(turn, take_turn(drafter, turn, cost));
@@ -664,6 +660,11 @@ void Simulator::flush(Drafter& drafter) {
   tend_connection(drafter, output.redial);
   for (const Outgoing& out : output.send) transmit(Event::Kind::kToCoordinator, drafter, out.message);
   note(output.notices);
+}
+
+std::int64_t Simulator::rows_of(const Drafter::Lead& lead) {
+  if (!lead.asked) return lead.steps < walk(lead) ? 1 : outcomes_left(lead);
+  return lead.steps < lead.tree_rows.size() ? static_cast<std::int64_t>(lead.tree_rows[lead.steps]) : 1;
 }
 
 Duration Simulator::pass_time(std::int64_t rows) {
@@ -1018,20 +1019,38 @@ DraftProgress Simulator::take_turn(Drafter& drafter, const DraftTurn& turn, cons
   lead.spent.passes += cost.passes;
   lead.spent.pass_rows += cost.pass_rows;
   const bool asked = lead.asked.has_value();
-  // A step a level: of a chain one a draft.
+  // A step a level: of a chain one a draft. Ahead it first goes along drafts that it did not make, and to what follows.
+  const std::size_t steps =
+      !lead.tree_rows.empty() ? lead.tree_rows.size()
+      : asked ? static_cast<std::size_t>(TokenTree(std::ssize(lead.asked->tokens), lead.asked->depths).height())
+              : walk(lead) + static_cast<std::size_t>(lead.work.draft.draft_length);
+  if (lead.steps < steps) return {.more = true};
+  DraftProgress progress;
   if (asked) {
-    const auto height = TokenTree(std::ssize(lead.asked->tokens), lead.asked->depths).height();
-    if (lead.steps < (lead.tree_rows.empty() ? static_cast<std::size_t>(height) : lead.tree_rows.size()))
-      return {.more = true};
+    progress.drafts.push_back(*std::exchange(lead.asked, std::nullopt));
+  } else {
+    for (auto left = outcomes_left(lead); left > 0; --left) progress.drafts.push_back(guess(drafter, lead));
   }
-  std::optional<Candidates> drafts = asked ? std::exchange(lead.asked, std::nullopt) : go_on(drafter, lead);
-  if (!drafts) return {.more = true};
   lead.steps = 0;
   const Candidates spent = std::exchange(lead.spent, {});
-  drafts->draft_ns = spent.draft_ns;
-  drafts->passes = spent.passes;
-  drafts->pass_rows = spent.pass_rows;
-  return {.drafts = std::move(drafts), .more = lead.guesses < lead.work.draft.ahead};
+  for (Candidates& drafts : progress.drafts) {
+    drafts.draft_ns = spent.draft_ns;
+    drafts.passes = spent.passes;
+    drafts.pass_rows = spent.pass_rows;
+  }
+  progress.more = outcomes_left(lead) > 0;
+  return progress;
+}
+
+std::size_t Simulator::walk(const Drafter::Lead& lead) {
+  return lead.guesses > 0 ? 0 : 1 + lead.work.draft.known.size();
+}
+
+std::int64_t Simulator::outcomes_left(const Drafter::Lead& lead) {
+  // Of a pair's drafts each may be lost, and what follows them all be either choice.
+  const auto ends = layout_.pair ? static_cast<std::int64_t>(lead.drafts.size()) + 2 : lead.work.draft.ahead;
+  const std::int64_t left = std::min<std::int64_t>(ends, lead.work.draft.ahead) - lead.guesses;
+  return std::min(left, static_cast<std::int64_t>(kAheadStepRows));
 }
 
 std::size_t Simulator::next_outcome(const Drafter::Lead& lead) {
@@ -1047,15 +1066,12 @@ std::size_t Simulator::next_outcome(const Drafter::Lead& lead) {
     held *= a;
   }
   std::ranges::sort(outcomes, std::greater<>());
-  return outcomes[std::min(static_cast<std::size_t>(lead.guesses), outcomes.size() - 1)].second;
+  return outcomes[static_cast<std::size_t>(lead.guesses)].second;
 }
 
-std::optional<Candidates> Simulator::go_on(Drafter& drafter, Drafter::Lead& lead) {
+Candidates Simulator::guess(Drafter& drafter, Drafter::Lead& lead) {
   const DraftWork& work = lead.work;
   std::uint64_t prefix = check_replica(drafter, work);
-  // Along drafts that it did not make, and to what follows them; then each guess takes a step a draft.
-  const std::size_t walk = lead.guesses > 0 ? 0 : 1 + work.draft.known.size();
-  if (lead.steps < walk + static_cast<std::size_t>(work.draft.draft_length)) return std::nullopt;
   Candidates guess{.tokens = {}};
   const std::size_t held = next_outcome(lead);
   guess.after.assign(lead.drafts.begin(), lead.drafts.begin() + static_cast<std::ptrdiff_t>(held));

@@ -363,7 +363,14 @@ class Simulator {
   void begin_drafts(Drafter& drafter, DraftWork work);
   /// @param cost  of the pass
   DraftProgress take_turn(Drafter& drafter, const DraftTurn& turn, const Candidates& cost);
-  std::optional<Candidates> go_on(Drafter& drafter, Drafter::Lead& lead);
+  /// Rows that a text has in its drafter's next pass.
+  std::int64_t rows_of(const Drafter::Lead& lead);
+  /// Steps to the end of the drafts that are being verified, before the first outcome is drafted for.
+  static std::size_t walk(const Drafter::Lead& lead);
+  /// Outcomes that are drafted for next, together.
+  std::int64_t outcomes_left(const Drafter::Lead& lead);
+  /// Drafts for one of them.
+  Candidates guess(Drafter& drafter, Drafter::Lead& lead);
   /// Adds drafts after a prefix, the first of them `depth` places after the token that the chain began with.
   void add_drafts(const Drafter& drafter, const DraftWork& work, std::uint64_t prefix, std::size_t depth,
                   Candidates& drafts);

@@ -312,7 +312,8 @@ TEST_F(Coordinator, DraftsFromATableOfTheVerifiersModel) {
 /// A text whose tokens count up, under `auto`, with a verifier "v" and a drafter "d" who know that.
 class CountingText : public Coordinator {
  protected:
-  void begin(const SamplingParams& sampling, const DraftTable& table) {
+  /// @param round_trip  of the heartbeats of "d"
+  void begin(const SamplingParams& sampling, const DraftTable& table, Duration round_trip = milliseconds(5)) {
     draws_ = sampling.rule == SamplingRule::kRejection;
     core_ = HeardCoordinator({.instance = 50, .table = &table});
     for (const Role role : {Role::kVerifier, Role::kDrafter}) {
@@ -322,6 +323,7 @@ class CountingText : public Coordinator {
       worker.facts.context_max = 2000;
       core_.on_message(role == Role::kVerifier ? "v" : "d", {.body = worker}, now_);
     }
+    core_.on_message("d", {.body = Heartbeat{(now_ - round_trip).time_since_epoch().count()}}, now_);
     core_.on_message("c",
                      {.session = SessionId{9},
                       .body = Generate{.prompt = {1, 2, 3},
@@ -430,6 +432,30 @@ TEST_F(CountingText, HasWhatIsLookedUpBehindTheDraftersDrafts) {
     EXPECT_EQ(metrics.table.drafted_tokens, behind + table_alone);
     EXPECT_EQ(metrics.table.accepted_tokens, behind + table_alone);
     EXPECT_LT(metrics.table.rounds, metrics.drafting_rounds);
+  }
+}
+
+// However long its drafts are waited for: a drafter that is near shares the verifier's cores, and its waits are those
+// of a busy machine.
+TEST_F(CountingText, IsDraftedAheadOnlyByAFarDrafter) {
+  DraftTableCounts counts(kTableOrder);
+  counts.add(std::vector<TokenId>{1990, 1991, 1992, 1993, 1994}, 0);  // which the text does not come to
+  const std::string file = counts.file(7);
+  const DraftTable table = DraftTable::of(std::as_bytes(std::span(file))).value();
+  for (const Duration round_trip : {Duration(std::chrono::microseconds(300)), Duration(milliseconds(5))}) {
+    begin({}, table, round_trip);
+    std::int64_t rounds = 0, ahead = 0;
+    auto out = sent();
+    for (; core_.status().sessions > 0; ++rounds) {
+      draft(out);
+      ahead += drafts_ahead_;
+      Message message;
+      const Verify* asked = find<Verify>(out, "v", &message);
+      ASSERT_NE(asked, nullptr);
+      verify(message, *asked);
+      out = sent();
+    }
+    EXPECT_EQ(ahead > 0, round_trip > milliseconds(1)) << ahead << " of " << rounds << " rounds";
   }
 }
 
@@ -553,6 +579,31 @@ TEST_F(Coordinator, GoesOnWithoutDraftsThatAreNotWorthTheWait) {
   ASSERT_NE(find<Verify>(out, "v"), nullptr);
   EXPECT_EQ(find<Verify>(out, "v")->tokens.size(), 1u);
   EXPECT_EQ(core_.next_deadline(), std::nullopt);
+}
+
+// A drafter that is late with a tree is as late as one with a chain: what drafts cost is at least that wait.
+TEST(LateDrafter, TeachesTheSameWaitWhateverItWasAskedFor) {
+  for (const DraftPolicy policy : {DraftPolicy::kFixed, DraftPolicy::kTree}) {
+    SCOPED_TRACE(to_string(policy));
+    TimePoint now{seconds(100)};
+    HeardCoordinator core({.instance = 50});
+    core.on_message("v", {.body = hello(Role::kVerifier)}, now);
+    core.on_message("d", {.body = hello(Role::kDrafter)}, now);
+    const Generate request{.prompt = {1, 2, 3}, .max_tokens = 10, .draft_length = 4, .wait_ms = 1000, .policy = policy};
+    core.on_message("c", {.session = SessionId{9}, .body = request}, now);
+    Verdict verdict{.next_token = 40, .committed = 3, .hidden = zeros({2}), .kv = rows(0, 3)};
+    core.on_message("v", {.session = SessionId{50}, .body = verdict}, now);
+    ASSERT_NE(find<Draft>(core.take_outgoing(), "d"), nullptr);
+    now += milliseconds(600);
+    core.on_tick(now);
+    ASSERT_NE(find<Verify>(core.take_outgoing(), "v"), nullptr);
+    now += milliseconds(10);
+    verdict = {.next_token = 41, .committed = 4, .verify_ns = 10'000'000};
+    core.on_message("v", {.session = SessionId{50}, .round = RoundId{1}, .body = verdict}, now);
+    const CostModel& costs = core.fleet().workers().at("v").costs;
+    EXPECT_NEAR(costs.terms(DraftSource::kAssistant, 4, 1).drafting_s(), 0.6, 0.01);
+    EXPECT_EQ(costs.plain_s(), 0) << "it was no plain round";
+  }
 }
 
 TEST_F(Coordinator, SilentDrafterCostsOneWarningAndNoText) {
@@ -1104,11 +1155,11 @@ TEST_F(Coordinator, KnowsEachWorkersRoundTrip) {
     EXPECT_EQ(membership.on_message({.body = *find<Heartbeat>(out, "v")}, now_), Membership::Event::kDealtWith);
     now_ += time;
     core_.on_message("v", membership.take_output().send.at(0).message, now_);
-    return milliseconds(core_.status().workers.at(1).rtt_ns / 1'000'000);
+    return std::chrono::duration_cast<milliseconds>(Duration(core_.status().workers.at(1).rtt_ns));
   };
   EXPECT_EQ(core_.status().workers.at(1).rtt_ns, 0);
   EXPECT_EQ(round_trip(milliseconds(10)), milliseconds(10));
-  EXPECT_EQ(round_trip(milliseconds(90)), milliseconds(20)) << "one late answer says little";
+  EXPECT_EQ(round_trip(milliseconds(90)), milliseconds(11)) << "one late answer says little";
   EXPECT_EQ(round_trip(milliseconds(5)), milliseconds(5)) << "an early one is the way's";
   core_.on_message("v", {.body = Heartbeat{std::numeric_limits<std::int64_t>::max()}}, now_);  // from the future
   core_.on_message("v", {.body = Heartbeat{1}}, now_);                                         // from long ago

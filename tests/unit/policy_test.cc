@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "common/policy/ahead_gain.h"
 #include "common/policy/bandit.h"
 #include "common/policy/forecast.h"
 #include "common/policy/governor.h"
@@ -133,18 +132,6 @@ TEST(Forecast, IsTheClosedFormOfTheMeans) {
   EXPECT_NEAR(forecast.terms(4).seconds(), 1.2 + 0.4 + 0.2 + 0.01, 1e-9) << "between 3 and 9 rows";
   EXPECT_NEAR(forecast.terms(12).seconds(), 1.6 + 1.2 + 0.2 + 0.01, 1e-9) << "beyond 9";
   EXPECT_NEAR(forecast.terms(0).seconds(), 1.01, 1e-9);
-}
-
-TEST(AheadGain, IsTheWaitThatAHitSpares) {
-  const RoundTerms terms{.verify_s = 1, .draft_s = 0.4, .rtt_s = 0.2, .bytes = 1000, .s_per_byte = 1e-4};
-  EXPECT_NEAR(ahead_gain_s(terms, 4, 0.5, 0), 0.5 * 0.7, 1e-12);
-  EXPECT_NEAR(ahead_gain_s(terms, 4, 0.5, 0.3), 0.5 * 0.4, 1e-12) << "the drafts were on their way";
-  EXPECT_EQ(ahead_gain_s(terms, 4, 0.5, 0.8), 0) << "not worth it";
-  EXPECT_EQ(ahead_gain_s(terms, 0, 1, 0), 0);
-  RoundTerms near = terms;
-  near.rtt_s = 1e-4;  // on the verifier's machine: the next drafts take 0.5 s of it
-  EXPECT_EQ(ahead_gain_s(near, 4, 0.5, 0), 0);
-  EXPECT_NEAR(ahead_gain_s(near, 4, 1.0, 0) + 0.5, near.drafting_s(), 1e-12);
 }
 
 TEST(AheadHits, AreHopedForThenCounted) {

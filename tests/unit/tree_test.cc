@@ -151,31 +151,45 @@ TEST(DraftTree, WithOneChoiceANodeItIsAChain) {
 
 // ---- size ----
 
-TEST(TreeShape, ANodeMustBringWhatItsRowCosts) {
-  TreeShape policy(12);
+/// Rounds of a tree whose rows take `row_s` each on top of 10 ms, and whose drafts 0.5 ms each. @return the last choice
+DraftChoice shape_trees(TreeShape& policy, CostModel& costs, double row_s) {
+  DraftChoice choice;
+  for (int round = 0; round < 100; ++round) {
+    choice = policy.choose({.assistant = 12});
+    const RoundOutcome outcome{.drafted = choice.length,
+                               .accepted = 2,
+                               .draft_s = 0.0005 * choice.length,
+                               .verify_s = 0.01 + row_s * (choice.length + 1),
+                               .round_s = 0.03,
+                               .tree = RoundOutcome::Tree{2, 2}};
+    costs.observe(outcome);
+    policy.observe(outcome);
+  }
+  return choice;
+}
+
+TEST(TreeShape, ANodeMustBringWhatItsRowAndItsDraftingCost) {
+  CostModel costs;
+  TreeShape policy(12, costs);
   DraftChoice choice = policy.choose({.assistant = 12});
   EXPECT_TRUE(choice.tree);
   EXPECT_EQ(choice.length, 12);
   EXPECT_EQ(choice.worth, 0) << "before anything was measured every node is";
   EXPECT_EQ(policy.choose({.assistant = 3}).length, 3);
-  // 100 tokens a second, and a row takes 1 ms: a tenth of a token.
-  for (int round = 0; round < 100; ++round) {
-    choice = policy.choose({.assistant = 12});
-    policy.observe(
-        {.drafted = choice.length, .accepted = 2, .verify_s = 0.01 + 0.001 * (choice.length + 1), .round_s = 0.03});
-  }
-  EXPECT_NEAR(choice.worth, 0.1, 0.005);
+  // 100 tokens a second, and a row with its draft takes 1.5 ms.
+  choice = shape_trees(policy, costs, 0.001);
+  EXPECT_NEAR(choice.worth, 0.15, 0.005);
   EXPECT_EQ(policy.choose({.assistant = 0}).length, 0);
+  // Another text of the same verifier need not learn it again: it knows all but its own rate.
+  TreeShape other(12, costs);
+  other.observe({.drafted = 12, .accepted = 5, .round_s = 0.03});
+  EXPECT_NEAR(other.choose({.assistant = 12}).worth, 0.3, 0.01);
 }
 
-TEST(TreeShape, WhereRowsCostNothingAllAreUsed) {
-  TreeShape policy(12);
-  DraftChoice choice;
-  for (int round = 0; round < 100; ++round) {
-    choice = policy.choose({.assistant = 12});
-    policy.observe({.drafted = choice.length, .accepted = 2, .verify_s = 0.01, .round_s = 0.03});
-  }
-  EXPECT_EQ(choice.worth, 0);
+TEST(TreeShape, WhereRowsCostNothingItIsTheDraftingThatANodeMustBeWorth) {
+  CostModel costs;
+  TreeShape policy(12, costs);
+  EXPECT_NEAR(shape_trees(policy, costs, 0).worth, 0.05, 0.002);
 }
 
 // ---- gain ----
