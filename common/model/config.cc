@@ -1,7 +1,6 @@
 #include "common/model/config.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <optional>
 #include <utility>
@@ -11,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/json_fields.h"
+#include "common/base/text.h"
 
 namespace outrider {
 namespace {
@@ -84,10 +84,8 @@ std::map<int, HeadShape> read_per_layer_config(const JsonFields& text, int num_h
   const JsonFields entries = text.object("per_layer_config");
   for (const auto& [key, value] : entries.raw().items()) {
     // The key may be zero-padded ("05").
-    unsigned index = 0;
-    const char* const end = key.data() + key.size();
-    const auto [parsed_to, status] = std::from_chars(key.data(), end, index);
-    if (status != std::errc() || parsed_to != end || index >= static_cast<unsigned>(num_hidden_layers)) {
+    const auto index = to_number<unsigned>(key);
+    if (!index || *index >= static_cast<unsigned>(num_hidden_layers)) {
       text.fail(Errc::kMalformed, "per_layer_config key", json(key),
                 fmt::format("a layer index from 0 to {}", num_hidden_layers - 1));
       continue;
@@ -101,7 +99,7 @@ std::map<int, HeadShape> read_per_layer_config(const JsonFields& text, int num_h
         entries.fail(Errc::kUnsupported, (key + " key").c_str(), json(name), "head_dim or num_key_value_heads");
       }
     }
-    if (!shapes.emplace(static_cast<int>(index), shape).second) {
+    if (!shapes.emplace(static_cast<int>(*index), shape).second) {
       text.fail(Errc::kMalformed, "per_layer_config key", json(key), "each layer once");
     }
   }
