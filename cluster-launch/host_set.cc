@@ -1,6 +1,5 @@
 #include "cluster-launch/host_set.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -15,10 +14,6 @@ constexpr std::size_t kNamesMax = 4096;
 
 Error bad(std::string_view set, std::string_view problem) {
   return {Errc::kInvalidArgument, fmt::format("host set '{}': {}, wanted something like node[1-8,12]", set, problem)};
-}
-
-bool digits(std::string_view text) {
-  return !text.empty() && text.size() <= 9 && std::ranges::all_of(text, [](char c) { return '0' <= c && c <= '9'; });
 }
 
 /// The parts of a text between commas that are not in brackets.
@@ -51,8 +46,8 @@ Result<void> expand_part(std::string_view part, std::vector<std::string>& names)
   for (const std::string_view range : split(part.substr(open + 1, close - open - 1))) {
     const std::size_t dash = range.find('-');
     const std::string_view first = range.substr(0, dash), last = dash == range.npos ? first : range.substr(dash + 1);
-    const auto from = to_number<std::int64_t>(first), to = to_number<std::int64_t>(last);
-    if (!digits(first) || !digits(last) || *to < *from) return bad(part, fmt::format("'{}' is no range", range));
+    const auto from = to_number<std::uint32_t>(first), to = to_number<std::uint32_t>(last);
+    if (!from || !to || *to < *from) return bad(part, fmt::format("'{}' is no range", range));
     for (std::int64_t i = *from; i <= *to; ++i)
       RETURN_IF_ERROR(add(fmt::format("{}{:0{}}{}", prefix, i, first.size(), suffix)));
   }
