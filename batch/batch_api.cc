@@ -3,7 +3,6 @@
 #include <fcntl.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <system_error>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "batch/hash.h"
 #include "common/base/files.h"
 #include "common/base/json_fields.h"
+#include "common/base/text.h"
 #include "common/base/time.h"
 #include "http-server/openai.h"
 #include "http-server/random_id.h"
@@ -245,9 +245,8 @@ std::vector<HttpRoute> BatchApi::routes() {
 
 HttpReply BatchApi::list(const Table& table, const HttpRequest& http) const {
   const std::string limit_text = query_value(http.query, "limit"), after = query_value(http.query, "after");
-  std::size_t limit = table.size();
-  const auto [end, wrong] = std::from_chars(limit_text.data(), limit_text.data() + limit_text.size(), limit);
-  if (!limit_text.empty() && (wrong != std::errc() || end != limit_text.data() + limit_text.size() || limit == 0))
+  const std::size_t limit = limit_text.empty() ? table.size() : to_number<std::size_t>(limit_text).value_or(0);
+  if (!limit_text.empty() && limit == 0)
     return error_reply({.status = 400, .message = "limit is no number above 0", .param = "limit"});
   std::vector<Json> data;
   for (const auto& [id, object] : table) {
@@ -302,8 +301,8 @@ HttpReply BatchApi::add_file(const HttpRequest& http) {
                         .message = fmt::format("expires_after.anchor is '{}', wanted created_at", anchor->content),
                         .param = "expires_after"});
   if (const FormPart* const asked = part("expires_after[seconds]"); asked != nullptr) {
-    const char* const end = asked->content.data() + asked->content.size();
-    if (std::from_chars(asked->content.data(), end, seconds).ptr != end || seconds < kAgeMin || seconds > kAgeMax)
+    seconds = to_number<std::int64_t>(asked->content).value_or(0);
+    if (seconds < kAgeMin || seconds > kAgeMax)
       return error_reply(
           {.status = 400,
            .message = fmt::format("expires_after.seconds is '{}', wanted {} to {}", asked->content, kAgeMin, kAgeMax),

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
 #include <numeric>
 #include <tuple>
@@ -12,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "batch/batch_line.h"
+#include "common/base/text.h"
 
 namespace outrider {
 namespace {
@@ -27,13 +27,10 @@ struct NamedLine {
 }  // namespace
 
 Result<Shard> Shard::parse(const std::string& text) {
-  Shard shard{0, 0};
-  const char* const end = text.data() + text.size();
-  const auto index = std::from_chars(text.data(), end, shard.index);
-  const bool slash = index.ec == std::errc() && index.ptr != end && *index.ptr == '/';
-  if (slash && std::from_chars(index.ptr + 1, end, shard.count).ptr == end && shard.index >= 1 &&
-      shard.index <= shard.count)
-    return shard;
+  const std::size_t slash = text.find('/');
+  const auto index = to_number<std::uint32_t>(text.substr(0, slash)),
+             count = to_number<std::uint32_t>(text.substr(slash + 1));
+  if (slash != text.npos && index && count && *index >= 1 && *index <= *count) return Shard{*index, *count};
   return Error{Errc::kInvalidArgument, fmt::format("--shard is '{}', wanted I/N like 1/4", text)};
 }
 

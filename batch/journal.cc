@@ -9,6 +9,7 @@
 
 #include "batch/hash.h"
 #include "common/base/json_fields.h"
+#include "common/base/text.h"
 
 namespace outrider {
 namespace {
@@ -24,12 +25,10 @@ std::string with_checksum(std::string_view rest) { return fmt::format("{}{:016x}
 
 /// The rest, if the line is whole.
 std::optional<std::string_view> checked(std::string_view line) {
-  std::uint64_t hash = 0;
   if (line.size() <= kHeadBytes || !line.starts_with(kMagic)) return std::nullopt;
-  const char* const digits = line.data() + kMagic.size();
-  if (std::from_chars(digits, digits + kHashDigits, hash, 16).ptr != digits + kHashDigits) return std::nullopt;
   const std::string_view rest = line.substr(kHeadBytes);
-  return hash64(rest) == hash ? std::optional(rest) : std::nullopt;
+  const auto hash = to_number<std::uint64_t>(line.substr(kMagic.size(), kHashDigits), 16);
+  return hash == hash64(rest) ? std::optional(rest) : std::nullopt;
 }
 
 /// Takes what is written so, and numbers, from the front of a text.

@@ -1,13 +1,13 @@
 #include "cluster-launch/deadline.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <ctime>
 
 #include <fmt/format.h>
 
 #include "cluster-launch/slurm_jobs.h"
+#include "common/base/text.h"
 
 namespace outrider {
 namespace {
@@ -25,12 +25,10 @@ std::optional<WallTime> parse_time(const std::string& text) {
 }
 
 std::optional<std::chrono::seconds> parse_duration(const std::string& text) {
-  int number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || number < 0 || end + 1 != text.data() + text.size()) return {};
-  const int seconds = *end == 's' ? 1 : *end == 'm' ? 60 : *end == 'h' ? 3600 : 0;
-  if (seconds == 0) return {};
-  return std::chrono::seconds(std::min(std::int64_t{number} * seconds, kFarthest));
+  const std::optional<int> number = to_number<int>(text.substr(0, text.size() - 1));
+  const int seconds = text.ends_with('s') ? 1 : text.ends_with('m') ? 60 : text.ends_with('h') ? 3600 : 0;
+  if (!number || *number < 0 || seconds == 0) return {};
+  return std::chrono::seconds(std::min(std::int64_t{*number} * seconds, kFarthest));
 }
 
 }  // namespace

@@ -65,9 +65,7 @@ Result<std::string> fingerprint(const std::string& model, const std::string& dty
 std::string build_id() {
   const Result<MappedFile> program = MappedFile::open("/proc/self/exe");
   if (!program) return "";
-  std::uint64_t hash = 0;
-  for (const std::byte byte : program->bytes()) hash = (hash ^ static_cast<std::uint64_t>(byte)) * 0x100000001b3;
-  return fmt::format("{:016x}", mix64(hash));
+  return fmt::format("{:016x}", fnv1a(program->bytes()));
 }
 
 std::string cpu_model() {

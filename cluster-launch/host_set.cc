@@ -1,11 +1,11 @@
 #include "cluster-launch/host_set.h"
 
-#include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <utility>
 
 #include <fmt/format.h>
+
+#include "common/base/text.h"
 
 namespace outrider {
 namespace {
@@ -14,16 +14,6 @@ constexpr std::size_t kNamesMax = 4096;
 
 Error bad(std::string_view set, std::string_view problem) {
   return {Errc::kInvalidArgument, fmt::format("host set '{}': {}, wanted something like node[1-8,12]", set, problem)};
-}
-
-bool digits(std::string_view text) {
-  return !text.empty() && text.size() <= 9 && std::ranges::all_of(text, [](char c) { return '0' <= c && c <= '9'; });
-}
-
-std::int64_t number(std::string_view text) {
-  std::int64_t value = 0;
-  std::from_chars(text.data(), text.data() + text.size(), value);
-  return value;
 }
 
 /// The parts of a text between commas that are not in brackets.
@@ -56,9 +46,9 @@ Result<void> expand_part(std::string_view part, std::vector<std::string>& names)
   for (const std::string_view range : split(part.substr(open + 1, close - open - 1))) {
     const std::size_t dash = range.find('-');
     const std::string_view first = range.substr(0, dash), last = dash == range.npos ? first : range.substr(dash + 1);
-    if (!digits(first) || !digits(last) || number(last) < number(first))
-      return bad(part, fmt::format("'{}' is no range", range));
-    for (std::int64_t i = number(first); i <= number(last); ++i)
+    const auto from = to_number<std::uint32_t>(first), to = to_number<std::uint32_t>(last);
+    if (!from || !to || *to < *from) return bad(part, fmt::format("'{}' is no range", range));
+    for (std::int64_t i = *from; i <= *to; ++i)
       RETURN_IF_ERROR(add(fmt::format("{}{:0{}}{}", prefix, i, first.size(), suffix)));
   }
   return {};

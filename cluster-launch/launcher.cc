@@ -371,13 +371,17 @@ void Launcher::end_all() {
   say_state("ended");
 }
 
-Reach reach_of(const LedgerEntry& entry) { return reach_named(entry.where).value_or(Reach::kLocal); }
+/// The command that sends a signal to an entry's process, here to what that has started too.
+std::vector<std::string> signal_entry(const LedgerEntry& entry, const std::string& signal) {
+  const Reach reach = reach_named(entry.where).value_or(Reach::kLocal);
+  const bool leads = reach == Reach::kLocal && entry.name != "launcher";  // whose group is its shell's
+  return leads ? signal_group_command(entry.process, signal) : signal_command(reach, entry.host, entry.process, signal);
+}
 
 /// Sends a signal to each entry that is still the same process. @return which were alive.
 std::vector<LedgerEntry> signal_all(const std::vector<LedgerEntry>& entries, const std::string& signal) {
   std::vector<std::vector<std::string>> commands;
-  for (const LedgerEntry& entry : entries)
-    commands.push_back(signal_command(reach_of(entry), entry.host, entry.process, signal));
+  for (const LedgerEntry& entry : entries) commands.push_back(signal_entry(entry, signal));
   const std::vector<Captured> answers = run_all(commands, kAnswerSeconds);
   std::vector<LedgerEntry> alive;
   for (std::size_t i = 0; i < entries.size(); ++i) {
@@ -462,8 +466,7 @@ Result<std::vector<std::pair<LedgerEntry, bool>>> who_is_alive(const RunFolder& 
   ASSIGN_OR_RETURN(const std::vector<LedgerEntry> entries, folder.ledger());
   std::vector<std::vector<std::string>> commands;
   for (const LedgerEntry& entry : entries) {
-    commands.push_back(entry.where == "slurm" ? slurm_alive_command(entry.job)
-                                              : signal_command(reach_of(entry), entry.host, entry.process, "0"));
+    commands.push_back(entry.where == "slurm" ? slurm_alive_command(entry.job) : signal_entry(entry, "0"));
   }
   const std::vector<Captured> answers = run_all(commands, kAnswerSeconds);
   std::vector<std::pair<LedgerEntry, bool>> result;

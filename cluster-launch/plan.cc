@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <initializer_list>
 #include <sstream>
 #include <type_traits>
@@ -12,6 +11,7 @@
 #include <fmt/ranges.h>
 
 #include "common/base/json_fields.h"
+#include "common/base/text.h"
 
 namespace outrider {
 namespace {
@@ -27,21 +27,80 @@ std::string key_of(const OptionInfo& option) {
 /// The launcher gives workers their names.
 bool is_ours(const OptionInfo& option) { return option.name == std::string_view("--name"); }
 
-/// The keys of one described struct.
-struct Keys {
-  std::vector<std::string> all;
+/// Writes the schema of one described struct.
+class SchemaWriter {
+ public:
+  using Json = nlohmann::ordered_json;
 
-  void operator()(const char* key, auto&&...) { all.emplace_back(key); }
-  void operator()(const char* key, auto&, KeyInfo, std::initializer_list<const char*>) { all.emplace_back(key); }
+  template <Described T>
+  static Json schema_of() {
+    SchemaWriter writer;
+    T defaults;
+    T::fields(writer, defaults);
+    Json schema = {{"type", "object"}, {"additionalProperties", false}, {"properties", writer.properties_}};
+    if (!writer.required_.empty()) schema["required"] = writer.required_;
+    return schema;
+  }
+
+  void operator()(const char* key, const std::string&, KeyInfo info) { add(key, info, {{"type", "string"}}); }
+  void operator()(const char* key, const std::string&, KeyInfo info, std::initializer_list<const char*> choices) {
+    add(key, info, {{"enum", std::vector<std::string>(choices.begin(), choices.end())}, {"default", *choices.begin()}});
+  }
+  void operator()(const char* key, std::int64_t value, KeyInfo info, Range<std::int64_t> range) {
+    add(key, info, {{"type", "integer"}, {"minimum", range.min}, {"maximum", range.max}, {"default", value}});
+  }
+  void operator()(const char* key, const std::vector<std::string>&, KeyInfo info) {
+    add(key, info, {{"type", "array"}, {"items", {{"type", "string"}}}, {"minItems", info.required ? 1 : 0}});
+  }
+  void operator()(const char* key, const std::map<std::string, std::string>&, KeyInfo info) {
+    add(key, info, {{"type", "object"}, {"additionalProperties", {{"type", "string"}}}});
+  }
+  void operator()(const char* key, const SlurmHeader&, KeyInfo info) {
+    add(key, info, {{"type", "object"}, {"additionalProperties", {{"type", {"string", "null"}}}}});
+  }
+  void operator()(const char* key, const json&, KeyInfo info) { add(key, info, Json::object()); }
+  template <Described T>
+  void operator()(const char* key, const T&, KeyInfo info) {
+    add(key, info, schema_of<T>());
+  }
+  template <Described T>
+  void operator()(const char* key, const std::vector<T>&, KeyInfo info) {
+    add(key, info, {{"type", "array"}, {"items", schema_of<T>()}, {"minItems", info.required ? 1 : 0}});
+  }
   template <class Options>
   void options(const std::vector<std::string>&) {
     Options declared;
-    declare_options(
-        [&](const OptionInfo& info, const auto&) {
-          if (!is_ours(info)) all.push_back(key_of(info));
-        },
-        declared);
+    declare_options([&](const OptionInfo& info, auto& value) { option(info, value); }, declared);
   }
+
+ private:
+  template <typename T>
+  void option(const OptionInfo& info, const T& value) {
+    if (is_ours(info)) return;
+    Json schema = {{"type", "string"}};
+    if constexpr (std::is_same_v<T, bool>) {
+      schema = {{"type", "boolean"}};
+    } else if constexpr (std::is_integral_v<T>) {
+      schema = {{"type", "integer"},
+                {"minimum", static_cast<std::int64_t>(info.min)},
+                {"maximum", static_cast<std::int64_t>(info.max)},
+                {"default", value}};
+    } else if constexpr (std::is_same_v<T, double>) {
+      schema = {{"type", "number"}, {"minimum", info.min}, {"maximum", info.max}, {"default", value}};
+    } else if constexpr (std::is_same_v<T, std::vector<double>>) {
+      schema = {{"type", "array"}, {"items", {{"type", "number"}, {"minimum", info.min}, {"maximum", info.max}}}};
+    }
+    add(key_of(info), {info.help}, std::move(schema));
+  }
+
+  void add(const std::string& key, KeyInfo info, Json schema) {
+    schema["description"] = info.help;
+    if (info.required) required_.push_back(key);
+    properties_[key] = std::move(schema);
+  }
+
+  Json properties_ = Json::object();
+  std::vector<std::string> required_;
 };
 
 /// Reads the keys of one described struct and refuses all others.
@@ -51,9 +110,10 @@ class Reader {
 
   template <Described T>
   static void read(const JsonFields& keys, T& into) {
-    Keys known;
-    T::fields(known, into);
-    keys.refuse_others(known.all);
+    std::vector<std::string> known;
+    const SchemaWriter::Json schema = SchemaWriter::schema_of<T>();
+    for (const auto& [key, property] : schema["properties"].items()) known.push_back(key);
+    keys.refuse_others(known);
     Reader reader(keys);
     T::fields(reader, into);
   }
@@ -135,82 +195,6 @@ class Reader {
   const JsonFields& keys_;
 };
 
-/// Writes the schema of one described struct.
-class SchemaWriter {
- public:
-  using Json = nlohmann::ordered_json;
-
-  template <Described T>
-  static Json schema_of() {
-    SchemaWriter writer;
-    T defaults;
-    T::fields(writer, defaults);
-    Json schema = {{"type", "object"}, {"additionalProperties", false}, {"properties", writer.properties_}};
-    if (!writer.required_.empty()) schema["required"] = writer.required_;
-    return schema;
-  }
-
-  void operator()(const char* key, const std::string&, KeyInfo info) { add(key, info, {{"type", "string"}}); }
-  void operator()(const char* key, const std::string&, KeyInfo info, std::initializer_list<const char*> choices) {
-    add(key, info, {{"enum", std::vector<std::string>(choices.begin(), choices.end())}, {"default", *choices.begin()}});
-  }
-  void operator()(const char* key, std::int64_t value, KeyInfo info, Range<std::int64_t> range) {
-    add(key, info, {{"type", "integer"}, {"minimum", range.min}, {"maximum", range.max}, {"default", value}});
-  }
-  void operator()(const char* key, const std::vector<std::string>&, KeyInfo info) {
-    add(key, info, {{"type", "array"}, {"items", {{"type", "string"}}}, {"minItems", info.required ? 1 : 0}});
-  }
-  void operator()(const char* key, const std::map<std::string, std::string>&, KeyInfo info) {
-    add(key, info, {{"type", "object"}, {"additionalProperties", {{"type", "string"}}}});
-  }
-  void operator()(const char* key, const SlurmHeader&, KeyInfo info) {
-    add(key, info, {{"type", "object"}, {"additionalProperties", {{"type", {"string", "null"}}}}});
-  }
-  void operator()(const char* key, const json&, KeyInfo info) { add(key, info, Json::object()); }
-  template <Described T>
-  void operator()(const char* key, const T&, KeyInfo info) {
-    add(key, info, schema_of<T>());
-  }
-  template <Described T>
-  void operator()(const char* key, const std::vector<T>&, KeyInfo info) {
-    add(key, info, {{"type", "array"}, {"items", schema_of<T>()}, {"minItems", info.required ? 1 : 0}});
-  }
-  template <class Options>
-  void options(const std::vector<std::string>&) {
-    Options declared;
-    declare_options([&](const OptionInfo& info, auto& value) { option(info, value); }, declared);
-  }
-
- private:
-  template <typename T>
-  void option(const OptionInfo& info, const T& value) {
-    if (is_ours(info)) return;
-    Json schema = {{"type", "string"}};
-    if constexpr (std::is_same_v<T, bool>) {
-      schema = {{"type", "boolean"}};
-    } else if constexpr (std::is_integral_v<T>) {
-      schema = {{"type", "integer"},
-                {"minimum", static_cast<std::int64_t>(info.min)},
-                {"maximum", static_cast<std::int64_t>(info.max)},
-                {"default", value}};
-    } else if constexpr (std::is_same_v<T, double>) {
-      schema = {{"type", "number"}, {"minimum", info.min}, {"maximum", info.max}, {"default", value}};
-    } else if constexpr (std::is_same_v<T, std::vector<double>>) {
-      schema = {{"type", "array"}, {"items", {{"type", "number"}, {"minimum", info.min}, {"maximum", info.max}}}};
-    }
-    add(key_of(info), {info.help}, std::move(schema));
-  }
-
-  void add(const std::string& key, KeyInfo info, Json schema) {
-    schema["description"] = info.help;
-    if (info.required) required_.push_back(key);
-    properties_[key] = std::move(schema);
-  }
-
-  Json properties_ = Json::object();
-  std::vector<std::string> required_;
-};
-
 /// What a host file says.
 struct HostFile {
   json hosts = json::array();
@@ -221,9 +205,8 @@ constexpr std::array<std::string_view, 4> kRoles = {"coordinator", "verifier", "
 
 Result<HostFile> read_host_file(std::string_view text, std::string_view file) {
   HostFile result;
-  std::istringstream lines{std::string(text)};
   int number = 0;
-  for (std::string line; std::getline(lines, line);) {
+  for (const std::string& line : lines_of(text)) {
     ++number;
     std::istringstream words(line.substr(0, line.find('#')));
     std::string name, role = "drafter";
@@ -233,12 +216,11 @@ Result<HostFile> read_host_file(std::string_view text, std::string_view file) {
     for (std::string word; words >> word;) {
       const std::size_t equals = word.find('=');
       const std::string key = word.substr(0, equals), value = equals == word.npos ? "" : word.substr(equals + 1);
-      const char* const end = value.data() + value.size();
       if (key == "role" && std::ranges::find(kRoles, value) != kRoles.end()) {
         role = value;
       } else if (key == "address" && !value.empty()) {
         host["address"] = value;
-      } else if (key != "slots" || std::from_chars(value.data(), end, slots).ptr != end || slots < 1 || slots > 4096) {
+      } else if (key != "slots" || (slots = to_number<int>(value).value_or(0)) < 1 || slots > 4096) {
         return Error{Errc::kInvalidArgument, fmt::format("{}:{}: '{}', wanted role={}, slots=1 or more, or address=",
                                                          file, number, word, fmt::join(kRoles, "|"))};
       }

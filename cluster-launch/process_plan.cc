@@ -1,7 +1,6 @@
 #include "cluster-launch/process_plan.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <utility>
 
@@ -75,9 +74,7 @@ Result<void> add_common(PlannedProcess& process, const RolePlan& role) {
 /// Threads that the options ask for; 0: not said, or as many as there are.
 std::int64_t threads_in(const std::vector<std::string>& options) {
   const auto flag = std::ranges::find(options, "--threads");
-  std::int64_t threads = 0;
-  if (flag != options.end()) std::from_chars((flag + 1)->data(), (flag + 1)->data() + (flag + 1)->size(), threads);
-  return threads;
+  return flag == options.end() ? 0 : to_number<std::int64_t>(*(flag + 1)).value_or(0);
 }
 
 class Planner {

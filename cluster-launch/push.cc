@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <set>
-#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -11,6 +10,7 @@
 
 #include "cluster-launch/reach.h"
 #include "common/base/child.h"
+#include "common/base/text.h"
 
 namespace outrider {
 namespace {
@@ -28,13 +28,6 @@ struct Cargo {
   std::vector<Item> items;
   bool failed = false;
 };
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
 
 /// The directories of a process's models.
 std::vector<std::string> models_of(const PlannedProcess& process) {

@@ -91,4 +91,14 @@ std::vector<std::string> signal_command(Reach reach, const Host& host, const Pro
   return elsewhere(reach, host, script);
 }
 
+std::vector<std::string> signal_group_command(const ProcessId& leader, const std::string& signal) {
+  // As long as anyone is in the group no other process gets its number. A group that is a session too is not ours.
+  const std::string script = fmt::format(
+      "case $(cut -d\" \" -f3,22 /proc/{0}/stat 2>/dev/null) in \"\" | Z* | *\" {1}\") "
+      "cut -d\" \" -f3,5,6 /proc/[0-9]*/stat 2>/dev/null | grep \"^[^Z] {0} \" | grep -qv \" {0}\\$\" && "
+      "kill -s {2} -- -{0} ;; *) false ;; esac",
+      leader.pid, leader.start, signal);
+  return {"sh", "-c", script};
+}
+
 }  // namespace outrider

@@ -39,5 +39,7 @@ std::optional<ProcessId> announced_process(std::string_view output);
 /// @param signal  as kill takes it: "TERM", "0"
 std::vector<std::string> signal_command(Reach reach, const Host& host, const ProcessId& process,
                                         const std::string& signal);
+/// The same for a process of this machine that leads a group, and for its group, also when it has ended itself.
+std::vector<std::string> signal_group_command(const ProcessId& leader, const std::string& signal);
 
 }  // namespace outrider

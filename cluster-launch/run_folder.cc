@@ -10,6 +10,7 @@
 #include "common/base/durable_file.h"
 #include "common/base/files.h"
 #include "common/base/json_fields.h"
+#include "common/base/text.h"
 
 namespace outrider {
 namespace {
@@ -100,11 +101,7 @@ Result<std::vector<LedgerEntry>> RunFolder::ledger() const {
 
 std::vector<std::string> RunFolder::addresses() const {
   const Result<std::string> text = read_text(address_file());
-  std::vector<std::string> addresses;
-  if (!text) return addresses;
-  std::istringstream lines(*text);
-  for (std::string line; std::getline(lines, line);) addresses.push_back(line);
-  return addresses;
+  return text ? lines_of(*text) : std::vector<std::string>();
 }
 
 }  // namespace outrider

@@ -1,7 +1,6 @@
 #include "cluster-launch/slurm.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <optional>
 #include <utility>
@@ -25,19 +24,15 @@ std::optional<std::int64_t> seconds_of(std::string_view time) {
   std::vector<std::int64_t> parts;
   for (std::string_view rest = dash == time.npos ? time : time.substr(dash + 1); parts.size() < 4;) {
     const std::size_t colon = rest.find(':');
-    const std::string_view part = rest.substr(0, colon);
-    std::int64_t number = 0;
-    if (part.empty() ||
-        std::from_chars(part.data(), part.data() + part.size(), number).ptr != part.data() + part.size())
-      return {};
-    parts.push_back(number);
+    const auto number = to_number<std::int64_t>(rest.substr(0, colon));
+    if (!number) return {};
+    parts.push_back(*number);
     if (colon == rest.npos) break;
     rest.remove_prefix(colon + 1);
   }
   if (dash == time.npos && parts.size() < 3) parts.insert(parts.begin(), 0);  // MM and MM:SS
   parts.resize(3, 0);
-  std::int64_t days = 0;
-  if (dash != time.npos) std::from_chars(time.data(), time.data() + dash, days);
+  const std::int64_t days = dash == time.npos ? 0 : to_number<std::int64_t>(time.substr(0, dash)).value_or(0);
   return ((days * 24 + parts[0]) * 60 + parts[1]) * 60 + parts[2];
 }
 

@@ -33,16 +33,6 @@ Error error_of(int status, std::string_view body, Errc otherwise) {
           error.at("message")};
 }
 
-/// Calls on_event with the data of each of these server-sent events.
-void each_event(std::string_view events, const std::function<void(std::string_view json)>& on_event) {
-  constexpr std::string_view kBegin = "data: ", kEnd = "\n\n";
-  while (!events.empty()) {
-    const std::size_t end = std::min(events.find(kEnd), events.size());
-    on_event(events.substr(kBegin.size(), end - kBegin.size()));
-    events.remove_prefix(std::min(end + kEnd.size(), events.size()));
-  }
-}
-
 }  // namespace
 
 void Pair::serve(TextSide text, const std::string& address, Duration failover_wait) {

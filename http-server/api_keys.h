@@ -1,11 +1,15 @@
 #pragma once
 
+#include <array>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "common/base/file_watch.h"
 #include "common/base/result.h"
 #include "http-server/api_key.h"
 
@@ -21,9 +25,22 @@ class ApiKeys {
   /// @return kMalformed and the line, as MappedFile::open; kOutOfRange for more than kKeysMax.
   static Result<std::shared_ptr<ApiKeys>> load(const std::filesystem::path& file);
 
-  virtual ~ApiKeys() = default;
   /// In a time that tells nothing about the keys. @return null if there is no such key.
-  virtual std::shared_ptr<const ApiKey> find(std::string_view key) = 0;
+  std::shared_ptr<const ApiKey> find(std::string_view key);
+
+  struct Entry {
+    std::array<unsigned char, 32> hash;  ///< SHA-256
+    std::shared_ptr<ApiKey> key;
+  };
+  ApiKeys(std::vector<Entry> entries, std::optional<FileWatch> file)
+      : entries_(std::move(entries)), file_(std::move(file)) {}
+
+ private:
+  void refresh();
+
+  std::mutex mutex_;
+  std::vector<Entry> entries_;
+  std::optional<FileWatch> file_;  ///< that they are from
 };
 
 inline constexpr std::size_t kKeysMax = 4096;

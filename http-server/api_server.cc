@@ -638,20 +638,17 @@ Generate ApiServer::generate_of_choice(const Work& work, std::size_t index) cons
   const auto n = static_cast<std::size_t>(request.n);
   Generate generate{.prompt = work.prompts[index / n],
                     .max_tokens = std::max<std::int64_t>(1, request.max_tokens.value_or(kMaxChatTokens)),
-                    .draft_length = request.draft_length.length,
                     .stop_ids = request.stop_ids,
                     .wait_ms = kVerifierWaitMs,
                     .sampling = request.sampling,
-                    .policy = request.draft_length.policy,
                     .report_rounds = request.report_rounds || work.trace,
                     .shorten = !request.max_tokens,
                     .on_behalf_of = work.client,
                     .cache_scope = cache_scope(work),
-                    .draft_ahead = request.draft_length.ahead,
                     .tokenizer_fingerprint = text_.tokenizer_fingerprint,
                     .governed = options_.governed,
-                    .media = work.media,
-                    .added = request.draft_length.added};
+                    .media = work.media};
+  set_drafts(generate, request.draft_length);
   if (!request.ignore_eos)
     generate.stop_ids.insert(generate.stop_ids.end(), text_.stop_ids().begin(), text_.stop_ids().end());
   generate.sampling.seed = seed_of_choice(generate.sampling.seed, index % n);

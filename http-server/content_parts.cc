@@ -22,32 +22,6 @@ constexpr std::array<std::uint8_t, 256> kSixBits = [] {
   return bits;
 }();
 
-Result<std::string> decode_base64(std::string_view text) {
-  if (text.size() > (kMediumBytesMax + 2) / 3 * 4) {
-    return Error{Errc::kOutOfRange,
-                 fmt::format("has a file of {} bytes, wanted at most {}", text.size() / 4 * 3, kMediumBytesMax)};
-  }
-  const auto wrong = [](std::size_t at) {
-    return Error{Errc::kMalformed, fmt::format("is not base64 at its character {}", at)};
-  };
-  if (text.size() % 4 != 0)
-    return Error{Errc::kMalformed, fmt::format("has {} characters of base64, wanted a multiple of 4", text.size())};
-  const std::size_t padding = text.ends_with("==") ? 2 : text.ends_with('=') ? 1 : 0;
-  std::string bytes;
-  bytes.reserve(text.size() / 4 * 3);
-  for (std::size_t at = 0; at < text.size(); at += 4) {
-    std::uint32_t group = 0;
-    for (std::size_t i = at; i < at + 4; ++i) {
-      const std::uint8_t bits = i < text.size() - padding ? kSixBits[static_cast<unsigned char>(text[i])] : 0;
-      if (bits == kNone) return wrong(i);
-      group = group << 6 | bits;
-    }
-    for (const int shift : {16, 8, 0}) bytes += static_cast<char>(group >> shift & 0xff);
-  }
-  bytes.resize(bytes.size() - padding);
-  return bytes;
-}
-
 /// The object of a part that is named as its type.
 const Json* object_of(const JsonFields& part, const std::string& type, const char* wanted) {
   const Json* const given = part.find(type.c_str());
@@ -86,6 +60,32 @@ Result<void> read_url(std::string_view url, MediumFile& file) {
 }
 
 }  // namespace
+
+Result<std::string> decode_base64(std::string_view text) {
+  if (text.size() > (kMediumBytesMax + 2) / 3 * 4) {
+    return Error{Errc::kOutOfRange,
+                 fmt::format("has a file of {} bytes, wanted at most {}", text.size() / 4 * 3, kMediumBytesMax)};
+  }
+  const auto wrong = [](std::size_t at) {
+    return Error{Errc::kMalformed, fmt::format("is not base64 at its character {}", at)};
+  };
+  if (text.size() % 4 != 0)
+    return Error{Errc::kMalformed, fmt::format("has {} characters of base64, wanted a multiple of 4", text.size())};
+  const std::size_t padding = text.ends_with("==") ? 2 : text.ends_with('=') ? 1 : 0;
+  std::string bytes;
+  bytes.reserve(text.size() / 4 * 3);
+  for (std::size_t at = 0; at < text.size(); at += 4) {
+    std::uint32_t group = 0;
+    for (std::size_t i = at; i < at + 4; ++i) {
+      const std::uint8_t bits = i < text.size() - padding ? kSixBits[static_cast<unsigned char>(text[i])] : 0;
+      if (bits == kNone) return wrong(i);
+      group = group << 6 | bits;
+    }
+    for (const int shift : {16, 8, 0}) bytes += static_cast<char>(group >> shift & 0xff);
+  }
+  bytes.resize(bytes.size() - padding);
+  return bytes;
+}
 
 Result<std::string> bytes_of_data_url(std::string_view url) {
   constexpr std::string_view kScheme = "data:", kBase64 = ";base64,";

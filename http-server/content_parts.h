@@ -14,9 +14,12 @@
 
 namespace outrider {
 
+/// @return kOutOfRange for more than kMediumBytesMax; kMalformed for what is not base64 (RFC 4648, with its padding).
+Result<std::string> decode_base64(std::string_view text);
+
 /// The bytes of a URL like data:image/png;base64,iVBORw0K.
-/// @return kUnsupported for another kind of URL; kOutOfRange for more than kMediumBytesMax; kMalformed for what is not
-///   base64 (RFC 4648, with its padding). The message says what the URL is, without repeating it.
+/// @return kUnsupported for another kind of URL, or as decode_base64(). The message says what the URL is, without
+///   repeating it.
 Result<std::string> bytes_of_data_url(std::string_view url);
 
 /// Whether a part of this type is one of these.

@@ -12,23 +12,15 @@ using Json = nlohmann::json;
 
 /// What whole events of a chat's stream come to.
 std::string translate(std::string_view events, StreamTranslator& translator, Json& error) {
-  constexpr std::string_view kData = "data: ", kEnd = "\n\n";
   std::string translated;
-  while (!events.empty()) {
-    const std::string_view event = events.substr(0, events.find(kEnd));
-    events.remove_prefix(std::min(events.size(), event.size() + kEnd.size()));
-    if (!event.starts_with(kData)) continue;
-    const std::string_view data = event.substr(kData.size());
-    if (data == "[DONE]") {
-      translated += translator.end(std::exchange(error, {}));
-      continue;
-    }
+  each_event(events, [&](std::string_view data) {
+    if (data == "[DONE]") return void(translated += translator.end(std::exchange(error, {})));
     const Json chunk = Json::parse(data, nullptr, /*allow_exceptions=*/false);
     if (chunk.contains("error"))
       error = chunk["error"];
     else if (chunk.is_object())
       translated += translator.chunk(chunk);
-  }
+  });
   return translated;
 }
 

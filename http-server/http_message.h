@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -63,6 +64,9 @@ struct HttpReply {
 
 /// An error as a reply; where the same may be of use later, it says when (Retry-After).
 HttpReply error_reply(const ApiError& error);
+
+/// Calls on_data with the data of each of these server-sent events, which are whole.
+void each_event(std::string_view events, const std::function<void(std::string_view data)>& on_data);
 
 enum class Access {
   kKey,            ///< whoever has a key, where the server has some

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <charconv>
 #include <exception>
 #include <iterator>
 #include <limits>
@@ -36,6 +35,7 @@
 #include <boost/system/system_error.hpp>
 
 #include "common/base/shares.h"
+#include "common/base/text.h"
 #include "common/logging/logging.h"
 #include "http-server/api_error.h"
 #include "http-server/random_id.h"
@@ -230,11 +230,10 @@ std::string path_of(const Head& head) {
   const std::string_view path = std::string_view(target).substr(0, target.find('?'));
   std::string decoded;
   for (std::size_t i = 0; i < path.size(); ++i) {
-    unsigned byte = static_cast<unsigned char>(path[i]);
-    const char* const digits = path.data() + i + 1;
-    if (path[i] == '%' && i + 2 < path.size() && std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2)
-      i += 2;
-    decoded += static_cast<char>(byte);
+    std::uint8_t byte = 0;
+    const bool escaped = path[i] == '%' && read_hex(path.substr(i + 1, 2), {&byte, 1});
+    decoded += escaped ? static_cast<char>(byte) : path[i];
+    if (escaped) i += 2;
   }
   return decoded;
 }
@@ -456,8 +455,13 @@ class Server final : public HttpServer {
     std::optional<HttpReply> reply;
     if (!failed) reply = refusal(head, connection, asked);
     std::shared_ptr<const void> under_way;  // until the reply is out
-    if (!failed && !reply && asked.key != nullptr && asked.route->method == "POST")
-      reply = begin(*asked.key, under_way);
+    if (!failed && !reply && asked.key != nullptr && asked.route->method == "POST") {
+      auto begun = asked.key->begin(now());
+      if (begun)
+        under_way = *std::move(begun);
+      else
+        reply = error_reply(begun.error());
+    }
     const auto room = std::make_shared<Room>(memory_, asked.client);
     Room reading(reading_, asked.client);  // of half of it: those that are read leave room for one that has been
     if (!failed && !reply && asked.route->method == "POST") {
@@ -620,14 +624,6 @@ class Server final : public HttpServer {
       return error_reply({415, "compressed requests are not supported"});
     if (head.count(http::field::content_length) + head.count(http::field::transfer_encoding) == 0)
       return error_reply({411, "no Content-Length"});
-    return std::nullopt;
-  }
-
-  /// @param under_way  lives as long as the request. @return why its key may not begin one now.
-  static std::optional<HttpReply> begin(const ApiKey& key, std::shared_ptr<const void>& under_way) {
-    auto begun = key.begin(now());
-    if (!begun) return error_reply(begun.error());
-    under_way = *std::move(begun);
     return std::nullopt;
   }
 

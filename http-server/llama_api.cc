@@ -1,7 +1,6 @@
 #include "http-server/llama_api.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <utility>
@@ -9,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "common/base/json_fields.h"
+#include "common/base/text.h"
 #include "http-server/api_error.h"
 #include "http-server/openai.h"
 #include "http-server/refused_fields.h"
@@ -48,9 +48,7 @@ Json biases_of(const Json& given, const Tokenizer& tokenizer) {
     if (what.is_number_integer()) return biases[std::to_string(what.get<std::int64_t>())] = value, true;
     if (!what.is_string()) return false;
     const auto& text = what.get_ref<const std::string&>();
-    TokenId id = 0;
-    const auto number = std::from_chars(text.data(), text.data() + text.size(), id);
-    if (number.ec == std::errc() && number.ptr == text.data() + text.size()) return biases[text] = value, true;
+    if (to_number<TokenId>(text)) return biases[text] = value, true;
     for (const TokenId token : tokenizer.encode(text, /*parse_special=*/false)) biases[std::to_string(token)] = value;
     return true;
   };
@@ -150,8 +148,8 @@ ApiResult<LlamaCompletion> parse_llama_completion(std::string_view body, const T
 }
 
 Json LlamaReply::scored(const std::string& name, const Json& logprob) const {
-  TokenId id = 0;
-  std::from_chars(name.data() + std::min(kTokenName.size(), name.size()), name.data() + name.size(), id);
+  const TokenId id =
+      to_number<TokenId>(std::string_view(name).substr(std::min(kTokenName.size(), name.size()))).value_or(0);
   const std::string text = token_bytes(tokenizer_, id);
   Json bytes = Json::array();
   for (const char byte : text) bytes.push_back(static_cast<unsigned char>(byte));

@@ -3,13 +3,13 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
-#include <charconv>
 #include <span>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "common/base/ascii.h"
+#include "common/base/text.h"
 #include "common/media_prompt/media_prompt.h"
 
 namespace outrider {
@@ -82,11 +82,8 @@ std::optional<HostPort> split_host_port(std::string_view text) {
       return std::nullopt;
   }
   if (rest.empty()) return split;
-  int port = 0;
-  const auto [end, wrong] = std::from_chars(rest.data() + 1, rest.data() + rest.size(), port);
-  if (rest[0] != ':' || rest.size() < 2 || wrong != std::errc() || end != rest.data() + rest.size() || port < 1 ||
-      port > 65535)
-    return std::nullopt;
+  const std::uint16_t port = to_number<std::uint16_t>(rest.substr(1)).value_or(0);
+  if (rest[0] != ':' || port == 0) return std::nullopt;
   split.port = std::to_string(port);
   return split;
 }

@@ -1,7 +1,6 @@
 #include "http-server/openai.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <type_traits>
@@ -76,10 +75,8 @@ void read_sampling(const JsonFields& fields, const ApiDefaults& defaults, Comple
                          fmt::format("has {} entries, wanted at most {}", entries.size(), kSamplingListMax));
   std::string no_tokens;  // all at once, as vLLM says it
   for (const auto& [key, bias] : entries.items()) {
-    TokenId token = -1;
-    const auto parsed = std::from_chars(key.data(), key.data() + key.size(), token);
-    if (parsed.ec != std::errc() || parsed.ptr != key.data() + key.size() || token < 0 ||
-        token >= defaults.vocab_size) {
+    const TokenId token = to_number<TokenId>(key).value_or(-1);
+    if (token < 0 || token >= defaults.vocab_size) {
       if (no_tokens.size() < kNamedBytesMax) no_tokens += (no_tokens.empty() ? "" : ", ") + show(key);
       continue;
     }

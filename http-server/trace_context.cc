@@ -1,23 +1,12 @@
 #include "http-server/trace_context.h"
 
-#include <optional>
-
 #include <fmt/format.h>
 
+#include "common/base/text.h"
 #include "http-server/random_id.h"
 
 namespace outrider {
 namespace {
-
-/// Sixteen, or two, lower-case hexadecimal digits; none for other text.
-std::optional<std::uint64_t> hex(std::string_view digits) {
-  std::uint64_t value = 0;
-  for (const char c : digits) {
-    if ((c < '0' || c > '9') && (c < 'a' || c > 'f')) return std::nullopt;
-    value = value << 4 | static_cast<std::uint64_t>(c <= '9' ? c - '0' : c - 'a' + 10);
-  }
-  return value;
-}
 
 std::uint64_t random_id_not_0() {
   while (true) {
@@ -32,11 +21,13 @@ TraceContext TraceContext::begin(std::string_view traceparent) {
   // 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01; later versions may have more behind it.
   constexpr std::size_t kSize = 55;
   const bool has_form = traceparent.size() >= kSize && traceparent[2] == '-' && traceparent[35] == '-' &&
-                        traceparent[52] == '-' && (traceparent.size() == kSize || traceparent[kSize] == '-');
+                        traceparent[52] == '-' && (traceparent.size() == kSize || traceparent[kSize] == '-') &&
+                        traceparent.substr(0, kSize).find_first_of("ABCDEF") == traceparent.npos;
   if (has_form) {
-    const auto version = hex(traceparent.substr(0, 2)), high = hex(traceparent.substr(3, 16)),
-               low = hex(traceparent.substr(19, 16)), parent = hex(traceparent.substr(36, 16)),
-               flags = hex(traceparent.substr(53, 2));
+    const auto hex = [&](std::size_t at, std::size_t digits) {
+      return to_number<std::uint64_t>(traceparent.substr(at, digits), 16);
+    };
+    const auto version = hex(0, 2), high = hex(3, 16), low = hex(19, 16), parent = hex(36, 16), flags = hex(53, 2);
     const bool is_known = version && *version != 0xff && (*version != 0 || traceparent.size() == kSize);
     if (is_known && high && low && (*high | *low) != 0 && parent && *parent != 0 && flags) {
       context.trace_high = *high;

@@ -1,6 +1,5 @@
 #include "http-server/web_guard.h"
 
-#include <arpa/inet.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "common/base/ascii.h"
+#include "http-server/media_fetcher.h"
 
 namespace outrider {
 namespace {
@@ -19,11 +19,6 @@ namespace {
 std::string_view name_of(std::string_view host) {
   if (host.starts_with('[')) return host.substr(1, host.find(']') - 1);
   return host.substr(0, host.find(':'));
-}
-
-bool is_address(const std::string& name) {
-  std::array<unsigned char, sizeof(in6_addr)> bytes;
-  return inet_pton(AF_INET, name.c_str(), bytes.data()) == 1 || inet_pton(AF_INET6, name.c_str(), bytes.data()) == 1;
 }
 
 /// For a message: a client's word, cut short.
@@ -43,7 +38,8 @@ WebGuard::WebGuard(std::vector<std::string> hosts, std::vector<std::string> orig
 
 std::optional<ApiError> WebGuard::check_host(std::string_view host) const {
   const std::string name = in_lower_case(name_of(host));
-  if (has(hosts_, "*") || has(hosts_, name) || is_address(name) || name.ends_with(".localhost")) return std::nullopt;
+  if (has(hosts_, "*") || has(hosts_, name) || parse_ip_address(name) || name.ends_with(".localhost"))
+    return std::nullopt;
   return ApiError{
       .status = 403,
       .message = fmt::format("this server is not known as '{}': --allowed-host would let that name in", shown(name)),

@@ -133,10 +133,7 @@ Asker::Asker(Client& client, const TextSide& text, std::int64_t max_tokens, bool
 std::vector<TokenId> Asker::ask(const Question& question, const DraftLength& length, Answers& sums) const {
   Generate request = request_;
   request.prompt = question.prompt;
-  request.draft_length = length.length;
-  request.policy = length.policy;
-  request.draft_ahead = length.ahead;
-  request.added = length.added;
+  set_drafts(request, length);
   Generation generation = or_throw(client_.generate(
       request, [](std::span<const TokenId>) {}, [] { return false; },
       [&](const RoundReport& round) { sums.rounds.push_back(round.outcome); }));

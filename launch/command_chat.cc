@@ -5,10 +5,10 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <sstream>
 #include <string>
 #include <vector>
 
+#include "common/base/text.h"
 #include "common/logging/logging.h"
 #include "common/media_prompt/media_prompt.h"
 #include "common/tokenizer/answer_reader.h"
@@ -44,8 +44,7 @@ struct ChatFlags {
 /// What the lines of kHelp begin with, for Tab.
 std::vector<std::string> command_names() {
   std::vector<std::string> names;
-  std::istringstream help(kHelp);
-  for (std::string line; std::getline(help, line);)
+  for (const std::string& line : lines_of(kHelp))
     if (line.starts_with('/')) names.push_back(line.substr(0, line.find(' ')));
   return names;
 }
@@ -97,10 +96,7 @@ class AnswerPrinter {
 class Chat {
  public:
   Chat(const ChatFlags& flags, const PairPaths& pair)
-      : flags_(flags),
-        text_(load_text_side(open_model(pair.backbone))),
-        sampling_(flags.sampling.of(text_)),
-        draft_length_(flags.draft_length.value()) {
+      : flags_(flags), text_(load_text_side(open_model(pair.backbone))), sampling_(flags.sampling.of(text_)) {
     conversation_.thinking = flags.thinking;
     reset();
   }
@@ -127,7 +123,6 @@ class Chat {
   const ChatFlags& flags_;
   TextSide text_;
   SamplingParams sampling_;
-  DraftLength draft_length_;
   Conversation conversation_;
   std::vector<WireMedium> media_;   ///< of the conversation, then those of the next question
   std::size_t asked_media_ = 0;     ///< so many of them have been asked about
@@ -143,19 +138,7 @@ void Chat::show(const std::filesystem::path& file, ContentPart::Kind kind) {
   };
   const auto seen = [&]() -> Result<SeenVideo> {
     RETURN_IF_ERROR(admit(1));  // before it is decoded, and of a video after that
-    SeenVideo shown{.frames = {}, .part = {.kind = kind}};
-    if (kind == ContentPart::Kind::kAudio) {
-      if (!text_.audio) return text_.audio.error();
-      ASSIGN_OR_RETURN(shown.frames.emplace_back(), hear_sound_file(file));
-    } else {
-      ASSIGN_OR_RETURN(const VisionConfig vision, text_.vision);
-      if (kind == ContentPart::Kind::kVideo) {
-        ASSIGN_OR_RETURN(shown, see_video_file(file, vision));
-      } else {
-        ASSIGN_OR_RETURN(shown.frames.emplace_back(),
-                         see_picture_file(file, vision, soft_tokens_for(PictureDetail::kAuto, vision)));
-      }
-    }
+    ASSIGN_OR_RETURN(SeenVideo shown, see_file(file, kind, text_.vision, text_.audio));
     RETURN_IF_ERROR(admit(shown.frames.size()));
     return shown;
   }();
@@ -184,18 +167,15 @@ void Chat::ask(Client& client, const std::string& question, Interrupt& interrupt
     append(event, answer);
     printer.print(event);
   });
-  const Generate request{.prompt = prompt,
-                         .max_tokens = flags_.max_tokens,
-                         .draft_length = draft_length_.length,
-                         .stop_ids = text_.stop_ids(),
-                         .wait_ms = kVerifierWaitMs,
-                         .sampling = sampling_,
-                         .policy = draft_length_.policy,
-                         .draft_ahead = draft_length_.ahead,
-                         .tokenizer_fingerprint = text_.tokenizer_fingerprint,
-                         .governed = !flags_.draft_length.no_governor,
-                         .media = media_,
-                         .added = draft_length_.added};
+  Generate request{.prompt = prompt,
+                   .max_tokens = flags_.max_tokens,
+                   .stop_ids = text_.stop_ids(),
+                   .wait_ms = kVerifierWaitMs,
+                   .sampling = sampling_,
+                   .tokenizer_fingerprint = text_.tokenizer_fingerprint,
+                   .governed = !flags_.draft_length.no_governor,
+                   .media = media_};
+  set_drafts(request, flags_.draft_length.value());
   ++sampling_.seed;  // the same question again may get another answer
   const Result<Generation> generation = client.generate(
       request,

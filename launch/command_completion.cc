@@ -65,23 +65,29 @@ void print_place(const std::vector<CommandText>& commands, const char* before) {
               places(commands, "|").c_str());
 }
 
+/// What they know of each place.
+/// @param if_value  done where a value comes next. @param list  prints the variable with so many words, each with its
+/// help
+void print_cases(const std::vector<CommandText>& commands, const char* if_value, const char* words, const auto& list) {
+  for (const CommandText& command : commands) {
+    std::printf("    %s)\n      case $previous in %s) %s ;; esac", shell_quoted(command.place).c_str(),
+                with_value(command).c_str(), if_value);
+    list(words, words_of(command));
+    list("options", options_of(command));
+    std::printf(" ;;\n");
+  }
+}
+
 void print_bash(const std::vector<CommandText>& commands) {
   std::printf("# bash completion of outrider, made by `outrider completion bash`\n_outrider() {\n");
   std::printf("  local words= options= current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}\n");
   std::printf("  COMPREPLY=()\n");
   print_place(commands, R"("${COMP_WORDS[@]:1:COMP_CWORD - 1}")");
-  for (const CommandText& command : commands) {
-    const auto list = [](const char* name, const std::vector<std::pair<std::string, std::string>>& entries) {
-      std::printf("\n      %s='", name);
-      for (const auto& [word, help] : entries) std::printf("%s ", word.c_str());
-      std::printf("'");
-    };
-    std::printf("    %s)\n      case $previous in %s) return ;; esac", shell_quoted(command.place).c_str(),
-                with_value(command).c_str());
-    list("words", words_of(command));
-    list("options", options_of(command));
-    std::printf(" ;;\n");
-  }
+  print_cases(commands, "return", "words", [](const char* name, const auto& entries) {
+    std::printf("\n      %s='", name);
+    for (const auto& [word, help] : entries) std::printf("%s ", word.c_str());
+    std::printf("'");
+  });
   // What has no words here, a value or a path, is completed as a file name.
   std::printf("  esac\n  if [[ $current == -* ]]; then words=$options; fi\n");
   std::printf("  COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n}\n");
@@ -92,18 +98,11 @@ void print_zsh(const std::vector<CommandText>& commands) {
   std::printf("#compdef outrider\n# zsh completion of outrider, made by `outrider completion zsh`\n_outrider() {\n");
   std::printf("  local -a known options\n  local previous=${words[CURRENT-1]}\n");
   print_place(commands, "${words[2,CURRENT-1]}");
-  for (const CommandText& command : commands) {
-    const auto list = [](const char* name, const std::vector<std::pair<std::string, std::string>>& entries) {
-      std::printf("\n      %s=(\n", name);
-      for (const auto& [word, help] : entries) std::printf("        %s\n", shell_quoted(word + ":" + help).c_str());
-      std::printf("      )");
-    };
-    std::printf("    %s)\n      case $previous in %s) _files; return ;; esac", shell_quoted(command.place).c_str(),
-                with_value(command).c_str());
-    list("known", words_of(command));
-    list("options", options_of(command));
-    std::printf(" ;;\n");
-  }
+  print_cases(commands, "_files; return", "known", [](const char* name, const auto& entries) {
+    std::printf("\n      %s=(\n", name);
+    for (const auto& [word, help] : entries) std::printf("        %s\n", shell_quoted(word + ":" + help).c_str());
+    std::printf("      )");
+  });
   std::printf("  esac\n  if [[ ${words[CURRENT]} == -* ]]; then _describe -o option options; return; fi\n");
   std::printf("  _describe argument known || _files\n}\n");
   // Loaded from a folder of functions the file is called; sourced it registers itself.

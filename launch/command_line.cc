@@ -126,6 +126,9 @@ int run_command_line(Command& program, int argc, const char* const* argv) {
                          dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
     const std::string why = unknown ? explain(program, words, error) : error.what();
     return wrong(why);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s: %s\n", program.get_name().c_str(), error.what());
+    return 1;
   }
   return 0;
 }

@@ -61,8 +61,8 @@ std::vector<CommandText> describe(const Command& command);
 
 /// Reads a program's arguments and runs the command that they name. What is wrong with them is said to standard error,
 /// with what was probably meant where a word is unknown; --help and --version go to standard output.
-/// @return the exit status: 0, 2 for a wrong command line, or a command's ExitStatus. What else a command throws is
-///         the caller's.
+/// @return the exit status: 0, 2 for a wrong command line, a command's ExitStatus, or 1 for what else it throws, which
+///         is said too.
 int run_command_line(Command& program, int argc, const char* const* argv);
 
 }  // namespace outrider

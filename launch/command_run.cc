@@ -93,24 +93,15 @@ void ask_about_media(const PromptFlags& flags, const TextSide& text, Generate& r
     }
     if (left > 0) --left;
   };
-  for (const std::filesystem::path& image : flags.images) {
-    admit();
-    const VisionConfig vision = or_throw(text.vision);
-    const std::int64_t soft_tokens = flags.soft_tokens.value_or(soft_tokens_for(PictureDetail::kAuto, vision));
-    request.media.push_back(or_throw(see_picture_file(image, vision, soft_tokens)));
-    message.parts.push_back({.kind = ContentPart::Kind::kImage});
-  }
-  for (const std::filesystem::path& path : flags.videos) {
-    admit();
-    SeenVideo video = or_throw(see_video_file(path, or_throw(text.vision)));
-    std::ranges::move(video.frames, std::back_inserter(request.media));
-    message.parts.push_back(std::move(video.part));
-  }
-  for (const std::filesystem::path& sound : flags.sounds) {
-    admit();
-    or_throw(text.audio);
-    request.media.push_back(or_throw(hear_sound_file(sound)));
-    message.parts.push_back({.kind = ContentPart::Kind::kAudio});
+  using Kind = ContentPart::Kind;
+  for (const auto& [kind, files] :
+       {std::pair(Kind::kImage, &flags.images), {Kind::kVideo, &flags.videos}, {Kind::kAudio, &flags.sounds}}) {
+    for (const std::filesystem::path& file : *files) {
+      admit();
+      SeenVideo seen = or_throw(see_file(file, kind, text.vision, text.audio, flags.soft_tokens));
+      std::ranges::move(seen.frames, std::back_inserter(request.media));
+      message.parts.push_back(std::move(seen.part));
+    }
   }
   admit();
   message.parts.push_back({.text = prompt_text(flags)});
@@ -173,16 +164,13 @@ Generate request_of(const RunFlags& flags, const TextSide& side) {
   if (flags.no_verifier && draft_length.policy == DraftPolicy::kAuto) draft_length = {.length = 4};
   Generate request{.prompt = {},
                    .max_tokens = flags.max_tokens,
-                   .draft_length = draft_length.length,
                    .stop_ids = side.stop_ids(),
                    .wait_ms = kVerifierWaitMs,
                    .sampling = flags.sampling.of(side),
                    .unverified = flags.no_verifier,
-                   .policy = draft_length.policy,
-                   .draft_ahead = draft_length.ahead,
                    .tokenizer_fingerprint = side.tokenizer_fingerprint,
-                   .governed = !flags.draft_length.no_governor,
-                   .added = draft_length.added};
+                   .governed = !flags.draft_length.no_governor};
+  set_drafts(request, draft_length);
   request.sampling.logprobs = flags.logprobs;
   if (flags.prompt.has_media())
     ask_about_media(flags.prompt, side, request);
@@ -193,8 +181,7 @@ Generate request_of(const RunFlags& flags, const TextSide& side) {
 
 /// The same text, decoded plainly.
 Generate without_drafts(Generate request) {
-  request.draft_length = 0;
-  request.policy = DraftPolicy::kFixed;
+  set_drafts(request, {});
   return request;
 }
 

@@ -1,8 +1,8 @@
 #include <malloc.h>
 
 #include <csignal>
+#include <cstddef>
 #include <cstdio>
-#include <exception>
 #include <iostream>
 #include <string>
 #include <vector>
@@ -18,7 +18,7 @@
 namespace outrider {
 
 // The commands that the rooms' CMakeLists.txt list: cmake writes these. A command's callback throws std::runtime_error
-// with the one line that a person needs, or ExitStatus; main() turns both into an exit.
+// with the one line that a person needs, or ExitStatus.
 void add_launch_commands(Command& app);
 void add_lab_commands(Command& app);
 
@@ -53,12 +53,9 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
   outrider::take_short_turns();  // all threads alike: who waits for a message is not to wait for who computes
   outrider::explain_lost_mappings();
-  try {
+  app.preparse_callback([](std::size_t) {
     outrider::active_isa();  // a bad OUTRIDER_ISA or OUTRIDER_GEMM is said here, not on some thread
     outrider::active_gemm();
-    return ended(outrider::run_command_line(app, argc, argv));
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "outrider: %s\n", error.what());
-    return 1;
-  }
+  });
+  return ended(outrider::run_command_line(app, argc, argv));
 }

@@ -35,7 +35,9 @@ AudioConfig read_without_tower(const JsonFields& top, const JsonFields& keys) {
   return config;
 }
 
-AudioConfig read(const JsonFields& top) {
+AudioConfig read(const JsonFields& top, FirstError& first_error) {
+  if (top.find("audio_config") == nullptr)
+    first_error.set(Errc::kNotFound, "no audio_config: this model has no audio tower, and cannot hear sounds");
   const JsonFields keys = top.object("audio_config");
   const std::string type = keys.choice("model_type", "gemma4_audio", {"gemma4_audio", "gemma4_unified_audio"});
   if (type == "gemma4_unified_audio") return read_without_tower(top, keys);
@@ -79,16 +81,7 @@ std::int64_t AudioConfig::soft_tokens(std::int64_t samples) const {
 }
 
 Result<AudioConfig> parse_audio_config(std::string_view text, std::string_view file) {
-  ASSIGN_OR_RETURN(const nlohmann::json root, parse_json_object(text, file));
-  FirstError first_error{std::string(file)};
-  const JsonFields top(root, "", first_error);
-  if (top.find("audio_config") == nullptr) {
-    return Error{Errc::kNotFound,
-                 fmt::format("{}: no audio_config: this model has no audio tower, and cannot hear sounds", file)};
-  }
-  const AudioConfig config = read(top);
-  if (first_error.error) return *first_error.error;
-  return config;
+  return read_json_object(text, file, read);
 }
 
 Result<AudioConfig> load_audio_config(const ModelFiles& files) {

@@ -102,8 +102,8 @@ Result<AudioTower::Subsampling> AudioTower::Subsampling::load(const WeightReader
   return block;
 }
 
-Result<std::unique_ptr<AudioTower>> AudioTower::load(const AudioConfig& config,
-                                                     std::shared_ptr<const WeightSource> source) {
+Result<std::unique_ptr<SoundEncoder>> AudioTower::load(const AudioConfig& config,
+                                                       std::shared_ptr<const WeightSource> source) {
   std::unique_ptr<AudioTower> tower(new AudioTower(config));
   tower->weights_ = std::move(source);
   const WeightReader model = WeightReader(*tower->weights_, "model.").as(tower_type(tower->weights_->type()));
@@ -124,7 +124,7 @@ Result<std::unique_ptr<AudioTower>> AudioTower::load(const AudioConfig& config,
   ASSIGN_OR_RETURN(tower->output_bias_, weights.vector("output_proj.bias", dims));
   ASSIGN_OR_RETURN(tower->embedding_projection_,
                    model.under("embed_audio").linear(dims, {{"embedding_projection", config.text_hidden_size}}));
-  return tower;
+  return std::unique_ptr<SoundEncoder>(std::move(tower));
 }
 
 void AudioTower::bounded_norm(Matrix<const float> x, const std::vector<float>& weight, Matrix<float> y) const {

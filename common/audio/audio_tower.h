@@ -19,8 +19,8 @@ class AudioTower : public SoundEncoder {
   /// A tensor of every model that has one.
   static constexpr const char* kMark = "model.audio_tower.output_proj.weight";
 
-  static Result<std::unique_ptr<AudioTower>> load(const AudioConfig& config,
-                                                  std::shared_ptr<const WeightSource> weights);
+  static Result<std::unique_ptr<SoundEncoder>> load(const AudioConfig& config,
+                                                    std::shared_ptr<const WeightSource> weights);
 
   Matrix<const float> encode(std::span<const float> samples, const Trace& trace = {},
                              const std::function<void()>* between_steps = nullptr) override {

@@ -13,15 +13,15 @@ constexpr std::int64_t kEmbedderStepRows = 128;
 
 }  // namespace
 
-Result<std::unique_ptr<FrameEmbedder>> FrameEmbedder::load(const AudioConfig& config,
-                                                           std::shared_ptr<const WeightSource> source) {
+Result<std::unique_ptr<SoundEncoder>> FrameEmbedder::load(const AudioConfig& config,
+                                                          std::shared_ptr<const WeightSource> source) {
   std::unique_ptr<FrameEmbedder> ours(new FrameEmbedder(config));
   ours->weights_ = std::move(source);
   const WeightReader weights =
       WeightReader(*ours->weights_, "model.embed_audio.").as(tower_type(ours->weights_->type()));
   ASSIGN_OR_RETURN(ours->embedding_projection_,
                    weights.linear(config.hidden_size, {{"embedding_projection", config.text_hidden_size}}));
-  return ours;
+  return std::unique_ptr<SoundEncoder>(std::move(ours));
 }
 
 Matrix<const float> FrameEmbedder::encode(std::span<const float> samples, const Trace& trace,

@@ -13,8 +13,8 @@ class FrameEmbedder : public SoundEncoder {
   /// A tensor of every model that has one.
   static constexpr const char* kMark = "model.embed_audio.embedding_projection.weight";
 
-  static Result<std::unique_ptr<FrameEmbedder>> load(const AudioConfig& config,
-                                                     std::shared_ptr<const WeightSource> weights);
+  static Result<std::unique_ptr<SoundEncoder>> load(const AudioConfig& config,
+                                                    std::shared_ptr<const WeightSource> weights);
 
   Matrix<const float> encode(std::span<const float> samples, const Trace& trace,
                              const std::function<void()>* between_steps) override;

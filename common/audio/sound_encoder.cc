@@ -21,13 +21,8 @@ Result<std::unique_ptr<SoundEncoder>> SoundEncoder::load(const ModelFiles& files
 
 Result<std::unique_ptr<SoundEncoder>> SoundEncoder::load(const AudioConfig& config,
                                                          std::shared_ptr<const WeightSource> weights) {
-  std::unique_ptr<SoundEncoder> encoder;
-  if (config.without_tower) {
-    ASSIGN_OR_RETURN(encoder, FrameEmbedder::load(config, std::move(weights)));
-  } else {
-    ASSIGN_OR_RETURN(encoder, AudioTower::load(config, std::move(weights)));
-  }
-  return encoder;
+  return config.without_tower ? FrameEmbedder::load(config, std::move(weights))
+                              : AudioTower::load(config, std::move(weights));
 }
 
 bool SoundEncoder::is_in(const AudioConfig& config, const WeightSource& weights) { return weights.has(mark(config)); }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -97,5 +98,15 @@ class JsonFields {
   std::string prefix_;
   FirstError& first_error_;
 };
+
+/// What `read(fields, first_error)` takes from a text. @return as parse_json_object(), or the first error
+template <typename Read, typename T = std::invoke_result_t<Read, const JsonFields&, FirstError&>>
+Result<T> read_json_object(std::string_view text, std::string_view file, Read read) {
+  ASSIGN_OR_RETURN(const nlohmann::json object, parse_json_object(text, file));
+  FirstError first_error{.file = std::string(file)};
+  T value = read(JsonFields(object, "", first_error), first_error);
+  if (first_error.error) return *first_error.error;
+  return value;
+}
 
 }  // namespace outrider

@@ -4,9 +4,12 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <vector>
 
 namespace outrider {
 
@@ -27,6 +30,25 @@ inline bool read_hex(std::string_view digits, std::span<std::uint8_t> bytes) {
     fits = std::from_chars(digits.data() + 2 * i, digits.data() + 2 * i + 2, bytes[i], 16).ptr ==
            digits.data() + 2 * i + 2;
   return fits;
+}
+
+/// The number that all of a text is; none: it is something else, or one that a T does not hold.
+/// @param base  as of std::from_chars()
+template <typename T>
+std::optional<T> to_number(std::string_view text, auto... base) {
+  T number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, base...);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
+}
+
+/// Without their ends. What follows the last end is a line too, unless it is empty.
+inline std::vector<std::string> lines_of(std::string_view text) {
+  std::vector<std::string> lines;
+  while (!text.empty()) {
+    lines.emplace_back(text.substr(0, text.find('\n')));
+    text.remove_prefix(std::min(text.size(), lines.back().size() + 1));
+  }
+  return lines;
 }
 
 inline constexpr std::size_t kWordMax = 64;

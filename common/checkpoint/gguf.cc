@@ -274,19 +274,12 @@ std::string describe(const GgufMetadata::Value& value) {
 }
 
 template <typename T>
-constexpr const char* kWanted = "";
-template <>
-constexpr const char* kWanted<std::int64_t> = "a whole number";
-template <>
-constexpr const char* kWanted<double> = "a finite number";
-template <>
-constexpr const char* kWanted<bool> = "a bool";
-template <>
-constexpr const char* kWanted<std::string_view> = "a string";
-template <>
-constexpr const char* kWanted<std::vector<std::int64_t>> = "an array of whole numbers or bools";
-template <>
-constexpr const char* kWanted<std::vector<std::string_view>> = "an array of strings";
+constexpr const char* kWanted = std::same_as<T, std::int64_t>                ? "a whole number"
+                                : std::same_as<T, double>                    ? "a finite number"
+                                : std::same_as<T, bool>                      ? "a bool"
+                                : std::same_as<T, std::string_view>          ? "a string"
+                                : std::same_as<T, std::vector<std::int64_t>> ? "an array of whole numbers or bools"
+                                                                             : "an array of strings";
 
 /// The value as T; none if it is not one.
 template <typename T>

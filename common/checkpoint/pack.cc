@@ -4,7 +4,6 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <cstdio>
 #include <limits>
 #include <utility>
@@ -15,6 +14,7 @@
 #include <xxhash.h>
 
 #include "common/base/json_fields.h"
+#include "common/base/text.h"
 #include "common/checkpoint/safetensors.h"
 
 namespace outrider {
@@ -32,12 +32,9 @@ std::string hex(std::uint64_t x) { return fmt::format("{:016x}", x); }
 
 std::uint64_t hex_number(const JsonFields& fields, const char* key) {
   const std::string digits = fields.text(key);
-  std::uint64_t value = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
-  if (error != std::errc() || end != digits.data() + digits.size()) {
-    fields.fail(Errc::kMalformed, key, digits, "hexadecimal digits");
-  }
-  return value;
+  const auto value = to_number<std::uint64_t>(digits, 16);
+  if (!value) fields.fail(Errc::kMalformed, key, digits, "hexadecimal digits");
+  return value.value_or(0);
 }
 
 std::uint64_t byte_count(const JsonFields& fields, const char* key) {

@@ -106,6 +106,14 @@ Result<SeenVideo> see_video(std::int64_t count, const std::string& name,
   return video;
 }
 
+namespace {
+
+Result<WireMedium> see_picture_file(const std::filesystem::path& path, const VisionConfig& config,
+                                    std::int64_t soft_tokens) {
+  ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(path));
+  return see_picture(file.bytes(), path.string(), config, soft_tokens);
+}
+
 Result<SeenVideo> see_video_file(const std::filesystem::path& path, const VisionConfig& config) {
   namespace fs = std::filesystem;
   std::error_code failed;
@@ -123,15 +131,24 @@ Result<SeenVideo> see_video_file(const std::filesystem::path& path, const Vision
   });
 }
 
-Result<WireMedium> see_picture_file(const std::filesystem::path& path, const VisionConfig& config,
-                                    std::int64_t soft_tokens) {
-  ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(path));
-  return see_picture(file.bytes(), path.string(), config, soft_tokens);
-}
+}  // namespace
 
-Result<WireMedium> hear_sound_file(const std::filesystem::path& path) {
-  ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(path));
-  return hear_sound(file.bytes(), path.string());
+Result<SeenVideo> see_file(const std::filesystem::path& path, ContentPart::Kind kind,
+                           const Result<VisionConfig>& vision, const Result<AudioConfig>& audio,
+                           std::optional<std::int64_t> soft_tokens) {
+  SeenVideo seen{.frames = {}, .part = {.kind = kind}};
+  if (kind == ContentPart::Kind::kAudio) {
+    if (!audio) return audio.error();
+    ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(path));
+    ASSIGN_OR_RETURN(seen.frames.emplace_back(), hear_sound(file.bytes(), path.string()));
+    return seen;
+  }
+  if (!vision) return vision.error();
+  if (kind == ContentPart::Kind::kVideo) return see_video_file(path, *vision);
+  ASSIGN_OR_RETURN(
+      seen.frames.emplace_back(),
+      see_picture_file(path, *vision, soft_tokens.value_or(soft_tokens_for(PictureDetail::kAuto, *vision))));
+  return seen;
 }
 
 Result<std::vector<TokenId>> place_media(std::span<const TokenId> rendered, const Result<VisionConfig>& vision,

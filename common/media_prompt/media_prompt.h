@@ -67,12 +67,13 @@ Result<SeenVideo> see_video(std::span<const std::byte> file, const std::string& 
 Result<SeenVideo> see_video(std::int64_t count, const std::string& name,
                             const std::function<Result<WireMedium>(std::int64_t i)>& frame);
 
-/// The same of files here.
-Result<WireMedium> see_picture_file(const std::filesystem::path& path, const VisionConfig& config,
-                                    std::int64_t soft_tokens);
-Result<WireMedium> hear_sound_file(const std::filesystem::path& path);
-/// A video's file, or a folder of pictures in the order of their names, one for every second.
-Result<SeenVideo> see_video_file(const std::filesystem::path& path, const VisionConfig& config);
+/// The same of a file here, of whatever kind: a picture or a sound is the one frame. A video may also be a folder of
+/// pictures in the order of their names, one for every second.
+/// @param soft_tokens  of a picture; none: as many as one has whose detail nobody says
+/// @return what is wrong with `vision` or `audio` where the model sees or hears none, too.
+Result<SeenVideo> see_file(const std::filesystem::path& path, ContentPart::Kind kind,
+                           const Result<VisionConfig>& vision, const Result<AudioConfig>& audio,
+                           std::optional<std::int64_t> soft_tokens = {});
 
 /// Makes room in the prompt of a rendered chat for the soft tokens of its pictures, frames and sounds, and says to each
 /// where they are: each image, video or audio token becomes the opening of one, so many of that token, and its end, as

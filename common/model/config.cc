@@ -1,7 +1,6 @@
 #include "common/model/config.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <optional>
 #include <utility>
@@ -11,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/json_fields.h"
+#include "common/base/text.h"
 
 namespace outrider {
 namespace {
@@ -84,10 +84,8 @@ std::map<int, HeadShape> read_per_layer_config(const JsonFields& text, int num_h
   const JsonFields entries = text.object("per_layer_config");
   for (const auto& [key, value] : entries.raw().items()) {
     // The key may be zero-padded ("05").
-    unsigned index = 0;
-    const char* const end = key.data() + key.size();
-    const auto [parsed_to, status] = std::from_chars(key.data(), end, index);
-    if (status != std::errc() || parsed_to != end || index >= static_cast<unsigned>(num_hidden_layers)) {
+    const auto index = to_number<unsigned>(key);
+    if (!index || *index >= static_cast<unsigned>(num_hidden_layers)) {
       text.fail(Errc::kMalformed, "per_layer_config key", json(key),
                 fmt::format("a layer index from 0 to {}", num_hidden_layers - 1));
       continue;
@@ -101,7 +99,7 @@ std::map<int, HeadShape> read_per_layer_config(const JsonFields& text, int num_h
         entries.fail(Errc::kUnsupported, (key + " key").c_str(), json(name), "head_dim or num_key_value_heads");
       }
     }
-    if (!shapes.emplace(static_cast<int>(index), shape).second) {
+    if (!shapes.emplace(static_cast<int>(*index), shape).second) {
       text.fail(Errc::kMalformed, "per_layer_config key", json(key), "each layer once");
     }
   }
@@ -248,48 +246,43 @@ int TextConfig::last_owner(AttentionKind kind) const {
 }
 
 Result<TextConfig> parse_text_config(std::string_view json_text, std::string_view file) {
-  ASSIGN_OR_RETURN(const json root, parse_json_object(json_text, file));
-  FirstError first_error{std::string(file)};
-  const JsonFields top(root, "", first_error);
-  const std::string type =
-      top.choice("model_type", std::nullopt, {"gemma4", "gemma4_unified", "gemma4_text", "gemma4_unified_text"});
-  const bool nested = top.find("text_config") != nullptr;
-  if (!nested && (type == "gemma4" || type == "gemma4_unified")) {
-    top.wrong("text_config", "an object");
-  }
-  top.only("tie_word_embeddings", true);
-  const std::string default_type = type.starts_with("gemma4_unified") ? "gemma4_unified_text" : "gemma4_text";
-  TextConfig config = read_text(nested ? top.object("text_config") : top, default_type,
-                                /*assistant=*/false, first_error);
-  if (first_error.error) return *first_error.error;
-  return config;
+  return read_json_object(json_text, file, [](const JsonFields& top, FirstError& first_error) {
+    const std::string type =
+        top.choice("model_type", std::nullopt, {"gemma4", "gemma4_unified", "gemma4_text", "gemma4_unified_text"});
+    const bool nested = top.find("text_config") != nullptr;
+    if (!nested && (type == "gemma4" || type == "gemma4_unified")) {
+      top.wrong("text_config", "an object");
+    }
+    top.only("tie_word_embeddings", true);
+    const std::string default_type = type.starts_with("gemma4_unified") ? "gemma4_unified_text" : "gemma4_text";
+    return read_text(nested ? top.object("text_config") : top, default_type,
+                     /*assistant=*/false, first_error);
+  });
 }
 
 Result<AssistantConfig> parse_assistant_config(std::string_view json_text, std::string_view file) {
-  ASSIGN_OR_RETURN(const json root, parse_json_object(json_text, file));
-  FirstError first_error{std::string(file)};
-  const JsonFields top(root, "", first_error);
-  const std::string type = top.choice("model_type", std::nullopt, {"gemma4_assistant", "gemma4_unified_assistant"});
-  if (top.find("text_config") == nullptr) top.wrong("text_config", "an object");
-  top.only("tie_word_embeddings", true);
+  return read_json_object(json_text, file, [](const JsonFields& top, FirstError& first_error) {
+    const std::string type = top.choice("model_type", std::nullopt, {"gemma4_assistant", "gemma4_unified_assistant"});
+    if (top.find("text_config") == nullptr) top.wrong("text_config", "an object");
+    top.only("tie_word_embeddings", true);
 
-  AssistantConfig config{};
-  config.text =
-      read_text(top.object("text_config"), type == "gemma4_unified_assistant" ? "gemma4_unified_text" : "gemma4_text",
-                /*assistant=*/true, first_error);
-  config.backbone_hidden_size = top.integer("backbone_hidden_size", 1536, 1, kWidthMax);
-  config.use_ordered_embeddings = top.boolean("use_ordered_embeddings", false);
-  if (config.use_ordered_embeddings) {
-    config.num_centroids = top.integer("num_centroids", 2048, 1, config.text.vocab_size);
-    config.centroid_intermediate_top_k = top.integer("centroid_intermediate_top_k", 32, 1, config.num_centroids);
-    // Each centroid stands for vocab_size / num_centroids tokens.
-    if (config.text.vocab_size % config.num_centroids != 0) {
-      top.fail(Errc::kMalformed, "num_centroids", config.num_centroids,
-               fmt::format("a divisor of vocab_size = {}", config.text.vocab_size));
+    AssistantConfig config{};
+    config.text =
+        read_text(top.object("text_config"), type == "gemma4_unified_assistant" ? "gemma4_unified_text" : "gemma4_text",
+                  /*assistant=*/true, first_error);
+    config.backbone_hidden_size = top.integer("backbone_hidden_size", 1536, 1, kWidthMax);
+    config.use_ordered_embeddings = top.boolean("use_ordered_embeddings", false);
+    if (config.use_ordered_embeddings) {
+      config.num_centroids = top.integer("num_centroids", 2048, 1, config.text.vocab_size);
+      config.centroid_intermediate_top_k = top.integer("centroid_intermediate_top_k", 32, 1, config.num_centroids);
+      // Each centroid stands for vocab_size / num_centroids tokens.
+      if (config.text.vocab_size % config.num_centroids != 0) {
+        top.fail(Errc::kMalformed, "num_centroids", config.num_centroids,
+                 fmt::format("a divisor of vocab_size = {}", config.text.vocab_size));
+      }
     }
-  }
-  if (first_error.error) return *first_error.error;
-  return config;
+    return config;
+  });
 }
 
 Result<TextConfig> load_text_config(const ModelFiles& files) {

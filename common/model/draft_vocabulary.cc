@@ -1,31 +1,19 @@
 #include "common/model/draft_vocabulary.h"
 
-#include <charconv>
 #include <optional>
-#include <sstream>
 #include <unordered_set>
 
 #include <fmt/format.h>
 
 #include "common/base/files.h"
+#include "common/base/text.h"
 
 namespace outrider {
-namespace {
-
-/// The number that the whole text is, if it is one.
-std::optional<std::int64_t> number_in(const std::string& text) {
-  std::int64_t number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  return error == std::errc() && stop == end ? std::optional(number) : std::nullopt;
-}
-
-}  // namespace
 
 Result<std::vector<TokenId>> draft_vocabulary(const std::string& wanted, const std::filesystem::path& assistant,
                                               std::int64_t vocab_size) {
   if (wanted == "all") return std::vector<TokenId>();
-  const std::optional<std::int64_t> most = number_in(wanted);
+  const std::optional<std::int64_t> most = to_number<std::int64_t>(wanted);
   if (most && (*most < 1 || *most > vocab_size)) {
     return Error{Errc::kOutOfRange,
                  fmt::format("draft vocabulary of {} tokens, wanted 1 to {}, a file, or all", *most, vocab_size)};
@@ -39,9 +27,9 @@ Result<std::vector<TokenId>> draft_vocabulary(const std::string& wanted, const s
   }
   std::vector<TokenId> ids;
   std::unordered_set<TokenId> seen;
-  std::istringstream lines(*text);
-  for (std::string line; std::getline(lines, line) && (!most || std::ssize(ids) < *most);) {
-    const std::optional<std::int64_t> id = number_in(line);
+  for (const std::string& line : lines_of(*text)) {
+    if (most && std::ssize(ids) == *most) break;
+    const std::optional<std::int64_t> id = to_number<std::int64_t>(line);
     if (!id || *id < 0 || *id >= vocab_size || !seen.insert(static_cast<TokenId>(*id)).second) {
       return Error{Errc::kMalformed, fmt::format("{}: line {} is '{}', wanted an id below {} that is there once",
                                                  file.string(), ids.size() + 1, line.substr(0, 40), vocab_size)};

@@ -53,13 +53,12 @@ Result<GenerationConfig> load_generation_config(const ModelFiles& files) {
   for (const bool generation : {true, false}) {
     ASSIGN_OR_RETURN(const auto text, generation ? files.generation_config_json() : files.config_json());
     if (!text) continue;
-    ASSIGN_OR_RETURN(const json root, parse_json_object(text->text, text->name));
-    FirstError first_error{text->name};
-    const JsonFields fields(root, "", first_error);
-    if (generation) read_advice(fields, config);
-    config.eos_token_ids = read_eos_token_ids(fields.object("text_config"));
-    if (config.eos_token_ids.empty()) config.eos_token_ids = read_eos_token_ids(fields);
-    if (first_error.error) return *first_error.error;
+    const auto read = [&](const JsonFields& fields, FirstError&) {
+      if (generation) read_advice(fields, config);
+      const std::vector<TokenId> ids = read_eos_token_ids(fields.object("text_config"));
+      return ids.empty() ? read_eos_token_ids(fields) : ids;
+    };
+    ASSIGN_OR_RETURN(config.eos_token_ids, read_json_object(text->text, text->name, read));
     if (!config.eos_token_ids.empty()) return config;
   }
   config.eos_token_ids = {1};

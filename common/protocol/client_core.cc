@@ -15,6 +15,13 @@ constexpr Duration kUnserved = std::chrono::seconds(2);
 
 }  // namespace
 
+void set_drafts(Generate& request, const DraftLength& wanted) {
+  request.draft_length = wanted.length;
+  request.policy = wanted.policy;
+  request.draft_ahead = wanted.ahead;
+  request.added = wanted.added;
+}
+
 ClientCore::ClientCore(const ClientConfig& config, const std::vector<Generate>& requests, const AnswerEvents& events,
                        SessionId last, TimePoint now)
     : config_(config),

@@ -9,9 +9,13 @@
 #include <vector>
 
 #include "common/base/time.h"
+#include "common/policy/policies.h"
 #include "common/protocol/messages.h"
 
 namespace outrider {
+
+/// Asks for drafts so long, and so made.
+void set_drafts(Generate& request, const DraftLength& wanted);
 
 /// What came back for one Generate.
 struct Generation {

@@ -749,10 +749,15 @@ Candidates Session::look_up(const Desk& desk, DraftSource source, std::span<cons
   return {.tokens = desk.table->draft(text, length, facts.vocab_size)};
 }
 
-Candidates Session::look_up_behind(const Desk& desk, DraftSource source, std::int64_t most) const {
+std::vector<TokenId> Session::text_with_drafts() const {
   std::vector<TokenId> text = text_;
   const std::vector<TokenId> path = round_.drafts.path(round_.drafts.first_end());
   text.insert(text.end(), path.begin(), path.end());
+  return text;
+}
+
+Candidates Session::look_up_behind(const Desk& desk, DraftSource source, std::span<const TokenId> text,
+                                   std::int64_t most) const {
   // Nothing follows a stop.
   if (std::ranges::find(request_.stop_ids, text.back()) != request_.stop_ids.end()) return {};
   return look_up(desk, source, text, most);
@@ -765,7 +770,7 @@ void Session::add_sources(const Desk& desk) {
   const bool draws = !request_.sampling.greedy() && request_.sampling.rule == SamplingRule::kRejection;
   for (const DraftSource source : kLookUps) {
     if (!(source == DraftSource::kTable ? request_.added.table : request_.added.ngram)) continue;
-    drafts.add(drafts.first_end(), look_up_behind(desk, source, length), source, most);
+    drafts.add(drafts.first_end(), look_up_behind(desk, source, text_with_drafts(), length), source, most);
     // Siblings are drawn from one distribution, or none of them is.
     if (!draws) drafts.add(0, look_up(desk, source, text_, length), source, most);
   }
@@ -786,14 +791,16 @@ void Session::extend_drafts(const Desk& desk) {
   if (desk.table == nullptr) return;
   RoundDrafts& drafts = round_.drafts;
   RoundOutcome& begun = round_.outcome;
+  std::vector<TokenId> text = text_with_drafts();  // long, perhaps: once for all sources
   for (const DraftSource source : kLookUps) {
     begun.drafted = static_cast<int>(drafts.size());
     const std::int64_t room = std::min<std::int64_t>(drafts_left(), kDraftLengthMax) - drafts.size();
     if (source == begun.source || room <= 0) continue;
-    const Candidates more = look_up_behind(desk, source, room);
+    const Candidates more = look_up_behind(desk, source, text, room);
     if (more.tokens.empty()) continue;
     const int worth = policy_->extend(begun, source, static_cast<int>(more.tokens.size()));
     drafts.add(drafts.first_end(), more, source, drafts.size() + worth);
+    text.insert(text.end(), more.tokens.begin(), more.tokens.begin() + worth);
     if (begun.drafted > 0) {
       begun.behind[static_cast<std::size_t>(source)] = worth;
     } else if (worth > 0) {

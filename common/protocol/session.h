@@ -268,8 +268,11 @@ class Session {
   Candidates look_up(const Desk& desk, DraftSource source, std::span<const TokenId> text, std::int64_t most) const;
   /// Adds to the round's drafts what the request wants looked up: where they end, and beside them.
   void add_sources(const Desk& desk);
-  /// What is looked up behind the last of the round's drafts.
-  Candidates look_up_behind(const Desk& desk, DraftSource source, std::int64_t most) const;
+  /// The text, and the first choices among the round's drafts as if they held.
+  std::vector<TokenId> text_with_drafts() const;
+  /// What is looked up behind that text.
+  Candidates look_up_behind(const Desk& desk, DraftSource source, std::span<const TokenId> text,
+                            std::int64_t most) const;
   /// Adds of that as much as `auto` finds worth its rows.
   void extend_drafts(const Desk& desk);
   /// The drafter was asked, and this is what came of it.

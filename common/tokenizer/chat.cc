@@ -157,10 +157,10 @@ class PromptWriter {
   std::optional<Error> error_;
 };
 
-/// Writes commas between the things of a list.
+/// Writes commas between the things of a list. @param first  there is none before the next one
 class Separator {
  public:
-  explicit Separator(PromptWriter& out) : out_(out) {}
+  explicit Separator(PromptWriter& out, bool first = true) : out_(out), first_(first) {}
   void next() {
     if (!first_) out_.text(",");
     first_ = false;
@@ -168,7 +168,7 @@ class Separator {
 
  private:
   PromptWriter& out_;
-  bool first_ = true;
+  bool first_;
 };
 
 /// One conversation in Gemma 4's words. The names are those of the template's macros.
@@ -366,9 +366,7 @@ class ChatRenderer {
 
   void tool_call(const ToolCall& call) {
     out_.control("<|tool_call>");
-    out_.text("call:");
-    out_.text(call.name);
-    out_.text("{");
+    out_.text(fmt::format("call:{}{{", call.name));
     if (const auto* pasted = call.arguments.get_ptr<const std::string*>()) out_.text(*pasted);
     if (call.arguments.is_object()) format_members(call.arguments, /*quote_keys=*/false);
     out_.text("}");
@@ -383,9 +381,7 @@ class ChatRenderer {
       if (by_id && call.id == tool.tool_call_id) name = call.name;  // the last one, as in the template
     }
     out_.control("<|tool_response>");
-    out_.text("response:");
-    out_.text(name);
-    out_.text("{");
+    out_.text(fmt::format("response:{}{{", name));
     if (tool.response.is_object()) {
       format_members(tool.response, /*quote_keys=*/false);
     } else {
@@ -530,23 +526,20 @@ class ChatRenderer {
   }
 
   void format_function_declaration(const ToolDeclaration& tool) {
-    out_.text("declaration:");
-    out_.text(tool.name);
-    out_.text("{description:");
+    out_.text(fmt::format("declaration:{}{{description:", tool.name));
     out_.quoted(tool.description);
     if (is_true(tool.parameters)) {
       out_.text(",parameters:{");
+      Separator comma(out_);
       if (const Json& properties = member(tool.parameters, "properties"); is_true(properties)) {
+        comma.next();
         out_.text("properties:{");
         format_parameters(properties, /*skip_schema_keys=*/false);
-        out_.text("},");
+        out_.text("}");
       }
-      if (const Json& required = member(tool.parameters, "required"); is_true(required)) {
-        out_.text("required:");
-        format_strings(required);
-        out_.text(",");
-      }
+      required_field(tool.parameters, comma);
       const std::string type = type_of(tool.parameters);
+      comma.next();
       out_.text("type:");
       out_.quoted(type.empty() ? "OBJECT" : type);
       out_.text("}");
@@ -575,7 +568,7 @@ class ChatRenderer {
       comma.next();
       out_.text(key);
       out_.text(":{");
-      format_.is_early() ? interleaved_property(*schema) : property(*schema);
+      property(*schema);
       out_.text("}");
     }
   }
@@ -608,49 +601,33 @@ class ChatRenderer {
     }
   }
 
-  void property(const Json& schema) {
-    Separator comma(out_);
-    const std::string type = type_of(schema);
-    description_field(schema, comma);
-    enum_field(schema, type, comma);
-    if (const Json& items = member(schema, "items"); type == "ARRAY" && items.is_object() && !items.empty()) {
+  void required_field(const Json& schema, Separator& comma) {
+    if (const Json& required = member(schema, "required"); is_true(required)) {
       comma.next();
-      format_items(items);
+      out_.text("required:");
+      format_strings(required);
     }
-    nullable_field(schema, comma);
-    if (type == "OBJECT") {
-      comma.next();
-      format_properties(schema);
-      if (const Json& required = member(schema, "required"); is_true(required)) {
-        comma.next();
-        out_.text("required:");
-        format_strings(required);
-      }
-    }
-    comma.next();
-    out_.text("type:");
-    out_.quoted(type);
   }
 
-  /// The older order; where only objects or lists come before the type, there are too many commas
-  /// in front and too few behind, and the model has learned it so.
-  void interleaved_property(const Json& schema) {
-    Separator comma(out_);
+  /// In the older templates' order, where only objects or lists come before the type, there are too many commas in
+  /// front and too few behind, and the model has learned it so.
+  void property(const Json& schema) {
+    const bool early = format_.is_early();
+    Separator comma(out_), always(out_, /*first=*/false);
+    Separator& nested = early ? always : comma;
     const std::string type = type_of(schema);
     description_field(schema, comma);
-    nullable_field(schema, comma);
+    if (early) nullable_field(schema, comma);
     enum_field(schema, type, comma);
-    if (type == "OBJECT") {
-      out_.text(",");
-      format_properties(schema);
-      if (const Json& required = member(schema, "required"); is_true(required)) {
-        out_.text(",required:");
-        format_strings(required);
-      }
-    }
     if (const Json& items = member(schema, "items"); type == "ARRAY" && items.is_object() && !items.empty()) {
-      out_.text(",");
+      nested.next();
       format_items(items);
+    }
+    if (!early) nullable_field(schema, comma);
+    if (type == "OBJECT") {
+      nested.next();
+      format_properties(schema);
+      required_field(schema, nested);
     }
     comma.next();
     out_.text("type:");

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "common/base/ascii.h"
 #include "common/base/json_fields.h"
 
 namespace outrider {
@@ -36,11 +37,6 @@ std::string escaped(std::string_view text) {
   return quoted.substr(1, quoted.size() - 2);
 }
 
-bool equals_ignoring_case(std::string_view text, std::string_view lower) {
-  return std::ranges::equal(text, lower, {},
-                            [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
-}
-
 /// A number that JSON has too, and that a double can hold.
 bool is_number(const std::string& text) {
   if (text.find_first_not_of("-+.0123456789eE") != text.npos) return false;
@@ -49,12 +45,9 @@ bool is_number(const std::string& text) {
 
 /// A value without quotes, as JSON. Case does not matter, since the template prints Python's None.
 std::string bare_json(const std::string& text) {
-  for (const char* word : {"true", "false"}) {
-    if (equals_ignoring_case(text, word)) return word;
-  }
-  for (const char* word : {"null", "none", "nil"}) {
-    if (equals_ignoring_case(text, word)) return "null";
-  }
+  const std::string word = in_lower_case(text);
+  if (word == "true" || word == "false") return word;
+  if (word == "null" || word == "none" || word == "nil") return "null";
   return is_number(text) ? text : '"' + escaped(text) + '"';
 }
 

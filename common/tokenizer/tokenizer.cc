@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "common/base/random.h"
 #include "common/base/text.h"
 #include "common/base/utf8.h"
 #include "common/tokenizer/detokenizer.h"
@@ -230,12 +231,9 @@ void Tokenizer::merge_pairs(std::vector<TokenId>& ids) const {
 }
 
 std::uint64_t Tokenizer::fingerprint() const {
-  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  const auto add = [&](unsigned char byte) { hash = (hash ^ byte) * 0x100000001b3; };
-  for (const Token& token : tokens_) {
-    for (const char c : token.text) add(static_cast<unsigned char>(c));
-    add(0xff);  // in no UTF-8
-  }
+  constexpr std::string_view kBetween = "\xff";  // in no UTF-8
+  std::uint64_t hash = fnv1a(std::string_view());
+  for (const Token& token : tokens_) hash = fnv1a(kBetween, fnv1a(token.text, hash));
   return hash | 1;
 }
 

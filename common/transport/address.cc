@@ -8,12 +8,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <memory>
 #include <system_error>
 
 #include <fmt/format.h>
+
+#include "common/base/text.h"
 
 namespace outrider {
 namespace {
@@ -52,9 +53,7 @@ bool is_sane(const std::string& address) {
   const std::size_t begin = std::strlen(kTcp), colon = address.rfind(':');
   const std::string host = address.substr(begin, std::max(begin, colon) - begin), port = address.substr(colon + 1);
   if (host.find(':') != host.npos && !(host.starts_with('[') && host.ends_with(']'))) return false;
-  unsigned number = 0;
-  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), number);
-  return port == "*" || (error == std::errc() && end == port.data() + port.size() && number <= 65'535);
+  return port == "*" || to_number<std::uint16_t>(port);
 }
 
 Result<std::vector<std::string>> split_addresses(const std::string& addresses) {

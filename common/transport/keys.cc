@@ -158,9 +158,8 @@ Result<std::vector<Key>> read_public_keys(const std::string& text) {
   if (const std::optional<Key> key = parse_key(text)) return std::vector{*key};
   ASSIGN_OR_RETURN(const std::string content, read_text(text));
   std::vector<Key> keys;
-  std::istringstream stream(content);
   int number = 0;
-  for (std::string line; std::getline(stream, line);) {
+  for (const std::string& line : lines_of(content)) {
     ++number;
     const std::vector<std::string> words = words_of(line);
     if (words.empty()) continue;
@@ -197,9 +196,8 @@ Result<KeyRole> parse_key_role(std::string_view text) {
 
 AuthorizedKeys parse_authorized_keys(std::string_view text) {
   AuthorizedKeys result;
-  std::istringstream stream{std::string(text)};
   int number = 0;
-  for (std::string line; std::getline(stream, line);) {
+  for (const std::string& line : lines_of(text)) {
     ++number;
     const auto parsed = parse_authorized_key(line);
     if (!parsed) {
@@ -231,8 +229,7 @@ Result<int> revoke_keys(const std::filesystem::path& file, std::string_view name
   ASSIGN_OR_RETURN(const std::string text, read_text(file));
   std::string kept;
   int revoked = 0;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) {
+  for (const std::string& line : lines_of(text)) {
     const std::vector<std::string> words = words_of(line);
     if (words.size() == 3 && words[2] == name) {
       ++revoked;

@@ -25,8 +25,8 @@ Result<PatchEmbedder::Norm> PatchEmbedder::Norm::load(const WeightReader& weight
 
 void PatchEmbedder::Norm::apply(Matrix<float> x) const { layer_norm(x, weight, bias, kLayerNormEps); }
 
-Result<std::unique_ptr<PatchEmbedder>> PatchEmbedder::load(const VisionConfig& config,
-                                                           std::shared_ptr<const WeightSource> source) {
+Result<std::unique_ptr<PictureEncoder>> PatchEmbedder::load(const VisionConfig& config,
+                                                            std::shared_ptr<const WeightSource> source) {
   std::unique_ptr<PatchEmbedder> ours(new PatchEmbedder(config));
   ours->weights_ = std::move(source);
   const WeightReader model = WeightReader(*ours->weights_, "model.").as(tower_type(ours->weights_->type()));
@@ -40,7 +40,7 @@ Result<std::unique_ptr<PatchEmbedder>> PatchEmbedder::load(const VisionConfig& c
   ASSIGN_OR_RETURN(ours->position_norm_, Norm::load(weights, "pos_norm", hidden));
   ASSIGN_OR_RETURN(ours->embedding_projection_,
                    model.under("embed_vision").linear(hidden, {{"embedding_projection", config.text_hidden_size}}));
-  return ours;
+  return std::unique_ptr<PictureEncoder>(std::move(ours));
 }
 
 Matrix<const float> PatchEmbedder::encode(const Patches& picture, const Trace& trace,

@@ -18,8 +18,8 @@ class PatchEmbedder : public PictureEncoder {
   /// A tensor of every model that has one.
   static constexpr const char* kMark = "model.vision_embedder.patch_dense.weight";
 
-  static Result<std::unique_ptr<PatchEmbedder>> load(const VisionConfig& config,
-                                                     std::shared_ptr<const WeightSource> weights);
+  static Result<std::unique_ptr<PictureEncoder>> load(const VisionConfig& config,
+                                                      std::shared_ptr<const WeightSource> weights);
 
   Matrix<const float> encode(const Patches& picture, const Trace& trace,
                              const std::function<void()>* between_steps) override;

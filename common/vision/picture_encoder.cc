@@ -25,13 +25,8 @@ Result<std::unique_ptr<PictureEncoder>> PictureEncoder::load(const ModelFiles& f
 
 Result<std::unique_ptr<PictureEncoder>> PictureEncoder::load(const VisionConfig& config,
                                                              std::shared_ptr<const WeightSource> weights) {
-  std::unique_ptr<PictureEncoder> encoder;
-  if (config.without_tower) {
-    ASSIGN_OR_RETURN(encoder, PatchEmbedder::load(config, std::move(weights)));
-  } else {
-    ASSIGN_OR_RETURN(encoder, VisionTower::load(config, std::move(weights)));
-  }
-  return encoder;
+  return config.without_tower ? PatchEmbedder::load(config, std::move(weights))
+                              : VisionTower::load(config, std::move(weights));
 }
 
 bool PictureEncoder::is_in(const VisionConfig& config, const WeightSource& weights) {

@@ -41,7 +41,9 @@ VisionConfig read_without_tower(const JsonFields& top, const JsonFields& keys) {
   return config;
 }
 
-VisionConfig read(const JsonFields& top) {
+VisionConfig read(const JsonFields& top, FirstError& first_error) {
+  if (top.find("vision_config") == nullptr)
+    first_error.set(Errc::kNotFound, "no vision_config: this model has no vision tower, and cannot see pictures");
   const JsonFields keys = top.object("vision_config");
   const std::string type = keys.choice("model_type", "gemma4_vision", {"gemma4_vision", "gemma4_unified_vision"});
   if (type == "gemma4_unified_vision") return read_without_tower(top, keys);
@@ -75,17 +77,7 @@ VisionConfig read(const JsonFields& top) {
 }  // namespace
 
 Result<VisionConfig> parse_vision_config(std::string_view text, std::string_view file) {
-  ASSIGN_OR_RETURN(const nlohmann::json root, parse_json_object(text, file));
-  FirstError first_error{std::string(file)};
-  const JsonFields top(root, "", first_error);
-  if (top.find("vision_config") == nullptr) {
-    return Error{Errc::kNotFound, fmt::format("{}: no vision_config: this model has no vision tower, and cannot see "
-                                              "pictures",
-                                              file)};
-  }
-  const VisionConfig config = read(top);
-  if (first_error.error) return *first_error.error;
-  return config;
+  return read_json_object(text, file, read);
 }
 
 Result<VisionConfig> load_vision_config(const ModelFiles& files) {

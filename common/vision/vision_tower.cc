@@ -44,8 +44,8 @@ void VisionTower::Layer::each_linear(Visit visit) const {
   visit("q", q), visit("k", k), visit("v", v), visit("o", o), visit("gate", gate), visit("up", up), visit("down", down);
 }
 
-Result<std::unique_ptr<VisionTower>> VisionTower::load(const VisionConfig& config,
-                                                       std::shared_ptr<const WeightSource> source) {
+Result<std::unique_ptr<PictureEncoder>> VisionTower::load(const VisionConfig& config,
+                                                          std::shared_ptr<const WeightSource> source) {
   std::unique_ptr<VisionTower> tower(new VisionTower(config));
   tower->weights_ = std::move(source);
   tower->type_ = tower_type(tower->weights_->type());
@@ -67,7 +67,7 @@ Result<std::unique_ptr<VisionTower>> VisionTower::load(const VisionConfig& confi
   }
   ASSIGN_OR_RETURN(tower->embedding_projection_,
                    model.under("embed_vision").linear(hidden, {{"embedding_projection", config.text_hidden_size}}));
-  return tower;
+  return std::unique_ptr<PictureEncoder>(std::move(tower));
 }
 
 Matrix<const float> VisionTower::encode(const Patches& picture, const Trace& trace,

@@ -19,8 +19,8 @@ class VisionTower : public PictureEncoder {
   /// A tensor of every model that has one.
   static constexpr const char* kMark = "model.vision_tower.patch_embedder.input_proj.weight";
 
-  static Result<std::unique_ptr<VisionTower>> load(const VisionConfig& config,
-                                                   std::shared_ptr<const WeightSource> weights);
+  static Result<std::unique_ptr<PictureEncoder>> load(const VisionConfig& config,
+                                                      std::shared_ptr<const WeightSource> weights);
 
   /// between_steps is called several times in every layer.
   Matrix<const float> encode(const Patches& picture, const Trace& trace = {},

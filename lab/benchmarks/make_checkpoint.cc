@@ -207,10 +207,5 @@ int main(int argc, char** argv) {
     const outrider::ModelShape variant = outrider::published_shape(name).value();
     outrider::make_pair(outrider::reduced(variant, layers > 0 ? layers : variant.num_hidden_layers, shrink), out);
   });
-  try {
-    return outrider::run_command_line(app, argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "make_checkpoint: %s\n", error.what());
-    return 1;
-  }
+  return outrider::run_command_line(app, argc, argv);
 }

@@ -133,6 +133,16 @@ std::optional<std::string> first_difference(const Axes& a, const Axes& b) {
   return std::nullopt;
 }
 
+/// What a cluster is asked as `from` says, of a cluster as `rig` says.
+Axes asked_as(const Axes& from, Axes rig) {
+  rig.draft_length = from.draft_length;
+  rig.clients = from.clients;
+  rig.arrivals = from.arrivals;
+  rig.context = from.context;
+  rig.output = from.output;
+  return rig;
+}
+
 void void_fields(auto& v, auto& rule) {
   constexpr Range<double> kShare{0, 1000};
   v("spread", rule.spread, kShare);
@@ -156,25 +166,12 @@ bool Axes::drafts_ahead() const {
 }
 
 bool Axes::same_rig(const Axes& other) const {
-  Axes alike = other;
+  Axes alike = asked_as(*this, other);
   alike.link = link;
-  alike.draft_length = draft_length;
-  alike.clients = clients;
-  alike.arrivals = arrivals;
-  alike.context = context;
-  alike.output = output;
   return alike == *this;
 }
 
-std::optional<std::string> axis_of_rig(const Axes& axes) {
-  Axes asked;
-  asked.draft_length = axes.draft_length;
-  asked.clients = axes.clients;
-  asked.arrivals = axes.arrivals;
-  asked.context = axes.context;
-  asked.output = axes.output;
-  return first_difference(axes, asked);
-}
+std::optional<std::string> axis_of_rig(const Axes& axes) { return first_difference(axes, asked_as(axes, {})); }
 
 std::optional<std::string> axis_of_this_machine(const Axes& axes) {
   Axes elsewhere = axes;

@@ -94,6 +94,15 @@ class Launch(unittest.TestCase):
         self.assertEqual(run.alive(), [])
         self.assertIsNone(bystander.poll())
 
+    def test_down_ends_what_a_command_has_started(self):
+        run = self.start(PLAN | {"run": [{"command": ["sh", "-c", "sleep 1000 & wait"]}]})
+        self.assertTrue(eventually(lambda: any(entry["name"] == "run.0" for entry in run.ledger())), run.explain())
+        [leader] = [entry["pid"] for entry in run.ledger() if entry["name"] == "run.0"]
+        self.assertTrue(eventually(lambda: subprocess.run(["pgrep", "-g", str(leader), "sleep"], stdout=subprocess.DEVNULL).returncode == 0))
+        run.kill()  # its command ends with it, what that has started does not
+        self.assertEqual(run.about("down").returncode, 0)
+        self.assertEqual(run.alive(), [])
+
     def test_the_loss_of_a_verifier_ends_it_and_of_a_drafter_does_not(self):
         run = self.start(PLAN)
         self.assertTrue(run.ready(), run.explain())

@@ -219,10 +219,5 @@ int main(int argc, char** argv) {
   app.add_option("--tokens", flags.tokens, "Of the text")->capture_default_str();
   outrider::add_number(app, "--threads", flags.threads, 1, 1024, "llama.cpp's");
   app.callback([&] { outrider::compare_engines(flags); });
-  try {
-    return outrider::run_command_line(app, argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "llama_compare: %s\n", error.what());
-    return 1;
-  }
+  return outrider::run_command_line(app, argc, argv);
 }

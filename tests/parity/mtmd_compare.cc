@@ -314,10 +314,5 @@ int main(int argc, char** argv) {
   outrider::add_number(app, "--threads", flags.threads, 1, 1024, "Of both");
   outrider::add_number(app, "--repeat", flags.repeat, 1, 1000, "Turns");
   app.callback([&] { outrider::run_both(flags); });
-  try {
-    return outrider::run_command_line(app, argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "mtmd_compare: %s\n", error.what());
-    return 1;
-  }
+  return outrider::run_command_line(app, argc, argv);
 }

@@ -1,6 +1,7 @@
 #include "tests/support/message_text.h"
 
-#include <cstdint>
+#include <algorithm>
+#include <cstddef>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -9,6 +10,8 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+
+#include "common/base/random.h"
 
 namespace outrider {
 namespace {
@@ -40,13 +43,8 @@ std::string value_text(const std::string& value) {
 
 std::string value_text(const WireTensor& tensor) {
   std::string text = fmt::format("{}[{}]", to_string(tensor.dtype), fmt::join(tensor.shape, ","));
-  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  bool zeros = true;
-  for (const std::byte byte : tensor.data.bytes()) {
-    hash = (hash ^ static_cast<std::uint64_t>(byte)) * 0x100000001b3;
-    zeros = zeros && byte == std::byte{0};
-  }
-  return zeros ? text : text + fmt::format("#{:016x}", hash);
+  const bool zeros = std::ranges::all_of(tensor.data.bytes(), [](std::byte byte) { return byte == std::byte{0}; });
+  return zeros ? text : text + fmt::format("#{:016x}", fnv1a(tensor.data.bytes()));
 }
 
 template <typename T>
