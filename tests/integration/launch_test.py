@@ -64,6 +64,8 @@ class Launch(unittest.TestCase):
         self.assertEqual(run.alive(), [])
         self.assertEqual(run.about("status").returncode, 4)
         self.assertEqual(run.about("wait").returncode, 4)
+        (run.dir / "status.json").write_text("{}")
+        self.assertRegex(run.about("status").stdout, "^no status yet\nlauncher ")
 
     def test_a_signal_ends_everything(self):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
