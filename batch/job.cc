@@ -60,9 +60,14 @@ double chance() {
   return std::uniform_real_distribution<double>(0, 1)(generator);
 }
 
-/// Of an output that is not ours to write.
-Result<void> check_free(const BatchPaths& paths) {
+/// Of files that are not ours to write.
+Result<void> check_free(const BatchOptions& options, const BatchPaths& paths) {
   std::error_code ignored;
+  for (const std::filesystem::path& path : {paths.output, paths.errors, paths.journal, paths.progress}) {
+    if (std::filesystem::equivalent(options.input, path, ignored))
+      return Error{Errc::kInvalidArgument, fmt::format("{}: is the input, wanted another output", path.string())};
+  }
+  if (options.restart) return {};
   if (std::filesystem::exists(paths.output, ignored) && !std::filesystem::exists(paths.journal, ignored)) {
     return Error{Errc::kMismatch, fmt::format("{}: is there, and no journal of a job with it; --restart replaces it",
                                               paths.output.string())};
@@ -155,7 +160,7 @@ class BatchJob::Workers {
 };
 
 Result<std::unique_ptr<BatchJob>> BatchJob::open(const BatchOptions& options) {
-  if (!options.restart) RETURN_IF_ERROR(check_free(BatchPaths::of(options.output)));
+  RETURN_IF_ERROR(check_free(options, BatchPaths::of(options.output)));
   ASSIGN_OR_RETURN(BatchInput input, BatchInput::open(options.input, options.order));
   std::unique_ptr<BatchJob> job(new BatchJob(options, std::move(input)));
   job->entries_.resize(job->input_.lines());

@@ -231,7 +231,7 @@ Result<void> Launcher::await_address() {
 }
 
 Result<void> Launcher::start_all() {
-  RETURN_IF_ERROR(folder_.append({"launcher", "local", {}, identify(getpid()), {}}));
+  RETURN_IF_ERROR(folder_.begin({"launcher", "local", {}, identify(getpid()), {}}));
   say_state("starting");
   if (processes_.open()) {
     ASSIGN_OR_RETURN(keys_, RunKeys::create(folder_));
@@ -315,11 +315,19 @@ Result<int> Launcher::run_command(std::size_t number, std::vector<std::string> c
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
   };
-  bool asked = false;
+  std::optional<TimePoint> give_up;  // once it was asked to end
   const Running* lost = nullptr;
   while (!child.poll()) {
     lost = look();
-    if ((lost != nullptr || stopped_()) && !std::exchange(asked, true)) child.signal(SIGTERM);
+    if ((lost != nullptr || stopped_()) && !give_up) {
+      child.signal(SIGTERM);
+      give_up = now() + std::chrono::seconds(options_.grace_seconds);
+    }
+    if (give_up && now() > *give_up) {
+      std::fprintf(stderr, "outrider: run.%zu has not ended in %d s: killed\n", number, options_.grace_seconds);
+      child.signal(SIGKILL);
+      give_up = TimePoint::max();
+    }
     show();
     std::this_thread::sleep_for(kLook);
   }

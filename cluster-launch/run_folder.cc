@@ -16,12 +16,15 @@ namespace outrider {
 namespace {
 namespace fs = std::filesystem;
 constexpr const char* kLedger = "ledger.jsonl";
+
+Error is_a_run(const fs::path& path) {
+  return {Errc::kInvalidArgument, fmt::format("{}: is a run already, wanted a new folder", path.string())};
+}
 }  // namespace
 
 Result<RunFolder> RunFolder::create(const fs::path& path, const nlohmann::json& plan) {
   std::error_code error;
-  if (fs::exists(path / kLedger, error))
-    return Error{Errc::kInvalidArgument, fmt::format("{}: is a run already, wanted a new folder", path.string())};
+  if (fs::exists(path / kLedger, error)) return is_a_run(path);
   fs::create_directories(path / "logs", error);
   if (error) return Error{Errc::kIo, fmt::format("{}: {}", path.string(), error.message())};
   const RunFolder folder(fs::absolute(path));
@@ -55,6 +58,14 @@ Result<void> RunFolder::write(const std::string& name, const nlohmann::ordered_j
 Result<nlohmann::json> RunFolder::read_json(const std::string& name) const {
   ASSIGN_OR_RETURN(const std::string text, read_text(path_ / name));
   return parse_json_object(text, (path_ / name).string(), std::size_t{64} << 20);
+}
+
+Result<void> RunFolder::begin(const LedgerEntry& launcher) const {
+  // Made by one only, of all that found no ledger.
+  const Result<DurableFile> made = DurableFile::open(path_ / kLedger, O_WRONLY | O_CREAT | O_EXCL);
+  if (made) return append(launcher);
+  std::error_code error;
+  return fs::exists(path_ / kLedger, error) ? is_a_run(path_) : made.error();
 }
 
 Result<void> RunFolder::append(const LedgerEntry& entry) const {

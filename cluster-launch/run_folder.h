@@ -48,6 +48,8 @@ class RunFolder {
   Result<void> write(const std::string& name, const std::string& text) const;
   Result<void> write(const std::string& name, const nlohmann::ordered_json& value) const;
   Result<nlohmann::json> read_json(const std::string& name) const;
+  /// Makes the ledger, with its first entry. @return kInvalidArgument if another launch has since create().
+  Result<void> begin(const LedgerEntry& launcher) const;
   Result<void> append(const LedgerEntry& entry) const;
   Result<std::vector<LedgerEntry>> ledger() const;
   /// The coordinator's addresses; empty: not there yet.

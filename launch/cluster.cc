@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <fmt/ranges.h>
@@ -32,16 +33,16 @@ class ThreadCluster final : public Cluster {
   Result<void> start() {
     static std::atomic<int> count = 0;
     const std::string name = fmt::format("inproc://outrider-{}", count++);
-    std::promise<std::string> listening;
+    std::promise<std::string> promise;
+    std::future<std::string> listening = promise.get_future();
     options_.coordinator.listen = name;
-    launch(failure_, [&](std::stop_token stop) {
-      Result<void> result = run_coordinator(context_, options_.coordinator, stop,
-                                            [&](const std::string& address) { listening.set_value(address); });
-      if (!result) listening.set_value(name);
-      return result;
+    launch(failure_, [this, promise = std::move(promise)](std::stop_token stop) mutable {
+      return run_coordinator(context_, options_.coordinator, stop,
+                             [&](const std::string& address) { promise.set_value(address); });
     });
-    address_ = listening.get_future().get();
+    listening.wait();  // also for one that ends before it listens, and breaks its promise
     RETURN_IF_ERROR(check());
+    address_ = listening.get();
     VerifierOptions& verifier = options_.verifier;
     verifier.backbone = options_.pair.backbone;
     verifier.weight_type = options_.weight_type;
@@ -71,7 +72,7 @@ class ThreadCluster final : public Cluster {
   /// @param failure  where the role says why it ended.
   template <typename Role>
   void launch(std::optional<Error>& failure, Role role) {
-    threads_.emplace_back([this, &failure, role](std::stop_token stop) {
+    threads_.emplace_back([this, &failure, role = std::move(role)](std::stop_token stop) mutable {
       const Result<void> result = no_throw([&] { return role(stop); });
       if (result) return;
       const std::lock_guard lock(mutex_);

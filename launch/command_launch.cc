@@ -135,7 +135,8 @@ ProcessPlan processes_of(const RunFolder& folder, bool without_drafters) {
 void print_run_status(const RunFolderFlags& flags) {
   const RunFolder folder = or_throw(RunFolder::open(flags.run_dir));
   const Result<json> status = folder.read_json("status.json");
-  std::printf("%s\n", status ? member(*status, "state").get<std::string>().c_str() : "no status yet");
+  const bool known = status && member(*status, "state").is_string();
+  std::printf("%s\n", known ? member(*status, "state").get<std::string>().c_str() : "no status yet");
   bool any = false;
   for (const auto& [entry, alive] : or_throw(who_is_alive(folder))) {
     const std::string number = entry.job.empty() ? std::to_string(entry.process.pid) : entry.job;

@@ -1,6 +1,7 @@
 #include "common/transport/keys.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zmq.h>
@@ -40,7 +41,7 @@ Key open_half(const Key& secret) {
 
 std::string reason(int number) { return std::generic_category().message(number); }
 
-/// Writes a file that is not there yet. @param mode  who may read it
+/// Writes a file that is not there yet; where that fails it is not there afterwards. @param mode  who may read it
 Result<void> write_new(const std::filesystem::path& path, const std::string& text, mode_t mode) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
   if (fd < 0 && errno == EEXIST)
@@ -48,8 +49,9 @@ Result<void> write_new(const std::filesystem::path& path, const std::string& tex
   const bool written = fd >= 0 && ::write(fd, text.data(), text.size()) == std::ssize(text);
   const int number = errno;
   if (fd >= 0) ::close(fd);
-  if (!written) return Error{Errc::kIo, fmt::format("{}: cannot be written: {}", path.string(), reason(number))};
-  return {};
+  if (written) return {};
+  if (fd >= 0) ::unlink(path.c_str());
+  return Error{Errc::kIo, fmt::format("{}: cannot be written: {}", path.string(), reason(number))};
 }
 
 Result<void> make_folder_of(const std::filesystem::path& path) {
@@ -61,6 +63,20 @@ Result<void> make_folder_of(const std::filesystem::path& path) {
   if (failed) return Error{Errc::kIo, fmt::format("{}: cannot be made: {}", folder.string(), failed.message())};
   return {};
 }
+
+/// Of all that change files of a folder one at a time. Where it cannot be opened, nor can the file.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::filesystem::path& file)
+      : folder_(::open(file.has_parent_path() ? file.parent_path().c_str() : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    ::flock(folder_, LOCK_EX);
+  }
+  FolderLock(const FolderLock&) = delete;
+  ~FolderLock() { ::close(folder_); }
+
+ private:
+  const int folder_;
+};
 
 /// As PostgreSQL has it: nobody else reads a file of ours; one of root's its group may read, since Kubernetes mounts a
 /// Secret so.
@@ -134,7 +150,10 @@ Result<KeyPair> create_private_key(const std::filesystem::path& path) {
   RETURN_IF_ERROR(make_folder_of(path));
   const KeyPair pair = new_key_pair();
   RETURN_IF_ERROR(write_new(path, fmt::format("{} {}\n", kPrivateWord, to_text(pair.secret)), 0600));
-  RETURN_IF_ERROR(write_new(open, to_text(pair.open) + "\n", 0644));
+  if (const Result<void> both = write_new(open, to_text(pair.open) + "\n", 0644); !both) {
+    std::filesystem::remove(path, ignored);
+    return both.error();
+  }
   return pair;
 }
 
@@ -211,6 +230,8 @@ AuthorizedKeys parse_authorized_keys(std::string_view text) {
 
 Result<void> authorize_key(const std::filesystem::path& file, const AuthorizedKey& key) {
   RETURN_IF_ERROR(check_name(key.name));
+  RETURN_IF_ERROR(make_folder_of(file));
+  const FolderLock lock(file);
   std::string text;
   if (std::error_code ignored; std::filesystem::exists(file, ignored)) {
     ASSIGN_OR_RETURN(text, read_text(file));
@@ -221,11 +242,11 @@ Result<void> authorize_key(const std::filesystem::path& file, const AuthorizedKe
                                                        to_string(known.role), known.name)};
   }
   if (!text.empty() && text.back() != '\n') text += '\n';
-  RETURN_IF_ERROR(make_folder_of(file));
   return replace_text(file, fmt::format("{}{} {} {}\n", text, to_string(key.role), to_text(key.key), key.name));
 }
 
 Result<int> revoke_keys(const std::filesystem::path& file, std::string_view name) {
+  const FolderLock lock(file);
   ASSIGN_OR_RETURN(const std::string text, read_text(file));
   std::string kept;
   int revoked = 0;

@@ -148,6 +148,9 @@ class OfJobs(BatchCase):
         job.journal.write_text('{"xxh3":"0123456789abcdef","line":1}\n')
         self.expect(job.run(), 1, "out.journal: not a journal of outrider batch")
         self.assertEqual(job.output.read_text(), "mine\n")
+        lines, job.output = job.input.read_text(), job.input
+        self.expect(job.run("--restart"), 1, "in.jsonl: is the input, wanted another output")
+        self.assertEqual(job.input.read_text(), lines)
 
     def test_paths_that_cannot_be(self):
         job = self.job(nano_lines(2), "--endpoint", "http://127.0.0.1:1")

@@ -64,6 +64,8 @@ class Launch(unittest.TestCase):
         self.assertEqual(run.alive(), [])
         self.assertEqual(run.about("status").returncode, 4)
         self.assertEqual(run.about("wait").returncode, 4)
+        (run.dir / "status.json").write_text("{}")
+        self.assertRegex(run.about("status").stdout, "^no status yet\nlauncher ")
 
     def test_a_signal_ends_everything(self):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
@@ -158,6 +160,14 @@ class Launch(unittest.TestCase):
         size = 110_000_000  # more than what is read of a small file
         run = self.start(PLAN | {"run": [{"command": ["sh", "-c", f"yes | head -c {size}"]}]}, expect_end=True)
         self.assertEqual((run.status, run.out.stat().st_size), (0, size), run.err.read_text())
+
+    def test_a_command_that_does_not_end_when_asked_is_killed(self):
+        run = self.start(PLAN | {"run": [{"command": ["sh", "-c", "trap '' TERM; echo begun; sleep 1000"]}]}, "--grace", "1")
+        self.assertTrue(eventually(lambda: "begun" in run.out.read_text()), run.explain())
+        run.process.terminate()
+        run.end()
+        self.assertIn("outrider: run.0 has not ended in 1 s: killed\n", run.err.read_text())
+        self.assertEqual(run.alive(), [])
 
     def test_a_run_folder_that_cannot_be_written_is_one_line(self):
         for folder, part in (("/dev/full/run", "outrider: /dev/full/run"), ("/proc/run", "outrider: /proc/run")):

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/cluster_fixtures.h"
 #include "tests/support/http_client.h"
 #include "tests/support/temporary_dir.h"
 
@@ -45,6 +46,20 @@ TEST(LostFiles, AModelThatIsCutShortWhileItIsInUseIsNamed) {
             fmt::format("outrider: {}: a part that was there is gone: the file was cut short while it was in use, or "
                         "its disk failed\n",
                         weights.string()));
+}
+
+TEST(LostFiles, AClusterOfThisProcessEndsThoughWhatItLearnedCannotBeSaved) {
+  const TemporaryDir dir;
+  const std::filesystem::path state = dir.write("folder/policies.json", "");
+  TransportContext context;
+  std::unique_ptr<Cluster> cluster =
+      start_threads(context, {.pair = nano_pair(), .coordinator = {.policy_state = state}}).value();
+  Client client = connect_when_joined(context, *cluster);
+  Generate request = story_request(20, 4);
+  request.policy = DraftPolicy::kUcb1;
+  answer(client, request);
+  std::filesystem::remove_all(state.parent_path());
+  cluster.reset();  // its coordinator ends with an error, long after it has listened
 }
 
 TEST(LostFiles, WhatAKilledPackHasLeftTheNextOneRemoves) {

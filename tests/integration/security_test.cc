@@ -1,11 +1,14 @@
 // Who gets in, as what, and what those are told who do not.
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <functional>
+#include <thread>
 
 #include <gtest/gtest.h>
 #include <zmq.hpp>
@@ -461,6 +464,23 @@ TEST(KeyFiles, OfOthersToReadAreRefused) {
   EXPECT_FALSE(create_private_key(file)) << "overwritten";
 }
 
+TEST(KeyFiles, ThatCouldNotBeWrittenAreNotThere) {
+  const TemporaryDir dir;
+  rlimit room{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &room), 0);
+  const rlimit none{0, room.rlim_max};
+  std::signal(SIGXFSZ, SIG_IGN);
+  setrlimit(RLIMIT_FSIZE, &none);
+  const Result<KeyPair> full = create_private_key(dir / "key");
+  setrlimit(RLIMIT_FSIZE, &room);
+  ASSERT_FALSE(full);
+  EXPECT_EQ(full.error().message, (dir / "key").string() + ": cannot be written: File too large");
+  std::filesystem::create_symlink("nowhere", dir / "key.pub");
+  EXPECT_FALSE(create_private_key(dir / "key")) << "without its public half";
+  std::filesystem::remove(dir / "key.pub");
+  EXPECT_TRUE(create_private_key(dir / "key"));
+}
+
 TEST(KeyFiles, OfSomethingElseAreNamed) {
   const Keys keys;
   const TemporaryDir dir;
@@ -474,6 +494,20 @@ TEST(KeyFiles, OfSomethingElseAreNamed) {
   EXPECT_FALSE(read_public_keys(dir.write("short", text.substr(1))));
   EXPECT_EQ(read_public_keys(dir.write("two", text + " old\n\n" + text + "\n")).value().size(), 2u);
   EXPECT_EQ(read_public_keys(text).value().size(), 1u);
+}
+
+TEST(KeyFiles, LoseNoKeyWhereSeveralAreAuthorizedAtOnce) {
+  const TemporaryDir dir;
+  const std::filesystem::path list = dir / "authorized_keys";
+  {
+    std::vector<std::jthread> at_once;
+    for (int i = 0; i < 16; ++i) {
+      at_once.emplace_back([&] {
+        for (int k = 0; k < 20; ++k) EXPECT_TRUE(authorize_key(list, {KeyRole::kClient, new_key_pair().open, "c"}));
+      });
+    }
+  }
+  EXPECT_EQ(parse_authorized_keys(read_text(list).value()).keys.size(), 320u);
 }
 
 TEST(KeyFiles, KeepTheirCommentsAndRefuseWhatWouldMislead) {

@@ -14,8 +14,10 @@
 #include "cluster-launch/plan.h"
 #include "cluster-launch/process_plan.h"
 #include "cluster-launch/reach.h"
+#include "cluster-launch/run_folder.h"
 #include "cluster-launch/slurm.h"
 #include "common/base/child.h"
+#include "tests/support/temporary_dir.h"
 
 namespace outrider {
 namespace {
@@ -280,6 +282,17 @@ TEST(Child, ACommandThatTakesTooLongIsKilledWithAllThatItHasStarted) {
   const Captured captured = run_all({{"sh", "-c", "sleep 1000 & echo $!; wait"}}, /*seconds=*/1).front();
   EXPECT_EQ(captured.status, 124);
   EXPECT_TRUE(ends(identify(std::stoi(captured.out))));
+}
+
+TEST(RunFolder, IsOneLaunchsThoughTwoFoundItNewAtOnce) {
+  const TemporaryDir dir;
+  const RunFolder first = RunFolder::create(dir.path() / "run", example()).value();
+  const RunFolder second = RunFolder::create(dir.path() / "run", example()).value();
+  const LedgerEntry launcher{"launcher", "local", {}, identify(getpid()), {}};
+  EXPECT_TRUE(first.begin(launcher));
+  EXPECT_NE(second.begin(launcher).error().message.find("run: is a run already, wanted a new folder"),
+            std::string::npos);
+  EXPECT_EQ(first.ledger().value().size(), 1u);
 }
 
 TEST(Diff, NamesWhatDiffers) {
