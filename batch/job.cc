@@ -357,6 +357,9 @@ Result<BatchCounts> merge_batches(const std::filesystem::path& output,
   BatchCounts counts;
   for (const std::filesystem::path& path : shards) {
     ASSIGN_OR_RETURN(DurableFile journal, DurableFile::open(BatchPaths::of(path).journal, O_RDONLY));
+    if (std::error_code ignored; std::filesystem::equivalent(output, journal.path(), ignored))
+      return Error{Errc::kInvalidArgument,
+                   fmt::format("{}: is a shard's journal, wanted another output", output.string())};
     std::map<std::uint32_t, JournalEntry> last;
     ASSIGN_OR_RETURN(Manifest manifest,
                      Journal::read(journal, [&](const JournalEntry& entry) { last[entry.line] = entry; }));

@@ -35,6 +35,9 @@ Result<void> expand_part(std::string_view part, std::vector<std::string>& names)
   const std::size_t open = part.find('['), close = part.find(']');
   const auto add = [&](std::string name) -> Result<void> {
     if (names.size() == kNamesMax) return bad(part, fmt::format("more than {} hosts", kNamesMax));
+    // It becomes a word of ssh's and the name of a file.
+    if (name.find('/') != name.npos || name.front() == '-' || name.front() == '.')
+      return bad(part, fmt::format("'{}' is no host's name", name));
     names.push_back(std::move(name));
     return {};
   };

@@ -82,6 +82,8 @@ class OfNano(BatchCase):
         merge = subprocess.run([OUTRIDER, "batch", "merge", merged.output, *[shard.output for shard in shards]], capture_output=True, text=True)
         self.expect(merge, 0)
         self.assertEqual(merged.files(), wanted)
+        onto = subprocess.run([OUTRIDER, "batch", "merge", shards[0].journal, shards[0].output], capture_output=True, text=True)
+        self.expect(onto, 1, "is a shard's journal, wanted another output")
         missing = subprocess.run([OUTRIDER, "batch", "merge", merged.output, shards[0].output], capture_output=True, text=True)
         self.expect(missing, 1, "is shard 3/3, wanted 1/1")
 

@@ -90,7 +90,8 @@ TEST(HostSet, HasAtMost4096NamesHoweverTheyAreWritten) {
 }
 
 TEST(HostSet, WhatIsNoneIsNamed) {
-  for (const char* set : {"", "a,", "n[", "n]", "n[]", "n[3-1]", "n[x]", "n[1][2]", "n[1-99999]", "n[1-9999999999]"}) {
+  for (const char* set : {"", "a,", "n[", "n]", "n[]", "n[3-1]", "n[x]", "n[1][2]", "n[1-99999]", "n[1-9999999999]",
+                          "../x", "a/b", "-oProxyCommand=x", "."}) {
     const Result<std::vector<std::string>> names = expand_host_set(set);
     ASSERT_FALSE(names) << set;
     EXPECT_NE(names.error().message.find("host set '"), std::string::npos) << names.error().message;
