@@ -22,9 +22,10 @@ double TreeGain::tree_share() const { return lean(trees_, prior_ != nullptr ? pr
 double TreeGain::over_chain(int drafts) const { return hoped_for(drafts) * tree_share() / chain_share(); }
 
 void TreeGain::observe(const std::array<double, kDraftLengthMax>& held, const RoundOutcome& outcome) {
-  const int drafts = std::min(outcome.own(), kDraftLengthMax);
   // Drafts made ahead, from a staler state, hold less.
-  if (outcome.source != DraftSource::kAssistant || drafts == 0 || outcome.ahead) return;
+  if (outcome.source != DraftSource::kAssistant || outcome.ahead || (outcome.own() == 0 && !outcome.tree)) return;
+  // A tree of which nothing was worth a row has kept nothing of a first draft.
+  const int drafts = std::clamp(outcome.own(), 1, kDraftLengthMax);
   double kept = 0, survives = 1;
   for (int i = 0; i < drafts; ++i) kept += survives *= held[static_cast<std::size_t>(i)];
   FadingMean& tried = outcome.tree ? trees_ : chains_;

@@ -917,10 +917,10 @@ void Session::account(const Desk& desk, const Verdict& verdict) {
   weigh_wire(desk);
   if (policy_ != nullptr && !round_.moved) {
     CostModel& costs = desk.fleet.at(workers_.verifier).costs;
-    if (round_.is_tree() && outcome.drafted > 0)
+    if (round_.is_tree())
       outcome.tree = {static_cast<int>(round_.drafts.first_end()), round_.drafts.held_first(round_.row_of(verdict))};
-    // What sources said together is nobody's; nor is a tree of which nothing was worth a row a plain round.
-    if (round_.is_tree() ? outcome.tree && !request_.added.any() : round_.is_plain())
+    // What sources said together is nobody's.
+    if (round_.is_tree() ? !request_.added.any() : round_.is_plain())
       costs.observe(outcome);
     else
       costs.observe_forward(outcome);
