@@ -296,7 +296,7 @@ TEST(Auto, ManyTextsThatTookTurnsMeetWhereThatIsFaster) {
 }
 
 // Hard text of one client: its drafter finds no draft worth a row and answers each tree with none. Nobody counted that
-// as a loss of trees, so that the next round had one again: 0.9 of plain decoding in eight of these ten turns.
+// as a loss of trees, so that the next round had one again: 0.9 of plain decoding in seven of these ten turns.
 TEST(Auto, ATextAloneIsDoneWithTreesThatAreEmpty) {
   Load load{pairs().front().second, 1, 16};
   load.pair.acceptance = {0.12};
