@@ -758,7 +758,9 @@ TEST_F(HostilePeer, SendingManyHalfMessagesIsCutOffForTheirMemory) {
     cut = static_cast<std::size_t>(std::ranges::count_if(peers, is_cut));
   }
   EXPECT_GE(cut, peers.size() / 2);
+#if !defined(__SANITIZE_THREAD__)  // it adds to each block
   EXPECT_LT(most, 320 << 20);
+#endif
   for (const int fd : peers) close(fd);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they keep what is freed
   std::int64_t left = most;
