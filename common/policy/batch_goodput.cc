@@ -107,15 +107,18 @@ void BatchGoodput::try_without_drag(bool dragged) {
 }
 
 double BatchGoodput::drag() const {
-  constexpr double kDoubt = 10;  // rounds
+  constexpr double kDoubt = 2.5;  // rounds of nothing but drafts
   if (try_.left > 0) return 1;
   return (drag_.value() * drag_.weight() + kDoubt) / (drag_.weight() + kDoubt);
 }
 
 void BatchGoodput::observe(double expected_s, double draft_s, double seconds) {
   if (draft_s <= 0) return;
+  // By the share of drafts: rounds with few, as the last of an answer, wait for others' forward passes whatever they
+  // draft. Told as loudly as the others they would raise a drag that only turns hide, so that all texts took turns.
   // A round that was shorter had less company than was planned.
-  drag_.observe(std::clamp(1 + (seconds - expected_s) / draft_s, 1.0, 4.0));
+  const double share = draft_s / expected_s;
+  drag_.observe(share * std::clamp(1 + (seconds - expected_s) / draft_s, 1.0, 4.0), share);
 }
 
 void BatchGoodput::earn(int tokens) {

@@ -395,6 +395,20 @@ TEST(BatchGoodput, RoundsInTimeEndADragAndShorterOnesAreNone) {
   EXPECT_GE(drag_after(300, 0.2), 1);
 }
 
+// The last rounds of an answer have few drafts and wait for others' forward passes all the same.
+TEST(BatchGoodput, ARoundTellsOfTheDragByItsShareOfDrafts) {
+  const CostModel costs = costs_of(1, 10);
+  const int text = 0;
+  BatchGoodput batch;
+  batch.update(&text, survives(0.9), 4, 1);
+  for (int i = 0; i < 100; ++i) {
+    batch.observe(1, 0.8, 1);
+    batch.observe(1, 0.1, 1.3);
+  }
+  // Two rounds have 0.9 s of drafts and take 0.3 s longer. The mean of 1 and of 4 is 2.5.
+  EXPECT_NEAR(batch.others(&text, costs).company.drag, 1.3, 0.05);
+}
+
 // A text that comes while the others are verified waits for them, whatever anybody drafts.
 TEST(Goodput, TheFirstRoundOfATextSaysNothingOfTheDrag) {
   const CostModel costs = costs_of(1, 2);
