@@ -1,7 +1,6 @@
 #include "http-server/llama_api.h"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <utility>
 

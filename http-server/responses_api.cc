@@ -5,7 +5,6 @@
 #include <memory>
 #include <optional>
 #include <utility>
-#include <variant>
 
 #include <fmt/format.h>
 

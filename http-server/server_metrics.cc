@@ -3,7 +3,6 @@
 #include <locale>
 #include <map>
 #include <sstream>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <climits>
 #include <mutex>
-#include <string>
 #include <utility>
 
 #include <fmt/format.h>

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <concepts>
-#include <functional>
 #include <iterator>
 #include <type_traits>
 #include <utility>

@@ -1,5 +1,4 @@
 #include "http-server/tracer.h"
-#include "common/logging/logging.h"
 
 #include <sys/resource.h>
 #include <unistd.h>

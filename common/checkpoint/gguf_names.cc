@@ -1,7 +1,6 @@
 #include "common/checkpoint/gguf_names.h"
 
 #include <algorithm>
-#include <string>
 
 #include <fmt/format.h>
 

@@ -6,7 +6,6 @@
 
 #include <cstdio>
 #include <limits>
-#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

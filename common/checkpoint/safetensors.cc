@@ -1,6 +1,5 @@
 #include "common/checkpoint/safetensors.h"
 
-#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <optional>

@@ -12,7 +12,6 @@
 #include <fmt/format.h>
 #include <xgrammar/xgrammar.h>
 
-#include "common/base/check.h"
 #include "common/base/token_tree.h"
 #include "common/grammar/answer_controls.h"
 #include "common/grammar/engine.h"

@@ -1,6 +1,5 @@
 #include "common/media_prompt/media_prompt.h"
 
-#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <utility>

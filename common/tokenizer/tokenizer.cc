@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <queue>
-#include <unordered_map>
 #include <utility>
 
 #include "common/base/random.h"

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "common/model/embedding.h"
 #include "common/model/tower.h"
 #include "common/vision/picture_encoder.h"
 
