@@ -13,10 +13,10 @@
 #include <xgrammar/xgrammar.h>
 
 #include "common/base/token_tree.h"
-#include "common/grammar/answer_controls.h"
 #include "common/grammar/engine.h"
 #include "common/grammar/grammar_text.h"
 #include "common/grammar/pattern.h"
+#include "common/tokenizer/answer_controls.h"
 
 namespace outrider {
 namespace {
