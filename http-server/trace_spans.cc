@@ -76,13 +76,7 @@ class ChoiceSpans {
 
   void visit_draft(const TracedRound& round, std::uint64_t parent, std::int64_t begin, std::int64_t end) {
     const bool late = round.drafted == 0;  // nobody knows what the drafter did
-    const std::uint64_t wire = add({.host = kCoordinator,
-                                    .name = "wire",
-                                    .kind = Span::Kind::kClient,
-                                    .parent = parent,
-                                    .begin_ns = begin,
-                                    .end_ns = end,
-                                    .wasted = late});
+    const std::uint64_t wire = add_wire(parent, begin, end, late);
     const std::int64_t work = std::min(nanoseconds(round.draft_s), end - begin);
     if (late || work == 0) return;
     const std::int64_t to = end - (end - begin - work) / 2, from = std::max(to - work, begin);
@@ -105,12 +99,7 @@ class ChoiceSpans {
   }
 
   void visit_verify(const TracedRound& round, std::uint64_t parent, std::int64_t begin, std::int64_t end) {
-    const std::uint64_t wire = add({.host = kCoordinator,
-                                    .name = "wire",
-                                    .kind = Span::Kind::kClient,
-                                    .parent = parent,
-                                    .begin_ns = begin,
-                                    .end_ns = end});
+    const std::uint64_t wire = add_wire(parent, begin, end);
     const std::int64_t work = std::min(nanoseconds(round.verify_s), end - begin);
     const std::int64_t waited = std::min(nanoseconds(round.waited_s), end - begin - work);
     const std::int64_t from = begin + (end - begin - work - waited) / 2 + waited;
@@ -126,6 +115,15 @@ class ChoiceSpans {
          .attributes = facts});
   }
 
+  std::uint64_t add_wire(std::uint64_t parent, std::int64_t begin, std::int64_t end, bool wasted = false) {
+    return add({.host = kCoordinator,
+                .name = "wire",
+                .kind = Span::Kind::kClient,
+                .parent = parent,
+                .begin_ns = begin,
+                .end_ns = end,
+                .wasted = wasted});
+  }
   std::uint64_t add(Span span) {
     span.id = mixed(++ids_);
     if (span.parent == 0) span.parent = trace_.context.span;
