@@ -170,13 +170,12 @@ Result<std::unique_ptr<Assistant>> Assistant::load(AssistantConfig assistant_con
                                                    std::span<const TokenId> draft_vocabulary) {
   std::unique_ptr<Assistant> model(new Assistant());
   model->config_ = std::move(assistant_config);
-  model->weights_ = std::move(source);
   const AssistantConfig& config = model->config_;
-  const WeightType type = model->weights_->type();
+  const WeightType type = source->type();
   const auto refuse = [&](const std::string& what, auto seen, auto wanted) {
     return Error{Errc::kMismatch,
                  fmt::format("{}: {} is {}, the backbone {} has {}: an assistant of another backbone",
-                             model->weights_->path().string(), what, seen, backbone_weights.path().string(), wanted)};
+                             source->path().string(), what, seen, backbone_weights.path().string(), wanted)};
   };
   if (config.backbone_hidden_size != backbone.hidden_size) {
     return refuse("backbone_hidden_size", config.backbone_hidden_size, backbone.hidden_size);
@@ -210,7 +209,7 @@ Result<std::unique_ptr<Assistant>> Assistant::load(AssistantConfig assistant_con
                                        .table("embed_tokens.weight", backbone.vocab_size, backbone.hidden_size));
   model->target_embedding_.emplace(std::move(table), backbone.hidden_size, type);
 
-  const WeightReader weights(*model->weights_, "");
+  const WeightReader weights(*source, "");
   const std::int64_t target_hidden = config.backbone_hidden_size, hidden = config.text.hidden_size;
   ASSIGN_OR_RETURN(model->pre_projection_, weights.linear(2 * target_hidden, {{"pre_projection", hidden}}));
   ASSIGN_OR_RETURN(model->post_projection_, weights.linear(hidden, {{"post_projection", target_hidden}}));

@@ -386,20 +386,18 @@ Result<std::shared_ptr<const WeightSource>> open_weights(const ModelFiles& files
   return std::shared_ptr<const WeightSource>(std::make_shared<CheckpointWeights>(std::move(checkpoint), type));
 }
 
-Result<Linear> WeightReader::linear(std::int64_t in_features, const std::vector<Part>& parts) const {
-  std::vector<WeightSource::Part> named;
-  for (const Part& part : parts) named.push_back({prefix_ + part.name + ".weight", part.rows});
-  return source_.linear(type_, in_features, named);
+Result<Linear> WeightReader::linear(std::int64_t in_features, std::vector<Part> parts) const {
+  for (Part& part : parts) part.name = prefix_ + part.name + ".weight";
+  return source_.linear(type_, in_features, parts);
 }
 
 Result<std::vector<Linear>> WeightReader::experts(std::int64_t count, std::int64_t in_features,
-                                                  const std::vector<Part>& parts) const {
+                                                  std::vector<Part> parts) const {
   std::vector<Linear> linears;
+  for (Part& part : parts) part = {prefix_ + part.name, part.rows, 0, count};
   for (std::int64_t e = 0; e < count; ++e) {
-    std::vector<WeightSource::Part> slices;
-    for (const Part& part : parts) slices.push_back({prefix_ + part.name, part.rows, e, count});
-    ASSIGN_OR_RETURN(Linear linear, source_.linear(type_, in_features, slices));
-    linears.push_back(std::move(linear));
+    for (Part& part : parts) part.slice = e;
+    ASSIGN_OR_RETURN(linears.emplace_back(), source_.linear(type_, in_features, parts));
   }
   return linears;
 }

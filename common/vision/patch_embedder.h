@@ -36,7 +36,6 @@ class PatchEmbedder : public PictureEncoder {
 
   using PictureEncoder::PictureEncoder;
 
-  std::shared_ptr<const WeightSource> weights_;
   Norm patch_norm_, dense_norm_, position_norm_;
   Linear dense_, embedding_projection_;
   std::vector<float> dense_bias_;
