@@ -7,6 +7,7 @@
 #include <concepts>
 #include <cstring>
 #include <limits>
+#include <regex>
 #include <system_error>
 
 #include <fmt/format.h>
@@ -327,15 +328,10 @@ struct ShardName {
   int index, count;
 
   static std::optional<ShardName> of(const std::string& filename) {
-    constexpr std::string_view kForm = "-00000-of-00000.gguf";
-    if (filename.size() <= kForm.size()) return std::nullopt;
-    const std::size_t start = filename.size() - kForm.size();
-    for (std::size_t i = 0; i < kForm.size(); ++i) {
-      const char c = filename[start + i];
-      if (kForm[i] == '0' ? c < '0' || c > '9' : c != kForm[i]) return std::nullopt;
-    }
-    return ShardName{filename.substr(0, start), std::stoi(filename.substr(start + 1, 5)),
-                     std::stoi(filename.substr(start + 10, 5))};
+    static const std::regex form(R"((.+)-(\d{5})-of-(\d{5})\.gguf)");
+    std::smatch parts;
+    if (!std::regex_match(filename, parts, form)) return std::nullopt;
+    return ShardName{parts[1], std::stoi(parts[2]), std::stoi(parts[3])};
   }
   std::string file(int i) const { return fmt::format("{}-{:05}-of-{:05}.gguf", stem, i, count); }
 };

@@ -135,22 +135,10 @@ std::size_t DraftHead::weight_bytes() const {
 void DraftHead::report_buffers(const BufferSink& sink) const {
   report_linear(sink, "draft_weights.head", dense_);
   report_linear(sink, "draft_weights.centroids", centroids_);
-  const auto rows = static_cast<std::int64_t>(ordering_.size());
-  if (rows > 0) {
-    sink({.name = "draft_weights.token_ordering",
-          .dtype = "I32",
-          .shape = {rows},
-          .bytes = ordering_.capacity() * sizeof(TokenId)});
-    rows_.report(sink, "draft_weights.head_rows");
-    sink({.name = "draft_logits.candidates",
-          .dtype = "F32",
-          .shape = {static_cast<std::int64_t>(candidate_scores_.size())},
-          .bytes = candidate_scores_.capacity() * sizeof(float)});
-    sink({.name = "draft_logits.candidate_ids",
-          .dtype = "I32",
-          .shape = {static_cast<std::int64_t>(candidate_ids_.size())},
-          .bytes = candidate_ids_.capacity() * sizeof(TokenId)});
-  }
+  report_vector(sink, "draft_weights.token_ordering", ordering_);
+  if (rows_.rows > 0) rows_.report(sink, "draft_weights.head_rows");
+  report_vector(sink, "draft_logits.candidates", candidate_scores_);
+  report_vector(sink, "draft_logits.candidate_ids", candidate_ids_);
   scores_.report(sink, dense_.out_features() > 0 ? "draft_logits.all" : "draft_logits.centroids");
 }
 

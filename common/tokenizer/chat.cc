@@ -28,14 +28,12 @@ constexpr auto kWhiteSpace = std::to_array<std::string_view>({
 });
 
 std::string_view trim(std::string_view text) {
-  const auto find = [](auto matches) { return std::ranges::find_if(kWhiteSpace, matches); };
-  const auto starts = [&](std::string_view space) { return text.starts_with(space); };
-  const auto ends = [&](std::string_view space) { return text.ends_with(space); };
-  for (auto space = find(starts); space != kWhiteSpace.end(); space = find(starts)) {
-    text.remove_prefix(space->size());
-  }
-  for (auto space = find(ends); space != kWhiteSpace.end(); space = find(ends)) {
-    text.remove_suffix(space->size());
+  for (std::size_t before = text.size() + 1; text.size() < before;) {
+    before = text.size();
+    for (const std::string_view space : kWhiteSpace) {
+      if (text.starts_with(space)) text.remove_prefix(space.size());
+      if (text.ends_with(space)) text.remove_suffix(space.size());
+    }
   }
   return text;
 }
@@ -79,15 +77,8 @@ std::vector<std::pair<std::string_view, const Json*>> dictsort(const Json& objec
   std::vector<std::pair<std::string_view, const Json*>> members;
   if (const auto* const all = object.get_ptr<const Json::object_t*>())
     for (const auto& [key, value] : *all) members.emplace_back(key, &value);
-  std::ranges::stable_sort(
-      members,
-      [](std::string_view a, std::string_view b) {
-        // Unsigned: then the order of the bytes is that of the characters.
-        return std::ranges::lexicographical_compare(
-            a, b, {}, [](char c) { return static_cast<unsigned char>(to_lower(c)); },
-            [](char c) { return static_cast<unsigned char>(to_lower(c)); });
-      },
-      [](const auto& entry) { return entry.first; });
+  // Strings compare their bytes unsigned: that is the order of the characters.
+  std::ranges::stable_sort(members, {}, [](const auto& entry) { return in_lower_case(entry.first); });
   return members;
 }
 
@@ -300,17 +291,12 @@ class ChatRenderer {
     return message.other_role;
   }
 
-  /// The message other than a tool's before or after this one.
-  const ChatMessage* previous(std::size_t index) const {
-    const std::size_t first = has_system_message() ? 1 : 0;
-    while (index > first) {
-      if (messages_[--index].role != Role::kTool) return &messages_[index];
-    }
-    return nullptr;
-  }
-  const ChatMessage* next(std::size_t index) const {
-    while (++index < messages_.size()) {
-      if (messages_[index].role != Role::kTool) return &messages_[index];
+  /// The message other than a tool's or the system's that comes next in this direction, 1 or -1; null: none does.
+  const ChatMessage* beside(std::size_t index, std::ptrdiff_t step) const {
+    const std::ptrdiff_t first = has_system_message() ? 1 : 0;
+    for (auto i = static_cast<std::ptrdiff_t>(index) + step; first <= i && i < std::ssize(messages_); i += step) {
+      const ChatMessage& message = messages_[static_cast<std::size_t>(i)];
+      if (message.role != Role::kTool) return &message;
     }
     return nullptr;
   }
@@ -318,7 +304,7 @@ class ChatRenderer {
   /// One turn of the model goes on over a round trip to a tool.
   bool continues_turn(std::size_t index) const {
     if (messages_[index].role != Role::kAssistant) return false;
-    const ChatMessage* const before = previous(index);
+    const ChatMessage* const before = beside(index, -1);
     if (before == nullptr || before->role != Role::kAssistant) return false;
     if (!format_.is_early()) return true;
     if (last_ != Last::kToolResponse) return false;
@@ -331,7 +317,7 @@ class ChatRenderer {
     const bool open_for_answer = answered && !has_content;
     if (format_.revision != Revision::kRefreshed) return !open_for_answer;
     const ChatMessage& message = messages_[index];
-    const ChatMessage* const after = next(index);
+    const ChatMessage* const after = beside(index, 1);
     const bool continued = message.role == Role::kAssistant && after != nullptr && after->role == Role::kAssistant;
     return !continued && !(open_for_answer && after == nullptr);
   }

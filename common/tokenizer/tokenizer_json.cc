@@ -152,19 +152,13 @@ class Tokenizer::Parser {
   }
 
   /// Both forms that Hugging Face writes, the older one first.
-  static std::optional<std::pair<std::string, std::string>> merge_pair(const Json& merge) {
-    if (const std::string* const line = as_string(merge)) {
-      const std::size_t space = line->find(' ');
-      if (space == std::string::npos || line->find(' ', space + 1) != std::string::npos) {
-        return std::nullopt;
-      }
-      return std::pair{line->substr(0, space), line->substr(space + 1)};
-    }
+  static std::optional<std::pair<std::string_view, std::string_view>> merge_pair(const Json& merge) {
+    if (const std::string* const line = as_string(merge)) return Builder::split_merge(*line);
     if (!merge.is_array() || merge.size() != 2) return std::nullopt;
     const std::string* const left = as_string(merge[0]);
     const std::string* const right = as_string(merge[1]);
     if (left == nullptr || right == nullptr) return std::nullopt;
-    return std::pair{*left, *right};
+    return std::pair<std::string_view, std::string_view>(*left, *right);
   }
 
   Result<void> read_fallbacks(const Json& model) {
