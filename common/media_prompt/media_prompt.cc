@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/file_error.h"
 #include "common/base/files.h"
 
 namespace outrider {
@@ -95,7 +96,7 @@ Result<SeenVideo> see_video(std::span<const std::byte> file, const std::string& 
 
 Result<SeenVideo> see_video(std::int64_t count, const std::string& name,
                             const std::function<Result<WireMedium>(std::int64_t)>& frame) {
-  if (count == 0) return Error{Errc::kOutOfRange, fmt::format("{}: a video of no pictures", name)};
+  if (count == 0) return file_error(Errc::kOutOfRange, name, "a video of no pictures");
   SeenVideo video{.frames = {}, .part = {.kind = ContentPart::Kind::kVideo}};
   for (const std::int64_t second : sampled_frames(count)) {
     ASSIGN_OR_RETURN(WireMedium seen, frame(second));
@@ -123,7 +124,7 @@ Result<SeenVideo> see_video_file(const std::filesystem::path& path, const Vision
   std::vector<fs::path> pictures;
   for (fs::directory_iterator entry(path, failed), end; !failed && entry != end; entry.increment(failed))
     pictures.push_back(entry->path());
-  if (failed) return Error{Errc::kIo, fmt::format("{}: {}", path.string(), failed.message())};
+  if (failed) return file_error(Errc::kIo, path, "{}", failed.message());
   std::ranges::sort(pictures);
   return see_video(std::ssize(pictures), path.string(), [&](std::int64_t i) {
     return see_picture_file(pictures[static_cast<std::size_t>(i)], config, kVideoSoftTokens);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "common/base/file_error.h"
 #include "common/kernels/kernel_table.h"
 
 namespace outrider {
@@ -161,9 +162,9 @@ Result<std::unique_ptr<Assistant>> Assistant::load(AssistantConfig assistant_con
   const AssistantConfig& config = model->config_;
   const WeightType type = source->type();
   const auto refuse = [&](const std::string& what, auto seen, auto wanted) {
-    return Error{Errc::kMismatch,
-                 fmt::format("{}: {} is {}, the backbone {} has {}: an assistant of another backbone",
-                             source->path().string(), what, seen, backbone_weights.path().string(), wanted)};
+    return file_error(Errc::kMismatch, source->path(),
+                      "{} is {}, the backbone {} has {}: an assistant of another backbone", what, seen,
+                      backbone_weights.path().string(), wanted);
   };
   if (config.backbone_hidden_size != backbone.hidden_size) {
     return refuse("backbone_hidden_size", config.backbone_hidden_size, backbone.hidden_size);

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/file_error.h"
 #include "common/base/utf8.h"
 #include "common/checkpoint/gguf.h"
 #include "common/checkpoint/safetensors.h"
@@ -29,7 +30,7 @@ bool looks_like_control(std::string_view text) {
 Result<Tokenizer> Tokenizer::from_gguf(const GgufMetadata& metadata) {
   const std::string name = metadata.file().string();
   const auto fail = [&](Errc code, std::string_view thing, std::string_view seen, std::string_view wanted) {
-    return Error{code, fmt::format("{}: tokenizer.ggml.{} is {}, want {}", name, thing, seen, wanted)};
+    return file_error(code, name, "tokenizer.ggml.{} is {}, want {}", thing, seen, wanted);
   };
   ASSIGN_OR_RETURN(const auto model, metadata.get<std::string_view>("tokenizer.ggml.model"));
   if (model != "gemma4") return fail(Errc::kUnsupported, "model", quote(model), "\"gemma4\"");

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/file_error.h"
 #include "common/base/json_fields.h"
 #include "common/checkpoint/model_files.h"
 #include "common/tokenizer/tokenizer.h"
@@ -50,7 +51,7 @@ class Tokenizer::Parser {
 
  private:
   Error fail(Errc code, std::string_view thing, std::string_view seen, std::string_view wanted) const {
-    return {code, fmt::format("{}: {} is {}, want {}", built().name_, thing, seen, wanted)};
+    return file_error(code, built().name_, "{} is {}, want {}", thing, seen, wanted);
   }
   Error malformed(std::string_view thing, std::string_view seen, std::string_view wanted) const {
     return fail(Errc::kMalformed, thing, seen, wanted);
@@ -274,8 +275,7 @@ Result<Tokenizer> Tokenizer::load(const ModelFiles& files) {
   ASSIGN_OR_RETURN(const auto json, files.tokenizer_json());
   if (json) return parse(json->text, json->name);
   if (files.gguf_metadata() != nullptr) return from_gguf(*files.gguf_metadata());
-  return Error{Errc::kNotFound,
-               fmt::format("{}: holds neither tokenizer.json nor a GGUF model", files.path().string())};
+  return file_error(Errc::kNotFound, files.path(), "holds neither tokenizer.json nor a GGUF model");
 }
 
 std::string Tokenizer::to_json() const {
