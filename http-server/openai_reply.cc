@@ -20,13 +20,9 @@ std::string ordered_text(const OrderedJson& value) {
 
 OrderedJson or_null(const std::string& text) { return text.empty() ? OrderedJson() : OrderedJson(text); }
 
-std::string call_id(const ReplyHead& head, std::size_t index, std::size_t call) {
-  return fmt::format("call_{}_{}_{}", head.id, index, call);
-}
-
 OrderedJson call_json(const ReplyHead& head, std::size_t index, std::size_t call, const std::string& name,
                       const std::string& arguments) {
-  return {{"id", call_id(head, index, call)},
+  return {{"id", fmt::format("call_{}_{}_{}", head.id, index, call)},
           {"type", "function"},
           {"function", {{"name", name}, {"arguments", arguments}}}};
 }

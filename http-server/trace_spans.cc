@@ -48,7 +48,8 @@ class ChoiceSpans {
                                     {"outrider.cached_tokens", cached}};
     if (!choice_.finish_reason.empty()) {  // else nobody knows
       if (started > opened) add({.host = kCoordinator, .name = "queue", .begin_ns = opened, .end_ns = started});
-      const std::string_view verifier = choice_.workers.empty() ? kCoordinator : worker(first_verifier());
+      const std::uint16_t first = choice_.rounds.empty() ? std::uint16_t{0} : choice_.rounds[0].verifier;
+      const std::string_view verifier = choice_.workers.empty() ? kCoordinator : worker(first);
       add({.host = verifier, .name = "prefill", .begin_ns = started, .end_ns = at, .attributes = prompt});
     }
     for (const TracedRound& round : choice_.rounds) at = visit(round, at);
@@ -135,9 +136,6 @@ class ChoiceSpans {
   std::int64_t count() const { return std::ssize(trace_.choices); }
   std::string_view worker(std::uint16_t index) const {
     return choice_.workers.empty() ? std::string_view("?") : std::string_view(choice_.workers[index]);
-  }
-  std::uint16_t first_verifier() const {
-    return choice_.rounds.empty() ? std::uint16_t{0} : choice_.rounds[0].verifier;
   }
 
   const RequestTrace& trace_;

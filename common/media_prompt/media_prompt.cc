@@ -32,11 +32,6 @@ WireMedium medium_of(Picture picture) {
                       .data = SharedBytes(seen, std::as_bytes(std::span(seen->rgb)))}};
 }
 
-/// What stands for a picture or a sound in a prompt.
-struct Place {
-  TokenId begin, soft, end;
-};
-
 }  // namespace
 
 std::int64_t soft_tokens_for(PictureDetail detail, const VisionConfig& config) {
@@ -165,14 +160,12 @@ Result<std::vector<TokenId>> place_media(std::span<const TokenId> rendered, cons
     if (places++ >= media.size() || media[filled].is_sound() != sound) continue;  // an error, below
     WireMedium& medium = media[filled++];
     const std::vector<std::int64_t>& shape = medium.content.shape;
-    const Place place = sound ? Place{audio->boa_token_id, token, audio->eoa_token_id}
-                              : Place{vision->boi_token_id, token, vision->eoi_token_id};
     const std::int64_t count = sound ? audio->soft_tokens(shape[0])
                                      : (shape[0] / vision->soft_token_side()) * (shape[1] / vision->soft_token_side());
-    tokens.push_back(place.begin);
+    tokens.push_back(sound ? audio->boa_token_id : vision->boi_token_id);
     medium.first = std::ssize(tokens);
-    tokens.insert(tokens.end(), static_cast<std::size_t>(count), place.soft);
-    tokens.push_back(place.end);
+    tokens.insert(tokens.end(), static_cast<std::size_t>(count), token);
+    tokens.push_back(sound ? audio->eoa_token_id : vision->eoi_token_id);
   }
   if (places == media.size() && filled == places) return tokens;
   return Error{Errc::kInvalidArgument, fmt::format("{} places for pictures and sounds in the prompt, and {} of "

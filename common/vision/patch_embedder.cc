@@ -11,7 +11,6 @@ namespace {
 
 /// Patches that pass through a matrix together: some tenths of a second of one slow core, as in the vision tower.
 constexpr std::int64_t kStepPatches = 64;
-constexpr float kLayerNormEps = 1e-5F;
 
 }  // namespace
 
@@ -22,8 +21,6 @@ Result<PatchEmbedder::Norm> PatchEmbedder::Norm::load(const WeightReader& weight
   ASSIGN_OR_RETURN(norm.bias, weights.vector(name + ".bias", width));
   return norm;
 }
-
-void PatchEmbedder::Norm::apply(Matrix<float> x) const { layer_norm(x, weight, bias, kLayerNormEps); }
 
 Result<std::unique_ptr<PictureEncoder>> PatchEmbedder::load(const VisionConfig& config,
                                                             std::shared_ptr<const WeightSource> source) {

@@ -31,7 +31,7 @@ class PatchEmbedder : public PictureEncoder {
     std::vector<float> weight, bias;
 
     static Result<Norm> load(const WeightReader& weights, const std::string& name, std::int64_t width);
-    void apply(Matrix<float> x) const;
+    void apply(Matrix<float> x) const { layer_norm(x, weight, bias, /*eps=*/1e-5F); }
   };
 
   using PictureEncoder::PictureEncoder;
