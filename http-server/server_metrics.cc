@@ -80,7 +80,7 @@ std::vector<MetricFamily> families_of(const Status& status) {
     for (const WorkerStatus& worker : status.workers) {
       if (chosen(worker))
         points.push_back(
-            {static_cast<double>(worker.*member) * unit, {{"role", to_string(worker.role)}, {"worker", worker.name}}});
+            {static_cast<double>(worker.*member) / unit, {{"role", to_string(worker.role)}, {"worker", worker.name}}});
     }
     return points;
   };
@@ -112,7 +112,7 @@ std::vector<MetricFamily> families_of(const Status& status) {
               {number(status.drafters), {{"role", "drafter"}}},
               {number(status.encoders), {{"role", "encoder"}}}}),
       gauges("worker_rtt_seconds", "Round trip of a heartbeat between coordinator and worker, smoothed",
-             each(has_rtt, &WorkerStatus::rtt_ns, 1e-9)),
+             each(has_rtt, &WorkerStatus::rtt_ns, 1e9)),
       gauges("worker_sessions", "Texts that a worker holds", each(is_anybody, &WorkerStatus::sessions)),
       gauges("worker_draining", "1: the worker takes no new texts", each(is_anybody, &WorkerStatus::draining)),
       gauges("drafter_yield", "Share of a drafter's last rounds whose first draft held",
