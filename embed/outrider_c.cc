@@ -24,7 +24,8 @@ struct outrider_pair {
   std::shared_ptr<outrider::Pair> pair;
 };
 struct outrider_session {
-  std::unique_ptr<outrider::PairSession> session;
+  std::shared_ptr<outrider::Pair> pair;  ///< outlives the client
+  outrider::Client client;
 };
 
 namespace outrider {
@@ -318,8 +319,8 @@ int outrider_is_stop_token(const outrider_pair* pair, int32_t token) {
 
 outrider_status pair_session_open(outrider_pair* pair, outrider_session** session, outrider_error* error) {
   return guarded(error, {{"pair", pair}, {"session", session}}, [&]() -> Result<void> {
-    ASSIGN_OR_RETURN(auto opened, PairSession::open(pair->pair));
-    *session = new outrider_session{std::move(opened)};
+    ASSIGN_OR_RETURN(Client client, pair->pair->connect());
+    *session = new outrider_session{pair->pair, std::move(client)};
     return {};
   });
 }
@@ -329,10 +330,11 @@ void pair_session_close(outrider_session* session) { delete session; }
 outrider_status pair_prefill(outrider_session* session, const int32_t* tokens, size_t count, int32_t* first_token,
                              outrider_error* error) {
   return guarded(error, {{"session", session}}, [&]() -> Result<void> {
-    session->session->end_text();  // whatever is wrong with the rest
+    session->client.end_text();  // whatever is wrong with the rest
     RETURN_IF_ERROR(not_null("first_token", first_token));
     ASSIGN_OR_RETURN(const auto prompt, token_array("tokens", tokens, count));
-    ASSIGN_OR_RETURN(*first_token, session->session->prefill(prompt));
+    ASSIGN_OR_RETURN(*first_token,
+                     session->client.prefill({prompt.begin(), prompt.end()}, session->pair->text().greedy()));
     return {};
   });
 }
@@ -340,17 +342,20 @@ outrider_status pair_prefill(outrider_session* session, const int32_t* tokens, s
 outrider_status outrider_prefill_chat(outrider_session* session, const char* body, size_t bytes, int32_t* first_token,
                                       outrider_error* error) {
   return guarded(error, {{"session", session}}, [&]() -> Result<void> {
-    session->session->end_text();  // as above
+    session->client.end_text();  // as above
     RETURN_IF_ERROR(not_null("first_token", first_token));
     ASSIGN_OR_RETURN(const auto text, array("body", body, bytes, kTextBytesMax));
-    ASSIGN_OR_RETURN(*first_token, session->session->prefill_chat({text.begin(), text.end()}));
+    ASSIGN_OR_RETURN(ApiServer::RenderedPrompt prompt, session->pair->prompt_of({text.begin(), text.end()}));
+    ASSIGN_OR_RETURN(*first_token, session->client.prefill(std::move(prompt.tokens), session->pair->text().greedy(),
+                                                           std::move(prompt.media)));
     return {};
   });
 }
 
 outrider_status pair_decode_one(outrider_session* session, int32_t* next_token, outrider_error* error) {
   return guarded(error, {{"session", session}, {"next_token", next_token}}, [&]() -> Result<void> {
-    ASSIGN_OR_RETURN(*next_token, session->session->decode_one());
+    ASSIGN_OR_RETURN(const std::vector<TokenId> tokens, session->client.verify({}));
+    *next_token = tokens[0];
     return {};
   });
 }
@@ -362,7 +367,7 @@ outrider_status pair_draft_tokens(outrider_session* session, size_t count, int32
         if (count > OUTRIDER_DRAFT_LENGTH_MAX)
           return invalid(fmt::format("{} drafts, wanted 1 to {}", count, OUTRIDER_DRAFT_LENGTH_MAX));
         ASSIGN_OR_RETURN(const std::vector<TokenId> candidates,
-                         session->session->draft_tokens(static_cast<std::int32_t>(count)));
+                         session->client.draft(static_cast<std::int32_t>(count)));
         return copy_out("drafts", std::span(candidates), 0, drafts, count, drafted);
       });
   if (status == OUTRIDER_OK && *drafted == 0)
@@ -376,9 +381,9 @@ outrider_status pair_verify_tokens(outrider_session* session, const int32_t* dra
       error, {{"session", session}, {"accepted", accepted}, {"next_token", next_token}}, [&]() -> Result<void> {
         ASSIGN_OR_RETURN(const auto ids,
                          array("drafts", drafts, count, static_cast<std::size_t>(OUTRIDER_DRAFT_LENGTH_MAX)));
-        ASSIGN_OR_RETURN(const PairSession::Verified verified, session->session->verify_tokens(ids));
-        *accepted = static_cast<std::size_t>(verified.accepted);
-        *next_token = verified.next_token;
+        ASSIGN_OR_RETURN(const std::vector<TokenId> tokens, session->client.verify({ids.begin(), ids.end()}));
+        *accepted = tokens.size() - 1;
+        *next_token = tokens.back();
         return {};
       });
 }

@@ -124,24 +124,4 @@ Result<Generation> Pair::generate_speculative(const Generate& request,
   return goes_on ? std::move(generation) : Result<Generation>(std::move(stopped));
 }
 
-Result<std::unique_ptr<PairSession>> PairSession::open(std::shared_ptr<Pair> pair) {
-  ASSIGN_OR_RETURN(Client client, pair->connect());
-  return std::unique_ptr<PairSession>(new PairSession(std::move(pair), std::move(client)));
-}
-
-Result<TokenId> PairSession::prefill_chat(std::string body) {
-  ASSIGN_OR_RETURN(ApiServer::RenderedPrompt prompt, pair_->prompt_of(std::move(body)));
-  return prefill(prompt.tokens, std::move(prompt.media));
-}
-
-Result<TokenId> PairSession::decode_one() {
-  ASSIGN_OR_RETURN(const std::vector<TokenId> tokens, client_.verify({}));
-  return tokens[0];
-}
-
-Result<PairSession::Verified> PairSession::verify_tokens(std::span<const TokenId> drafts) {
-  ASSIGN_OR_RETURN(const std::vector<TokenId> tokens, client_.verify({drafts.begin(), drafts.end()}));
-  return Verified{static_cast<std::int32_t>(tokens.size()) - 1, tokens.back()};
-}
-
 }  // namespace outrider

@@ -43,7 +43,8 @@ class Pair {
 
   /// What /tokenize would make of a body, with its media.
   Result<ApiServer::RenderedPrompt> prompt_of(std::string body) const;
-  /// A text of its own for prefill and the steps.
+  /// A text of its own, for prefill and the other steps. However it goes on, it is that of plain greedy decoding, with
+  /// text().greedy(). The pair outlives it.
   Result<Client> connect();
 
   const TextSide& text() const { return api_->text(); }
@@ -58,41 +59,6 @@ class Pair {
   std::string address_;
   std::optional<ApiServer> api_;
   std::vector<HttpRoute> routes_;
-};
-
-/// One text of a pair, step by step. The five entry points of a pair are these four and
-/// Pair::generate_speculative. However prefill's text goes on, it is that of plain greedy decoding.
-///
-/// One thread at a time. Keeps the pair open.
-class PairSession {
- public:
-  static Result<std::unique_ptr<PairSession>> open(std::shared_ptr<Pair> pair);
-
-  /// Starts a text; an earlier one ends, whatever comes of it. @return the token that follows the prompt.
-  Result<TokenId> prefill(std::span<const TokenId> prompt, std::vector<WireMedium> media = {}) {
-    return client_.prefill({prompt.begin(), prompt.end()}, pair_->text().greedy(), std::move(media));
-  }
-  /// The same with the prompt of a conversation, as Pair::prompt_of() makes it.
-  Result<TokenId> prefill_chat(std::string body);
-  /// See Client::end_text.
-  void end_text() { client_.end_text(); }
-  /// One step of plain decoding. @return the next token.
-  Result<TokenId> decode_one();
-  /// See Client::draft.
-  Result<std::vector<TokenId>> draft_tokens(std::int32_t count) { return client_.draft(count); }
-
-  struct Verified {
-    std::int32_t accepted;  ///< drafts that are now part of the text
-    TokenId next_token;     ///< what follows them there
-  };
-  /// @param drafts any tokens of the vocabulary; those of draft_tokens() are the likeliest.
-  Result<Verified> verify_tokens(std::span<const TokenId> drafts);
-
- private:
-  PairSession(std::shared_ptr<Pair> pair, Client client) : pair_(std::move(pair)), client_(std::move(client)) {}
-
-  std::shared_ptr<Pair> pair_;  ///< outlives the client
-  Client client_;
 };
 
 }  // namespace outrider

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "common/base/json_fields.h"
-#include "common/grammar/answer_controls.h"
+#include "common/tokenizer/answer_controls.h"
 #include "common/tokenizer/chat.h"
 
 // What a request says of the form of its answer, as the grammar that travels (common/grammar). What is wrong, or cannot

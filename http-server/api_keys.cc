@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/file_error.h"
 #include "common/base/files.h"
 #include "common/base/text.h"
 #include "common/logging/logging.h"
@@ -72,8 +73,7 @@ Result<Entries> read_entries(const std::filesystem::path& file) {
     ++number;
     if (const auto wrong = read_line(line, entries))
       return Error{Errc::kMalformed, fmt::format("{}:{}: {}", file.string(), number, *wrong)};
-    if (entries.size() > kKeysMax)
-      return Error{Errc::kOutOfRange, fmt::format("{}: more than {} keys", file.string(), kKeysMax)};
+    if (entries.size() > kKeysMax) return file_error(Errc::kOutOfRange, file, "more than {} keys", kKeysMax);
   }
   return entries;
 }

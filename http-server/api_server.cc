@@ -170,66 +170,47 @@ struct ApiServer::Work {
   }
 };
 
-/// Where a request's choices go as they come.
+/// Where a request's choices go as they come. Here they are collected, each whole.
 class ApiServer::ChoiceSink {
  public:
+  explicit ChoiceSink(const Work& work) : choices(work.choices()), work_(work) {}
   virtual ~ChoiceSink() = default;
-  virtual void begin(std::size_t index) = 0;
-  virtual void round(std::size_t index, const ReportedRound& reported) = 0;  ///< of the tokens that come next
-  virtual void prompt_score(std::size_t index, TokenScore score) = 0;        ///< of prompt_logprobs
-  virtual void token(std::size_t index, TokenId token) = 0;     ///< whose events come next; if the request wants ids
-  virtual void score(std::size_t index, TokenScore score) = 0;  ///< of the token whose events come next
-  virtual void event(std::size_t index, const ChatEvent& event) = 0;
-  virtual void pause(std::size_t) {}  ///< nothing more of what has come so far: ids do not wait for a text
-  virtual void end(std::size_t index, const char* finish_reason, const StopReason& stop_reason) = 0;
-};
-
-class ApiServer::CollectingSink final : public ChoiceSink {
- public:
-  explicit CollectingSink(const Work& work) : choices(work.choices()), work_(work) {}
-  void begin(std::size_t index) override {
+  virtual void begin(std::size_t index) {
     if (work_.head.token_ids) choices[index].prompt_ids = work_.prompt_of(index);
   }
-  void round(std::size_t, const ReportedRound&) override {}
-  void prompt_score(std::size_t index, TokenScore score) override {
-    choices[index].prompt_scores.push_back(std::move(score));
-  }
-  void token(std::size_t index, TokenId token) override { choices[index].token_ids.push_back(token); }
-  void score(std::size_t index, TokenScore score) override { choices[index].scores.push_back(std::move(score)); }
-  void event(std::size_t index, const ChatEvent& event) override { append(event, choices[index].message); }
-  void end(std::size_t index, const char* finish_reason, const StopReason& stop_reason) override {
+  virtual void round(std::size_t, const ReportedRound&) {}  ///< of the tokens that come next
+  virtual void event(std::size_t index, const ChatEvent& event) { append(event, choices[index].message); }
+  virtual void pause(std::size_t) {}  ///< nothing more of what has come so far: ids do not wait for a text
+  virtual void end(std::size_t index, const char* finish_reason, const StopReason& stop_reason) {
     choices[index].finish_reason = finish_reason;
     choices[index].stop_reason = stop_reason;
   }
 
-  std::vector<Choice> choices;
+  std::vector<Choice> choices;  ///< they get the ids and scores that the request wants before the tokens' events
 
- private:
+ protected:
   const Work& work_;
 };
 
+/// Sends them, chunk by chunk: `choices` has of each what the next chunk says beside its event.
 class ApiServer::StreamingSink final : public ChoiceSink {
  public:
   StreamingSink(const Work& work, const StreamedReply::Emit& emit)
-      : work_(work), emit_(emit), choices_(work.choices()), open_(work.choices()) {}
+      : ChoiceSink(work), emit_(emit), calls_(work.choices()), open_(work.choices()) {}
   void begin(std::size_t index) override {
-    if (work_.head.token_ids) choices_[index].notes.prompt_ids = work_.prompt_of(index);
+    ChoiceSink::begin(index);
     emit_(first_chunk(work_.head, index, take_notes(index)));
   }
   void round(std::size_t index, const ReportedRound& reported) override {
     emit_(round_chunk(work_.head, index, reported));
   }
-  void prompt_score(std::size_t, TokenScore) override {}  // a stream has none
-  void token(std::size_t index, TokenId token) override { choices_[index].notes.token_ids.push_back(token); }
-  void score(std::size_t index, TokenScore score) override { choices_[index].notes.scores.push_back(std::move(score)); }
   void event(std::size_t index, const ChatEvent& event) override {
-    std::size_t& calls = choices_[index].calls;
     if (!has_chunk(work_.head, event)) return;
-    emit_(event_chunk(work_.head, index, event, calls, take_notes(index)));
-    if (event.kind == ChatEvent::Kind::kToolCallEnd) ++calls;
+    emit_(event_chunk(work_.head, index, event, calls_[index], take_notes(index)));
+    if (event.kind == ChatEvent::Kind::kToolCallEnd) ++calls_[index];
   }
   void pause(std::size_t index) override {
-    if (!choices_[index].notes.token_ids.empty()) emit_(empty_chunk(work_.head, index, take_notes(index)));
+    if (!choices[index].token_ids.empty()) emit_(empty_chunk(work_.head, index, take_notes(index)));
   }
   void end(std::size_t index, const char* finish_reason, const StopReason& stop_reason) override {
     const bool last = --open_ == 0 && !work_.request.include_usage;
@@ -240,24 +221,22 @@ class ApiServer::StreamingSink final : public ChoiceSink {
   }
 
  private:
-  struct Sent {
-    std::size_t calls = 0;
-    ChunkNotes notes;  ///< not sent yet
-  };
   ChunkNotes take_notes(std::size_t index) {
-    ChunkNotes notes = std::exchange(choices_[index].notes, {});
+    Choice said = std::exchange(choices[index], {});
+    ChunkNotes notes{.scores = std::move(said.scores),
+                     .token_ids = std::move(said.token_ids),
+                     .prompt_ids = std::move(said.prompt_ids)};
     const CompletionRequest& request = work_.request;
-    const bool timed = request.timings_in_each_chunk && choices_.size() == 1 && work_.facts.generated_tokens > 0;
+    const bool timed = request.timings_in_each_chunk && choices.size() == 1 && work_.facts.generated_tokens > 0;
     if (!request.usage_in_each_chunk && !timed) return notes;
     so_far_ = work_.usage_so_far();
     if (request.usage_in_each_chunk) notes.so_far = &so_far_;
     if (timed) notes.timed = &so_far_;
     return notes;
   }
-  const Work& work_;
   const StreamedReply::Emit& emit_;
-  std::vector<Sent> choices_;
-  std::size_t open_;  ///< choices that have not ended
+  std::vector<std::size_t> calls_;  ///< complete ones of each choice
+  std::size_t open_;                ///< choices that have not ended
   Usage so_far_;
 };
 
@@ -299,9 +278,9 @@ class ApiServer::ChoiceReader {
     if (request_.max_tokens == 0) return true;
     if (request_.report_rounds) report_round(tokens);
     for (const TokenId token : tokens) {
-      if (request_.return_token_ids) sink_.token(index_, token);
+      if (request_.return_token_ids) choice().token_ids.push_back(token);
       if (request_.sampling.logprobs)
-        sink_.score(index_, score(token, so_far.logprobs[static_cast<std::size_t>(tokens_.count)]));
+        choice().scores.push_back(score(token, so_far.logprobs[static_cast<std::size_t>(tokens_.count)]));
       ++tokens_.count;
       ++facts.generated_tokens;
       tokens_.last = token;
@@ -331,6 +310,7 @@ class ApiServer::ChoiceReader {
   std::int64_t count() const { return tokens_.count; }
 
  private:
+  Choice& choice() { return sink_.choices[index_]; }
   void begin() {
     if (std::exchange(begun_, true)) return;
     sink_.begin(index_);
@@ -344,9 +324,9 @@ class ApiServer::ChoiceReader {
     const TokenId token = prompt_[prompt_read_++];
     TokenScore scored = score(token, logprobs != nullptr ? *logprobs : TokenLogprobs{});
     scored.scored = logprobs != nullptr;
-    if (request_.return_prompt_logprobs) sink_.prompt_score(index_, scores_echo_ ? scored : std::move(scored));
+    if (request_.return_prompt_logprobs) choice().prompt_scores.push_back(scores_echo_ ? scored : std::move(scored));
     if (!scores_echo_) return characters_ = 0, "";
-    sink_.score(index_, std::move(scored));
+    choice().scores.push_back(std::move(scored));
     const bool last = prompt_read_ == prompt_.size();
     return prompt_text_.push(token) + (last ? prompt_text_.finish() : "");
   }
@@ -457,27 +437,26 @@ ApiResult<std::vector<TokenId>> ApiServer::render(const Conversation& conversati
   return error;
 }
 
-ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest& http, bool chat) {
-  auto work = std::make_shared<Work>();
-  work->arrived = now();
-  work->client = http.client;
-  work->key = http.key;
+std::optional<ApiError> ApiServer::prepare(const HttpRequest& http, bool chat, Work& work) {
+  work.arrived = now();
+  work.client = http.client;
+  work.key = http.key;
   if (options_.on_traced && http.trace.is_traced())
-    work->trace = {.context = http.trace, .arrived = work->arrived, .path = http.path};
-  work->server_ends = http.server_ends;
-  ASSIGN_OR_RETURN(work->request,
+    work.trace = {.context = http.trace, .arrived = work.arrived, .path = http.path};
+  work.server_ends = http.server_ends;
+  ASSIGN_OR_RETURN(work.request,
                    chat ? parse_chat_completion(http.body, defaults_) : parse_completion(http.body, defaults_));
-  CompletionRequest& request = work->request;
+  CompletionRequest& request = work.request;
   if (auto refused = count_body(http, request.media)) return *refused;
   if (!request.has_seed) request.sampling.seed = random_number();
   for (const std::string& word : request.bad_words) add_bad_word(word, request.sampling);
   if (const auto checked = check_sampling(request.sampling, defaults_.vocab_size); !checked)
     return api_error(checked.error());
   if (chat) {
-    ASSIGN_OR_RETURN(work->prompts.emplace_back(),
-                     perceive(http, std::move(request.media), request.conversation, work->media));
+    ASSIGN_OR_RETURN(work.prompts.emplace_back(),
+                     perceive(http, std::move(request.media), request.conversation, work.media));
     if (request.conversation.thinking && !request.sampling.grammar.empty()) {
-      const bool open = ChatParser(text_.tokenizer, work->prompts.back()).thinks();
+      const bool open = ChatParser(text_.tokenizer, work.prompts.back()).thinks();
       auto grammar = grammar_after_thought(request.sampling.grammar, open, defaults_.controls);
       if (!grammar) return api_error(grammar.error());
       request.sampling.grammar = std::move(*grammar);
@@ -485,17 +464,17 @@ ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest
   }
   for (Prompt& prompt : request.prompts) {
     const auto* text = std::get_if<std::string>(&prompt);
-    work->prompts.push_back(text == nullptr               ? std::get<std::vector<TokenId>>(std::move(prompt))
-                            : !request.add_special_tokens ? text_.tokenizer.encode(*text)
-                                                          : encode_with_bos(text_.tokenizer, *text));
-    if (work->prompts.back().empty()) return ApiError{.message = "prompt has no tokens", .param = "prompt"};
+    work.prompts.push_back(text == nullptr               ? std::get<std::vector<TokenId>>(std::move(prompt))
+                           : !request.add_special_tokens ? text_.tokenizer.encode(*text)
+                                                         : encode_with_bos(text_.tokenizer, *text));
+    if (work.prompts.back().empty()) return ApiError{.message = "prompt has no tokens", .param = "prompt"};
   }
-  for (std::vector<TokenId>& prompt : work->prompts) keep_tail(request, prompt);
-  for (const std::vector<TokenId>& prompt : work->prompts)
-    work->facts.prompt_tokens += static_cast<std::int64_t>(prompt.size());
-  spend(http.key, work->facts.prompt_tokens);
-  if (auto refused = too_much(http, *work)) return *refused;
-  work->head = {
+  for (std::vector<TokenId>& prompt : work.prompts) keep_tail(request, prompt);
+  for (const std::vector<TokenId>& prompt : work.prompts)
+    work.facts.prompt_tokens += static_cast<std::int64_t>(prompt.size());
+  spend(http.key, work.facts.prompt_tokens);
+  if (auto refused = too_much(http, work)) return *refused;
+  work.head = {
       .chat = chat,
       .logprobs = request.sampling.logprobs.has_value(),
       .id = fmt::format("{}-{:016x}", chat ? "chatcmpl" : "cmpl", random_number()),
@@ -505,8 +484,8 @@ ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest
       .tokens_as_ids = request.tokens_as_ids,
       .prompt_logprobs = request.return_prompt_logprobs,
       .fingerprint = "build-" + options_.version,
-      .prompt_text = request.verbose ? text_.tokenizer.decode(work->prompts.front(), /*skip_special=*/false) : ""};
-  return work;
+      .prompt_text = request.verbose ? text_.tokenizer.decode(work.prompts.front(), /*skip_special=*/false) : ""};
+  return std::nullopt;
 }
 
 void ApiServer::add_bad_word(const std::string& word, SamplingParams& sampling) const {
@@ -553,33 +532,19 @@ std::optional<ApiError> ApiServer::too_much(const HttpRequest& http, const Work&
 std::optional<ApiError> ApiServer::check(const std::string& path, const std::string& body) {
   HttpRequest http;
   http.body = body;
-  const ApiResult<std::shared_ptr<Work>> prepared = prepare(http, path == "/v1/chat/completions");
-  return prepared ? std::nullopt : std::optional(prepared.error());
+  Work work;
+  return prepare(http, path == "/v1/chat/completions", work);
 }
 
 HttpReply ApiServer::complete(const HttpRequest& http, bool chat) {
-  const TimePoint arrived = now();
-  ApiResult<std::shared_ptr<Work>> prepared = prepare(http, chat);
-  if (!prepared) {
-    const ApiError& error = prepared.error();
-    FinishedRequest refused;
-    refused.status = error.status;
-    if (options_.on_traced && http.trace.is_traced()) {
-      options_.on_traced({.context = http.trace,
-                          .arrived = arrived,
-                          .end = now(),
-                          .path = http.path,
-                          .error = error.message,
-                          .status = error.status});
-    }
-    refused.total = now() - arrived;
-    options_.on_finished(refused);
-    return error_reply(error);
+  const auto work = std::make_shared<Work>();
+  if (const std::optional<ApiError> error = prepare(http, chat, *work)) {
+    finish(*work, error);
+    return error_reply(*error);
   }
   http.admitted();
-  const std::shared_ptr<Work> work = *std::move(prepared);
   if (!work->request.stream) {
-    CollectingSink sink(*work);
+    ChoiceSink sink(*work);
     if (const std::optional<ApiError> error = run(*work, sink, http.gone)) return error_reply(*error);
     return {.status = 200, .body = completion_body(work->head, sink.choices, work->usage())};
   }
@@ -602,29 +567,29 @@ HttpReply ApiServer::complete(const HttpRequest& http, bool chat) {
 std::optional<ApiError> ApiServer::run(Work& work, ChoiceSink& sink, const std::function<bool()>& gone) {
   ++open_;
   const std::shared_ptr<void> ends(nullptr, [this](void*) { --open_; });
+  const TraceContext context = work.trace ? work.trace->context : TraceContext();
   std::optional<ApiError> error = generate_choices(work, sink, gone);
-  work.facts.status = error ? error->status : 200;
-  work.facts.total = now() - work.arrived;
   spend(work.key, work.facts.generated_tokens);
-  const std::string trace =
-      work.trace ? fmt::format(" trace={:016x}{:016x}", work.trace->context.trace_high, work.trace->context.trace_low)
-                 : std::string();
+  finish(work, error);
   log_info("event=request id={} client=\"{}\" status={} prompt_tokens={} generated_tokens={} ms={:.1f}{}", work.head.id,
            work.client, work.facts.status, work.facts.prompt_tokens, work.facts.generated_tokens,
-           to_ms(work.facts.total), trace);
-  if (work.trace) finish_trace(work, error);
-  options_.on_finished(work.facts);
+           to_ms(work.facts.total),
+           context.is_traced() ? fmt::format(" trace={:016x}{:016x}", context.trace_high, context.trace_low) : "");
   return error;
 }
 
-void ApiServer::finish_trace(Work& work, const std::optional<ApiError>& error) const {
-  RequestTrace& trace = *work.trace;
-  trace.end = now();
-  trace.id = work.head.id;
-  trace.status = work.facts.status;
-  trace.prompt_tokens = work.facts.prompt_tokens;
-  if (error) trace.error = error->message;
-  options_.on_traced(std::move(trace));
+void ApiServer::finish(Work& work, const std::optional<ApiError>& error) const {
+  work.facts.status = error ? error->status : 200;
+  work.facts.total = now() - work.arrived;
+  if (work.trace) {
+    work.trace->end = work.arrived + work.facts.total;
+    work.trace->id = work.head.id;
+    work.trace->status = work.facts.status;
+    work.trace->prompt_tokens = work.facts.prompt_tokens;
+    if (error) work.trace->error = error->message;
+    options_.on_traced(*std::move(work.trace));
+  }
+  options_.on_finished(work.facts);
 }
 
 std::string ApiServer::cache_scope(const Work& work) const {

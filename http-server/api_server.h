@@ -106,12 +106,11 @@ class ApiServer {
   static constexpr std::int64_t kBytesPerPromptToken = 16;
   class ChoiceReader;
   class ChoiceSink;
-  class CollectingSink;
   class StreamingSink;
 
   HttpReply complete(const HttpRequest& http, bool chat);
-  /// @return what is to be done, or why it can not be.
-  ApiResult<std::shared_ptr<Work>> prepare(const HttpRequest& http, bool chat);
+  /// Fills in what is to be done. @return why it can not be.
+  std::optional<ApiError> prepare(const HttpRequest& http, bool chat, Work& work);
   /// Counts a body by what is known of it once it has been parsed, before its text is tokenised; refuses media of a
   /// model that sees none, whose vocabulary may have no word for them.
   std::optional<ApiError> count_body(const HttpRequest& http, std::span<const MediumFile> files) const;
@@ -136,8 +135,8 @@ class ApiServer {
   ApiResult<std::vector<TokenId>> render(const Conversation& conversation) const;
   /// Generates all choices side by side and reports the request as finished. The first that fails ends the others.
   std::optional<ApiError> run(Work& work, ChoiceSink& sink, const std::function<bool()>& gone);
-  /// Hands the request's trace on.
-  void finish_trace(Work& work, const std::optional<ApiError>& error) const;
+  /// Reports it, and hands its trace on.
+  void finish(Work& work, const std::optional<ApiError>& error) const;
   std::optional<ApiError> generate_choices(Work& work, ChoiceSink& sink, const std::function<bool()>& gone);
   /// Who shares prefixes with this request.
   std::string cache_scope(const Work& work) const;

@@ -1,7 +1,9 @@
 #include "http-server/content_parts.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <iterator>
 #include <utility>
 
 #include <fmt/format.h>
@@ -22,13 +24,18 @@ constexpr std::array<std::uint8_t, 256> kSixBits = [] {
   return bits;
 }();
 
-/// The object of a part that is named as its type.
-const Json* object_of(const JsonFields& part, const std::string& type, const char* wanted) {
-  const Json* const given = part.find(type.c_str());
-  if (given != nullptr && given->is_object()) return given;
-  part.wrong(type.c_str(), wanted);
-  return nullptr;
-}
+struct MediumType {
+  std::string_view name;
+  MediumFile::Kind file;
+  ContentPart::Kind part;
+  const char* wanted;  ///< under its name
+};
+constexpr MediumType kMediumTypes[] = {
+    {"image_url", MediumFile::Kind::kPicture, ContentPart::Kind::kImage, "an object with the URL of a picture"},
+    {"video_url", MediumFile::Kind::kVideo, ContentPart::Kind::kVideo, "an object with the URL of a video"},
+    {"audio_url", MediumFile::Kind::kSound, ContentPart::Kind::kAudio, "an object with the URL of a sound"},
+    {"input_audio", MediumFile::Kind::kSound, ContentPart::Kind::kAudio,
+     "an object with the data of a sound, in base64, and its format"}};
 
 /// A file in base64, without a URL around it.
 void read_data(const JsonFields& audio, MediumFile& file) {
@@ -96,32 +103,23 @@ Result<std::string> bytes_of_data_url(std::string_view url) {
 }
 
 bool is_medium(std::string_view type) {
-  return type == "image_url" || type == "input_audio" || type == "audio_url" || type == "video_url";
+  return std::ranges::find(kMediumTypes, type, &MediumType::name) != std::end(kMediumTypes);
 }
 
 void read_medium(const std::string& type, const JsonFields& part, ChatMessage& message,
                  std::vector<MediumFile>& media) {
-  using Kind = MediumFile::Kind;
-  const bool image = type == "image_url", video = type == "video_url", in_base64 = type == "input_audio";
-  const Json* const given = object_of(part, type,
-                                      image       ? "an object with the URL of a picture"
-                                      : video     ? "an object with the URL of a video"
-                                      : in_base64 ? "an object with the data of a sound, in base64, and its format"
-                                                  : "an object with the URL of a sound");
-  if (given == nullptr) return;
+  const MediumType& medium = *std::ranges::find(kMediumTypes, type, &MediumType::name);
+  const Json* const given = part.find(type.c_str());
+  if (given == nullptr || !given->is_object()) return part.wrong(type.c_str(), medium.wanted);
   const JsonFields fields = part.object(type.c_str());
-  MediumFile file{.name = part.name(),
-                  .bytes = {},
-                  .kind = image   ? Kind::kPicture
-                          : video ? Kind::kVideo
-                                  : Kind::kSound};
-  if (image) {
+  MediumFile file{.name = part.name(), .bytes = {}, .kind = medium.file};
+  if (type == "image_url") {
     const std::string detail = fields.choice("detail", "auto", {"auto", "low", "high"});
     file.detail = detail == "low"    ? PictureDetail::kLow
                   : detail == "high" ? PictureDetail::kHigh
                                      : PictureDetail::kAuto;
   }
-  if (in_base64) {
+  if (type == "input_audio") {
     read_data(fields, file);
   } else {
     const Json* const url = fields.find("url");
@@ -129,8 +127,7 @@ void read_medium(const std::string& type, const JsonFields& part, ChatMessage& m
     const Result<void> read = read_url(url->get_ref<const std::string&>(), file);
     if (!read) return fields.refuse("url", read.error().message, read.error().code);
   }
-  using PartKind = ContentPart::Kind;
-  message.parts.push_back({.kind = image ? PartKind::kImage : video ? PartKind::kVideo : PartKind::kAudio});
+  message.parts.push_back({.kind = medium.part});
   media.push_back(std::move(file));
 }
 

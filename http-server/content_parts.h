@@ -25,8 +25,9 @@ Result<std::string> bytes_of_data_url(std::string_view url);
 /// Whether a part of this type is one of these.
 bool is_medium(std::string_view type);
 
-/// Reads such a part; the first thing that is wrong with it is named. Its place in the message is a part of `message`,
-/// its file the next of `media`: its bytes, or its http(s) URL, of which nothing is fetched here.
+/// Reads such a part (@pre is_medium(type)); the first thing that is wrong with it is named. Its place in the message
+/// is a part of `message`, its file the next of `media`: its bytes, or its http(s) URL, of which nothing is fetched
+/// here.
 void read_medium(const std::string& type, const JsonFields& part, ChatMessage& message, std::vector<MediumFile>& media);
 
 /// What an image of another API is as a part of a chat completion.

@@ -1,7 +1,6 @@
 #include "http-server/dialect.h"
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
 #include "common/base/json_fields.h"

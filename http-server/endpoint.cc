@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "http-server/http_client.h"
 #include "http-server/media_fetcher.h"
 
 namespace outrider {
@@ -17,17 +16,17 @@ constexpr std::int64_t kReplyBytesMax = 256 << 20;
 
 Result<std::shared_ptr<const HttpEndpoint>> HttpEndpoint::open(const std::string& option, const std::string& url,
                                                                std::string api_key) {
-  const Result<MediaUrl> parsed = parse_media_url(url);
+  const Result<HttpUrl> parsed = parse_http_url(url);
   if (!parsed || parsed->tls || (parsed->target != "/" && parsed->target != "/v1" && parsed->target != "/v1/"))
     return Error{Errc::kInvalidArgument, fmt::format("{} is '{}', wanted http://HOST:PORT/v1", option, url)};
-  return std::shared_ptr<const HttpEndpoint>(new HttpEndpoint(parsed->host, parsed->port, std::move(api_key)));
+  return std::shared_ptr<const HttpEndpoint>(new HttpEndpoint(*parsed, std::move(api_key)));
 }
 
 Result<std::shared_ptr<const HttpEndpoint>> HttpEndpoint::open_known(const std::string& option,
                                                                      const std::string& url) {
   ASSIGN_OR_RETURN(const std::shared_ptr<const HttpEndpoint> by_name, open(option, url, ""));
   auto endpoint = std::make_shared<HttpEndpoint>(*by_name);
-  auto addresses = addresses_of(endpoint->host_, TimePoint::max(), [] { return false; });
+  auto addresses = addresses_of(endpoint->url_.host, TimePoint::max(), [] { return false; });
   if (!addresses)
     return Error{addresses.error().code, fmt::format("{} is '{}': {}", option, url, addresses.error().message)};
   endpoint->addresses_ = *std::move(addresses);
@@ -36,19 +35,19 @@ Result<std::shared_ptr<const HttpEndpoint>> HttpEndpoint::open_known(const std::
 
 HttpReply HttpEndpoint::answer(const HttpRequest& request) const {
   const auto nobody = [&](const Error& why) {
-    return HttpReply{.status = 0,
-                     .body = fmt::format(R"({{"error":{{"message":"http://{}:{}: {}"}}}})", host_, port_, why.message)};
+    return HttpReply{
+        .status = 0,
+        .body = fmt::format(R"({{"error":{{"message":"http://{}:{}: {}"}}}})", url_.host, url_.port, why.message)};
   };
-  HttpCall call{.host = host_,
-                .port = port_,
+  HttpCall call{.url = url_,
                 .addresses = addresses_,
                 .method = request.method,
-                .target = request.path,
                 .body = request.body,
                 .gone = request.gone,
                 .admit = [](const HttpReply&, std::int64_t) -> Result<std::int64_t> { return kReplyBytesMax; }};
+  call.url.target = request.path;
   if (call.addresses.empty()) {
-    auto addresses = addresses_of(host_, TimePoint::max(), request.gone);
+    auto addresses = addresses_of(url_.host, TimePoint::max(), request.gone);
     if (!addresses) return nobody(addresses.error());
     call.addresses = *std::move(addresses);
   }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/base/result.h"
+#include "http-server/http_client.h"
 #include "http-server/http_message.h"
 
 namespace outrider {
@@ -27,10 +28,10 @@ class HttpEndpoint {
   HttpReply answer(const HttpRequest& request) const;
 
  private:
-  HttpEndpoint(std::string host, std::string port, std::string api_key)
-      : host_(std::move(host)), port_(std::move(port)), api_key_(std::move(api_key)) {}
+  HttpEndpoint(HttpUrl url, std::string api_key) : url_(std::move(url)), api_key_(std::move(api_key)) {}
 
-  const std::string host_, port_, api_key_;
+  const HttpUrl url_;
+  const std::string api_key_;
   std::vector<std::string> addresses_;  ///< in numbers; empty: looked up each time
 };
 

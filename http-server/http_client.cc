@@ -44,7 +44,7 @@ Result<tcp::socket> connect(asio::io_context& context, const HttpCall& call) {
   const TimePoint deadline = std::min(call.deadline, now() + kConnectTimeout);
   int failed = ENOENT;
   for (const std::string& address : call.addresses) {
-    const tcp::endpoint place(asio::ip::make_address(address), static_cast<std::uint16_t>(std::stoi(call.port)));
+    const tcp::endpoint place(asio::ip::make_address(address), static_cast<std::uint16_t>(std::stoi(call.url.port)));
     tcp::socket socket(context, place.protocol());
     socket.non_blocking(true);
     failed = ::connect(socket.native_handle(), place.data(), static_cast<socklen_t>(place.size())) == 0 ? 0 : errno;
@@ -61,9 +61,8 @@ Result<tcp::socket> connect(asio::io_context& context, const HttpCall& call) {
 }
 
 http::request<http::string_body> message_of(const HttpCall& call) {
-  http::request<http::string_body> message(http::string_to_verb(call.method), call.target, 11);
-  const std::string host = call.host.find(':') == call.host.npos ? call.host : "[" + call.host + "]";
-  message.set(http::field::host, call.port == (call.tls ? "443" : "80") ? host : host + ":" + call.port);
+  http::request<http::string_body> message(http::string_to_verb(call.method), call.url.target, 11);
+  message.set(http::field::host, call.url.server());
   message.set(http::field::connection, "close");
   for (const auto& [name, value] : call.headers) message.set(name, value);
   if (call.method != "GET") {
@@ -74,6 +73,11 @@ http::request<http::string_body> message_of(const HttpCall& call) {
 }
 
 }  // namespace
+
+std::string HttpUrl::server() const {
+  const std::string name = host.find(':') == host.npos ? host : "[" + host + "]";
+  return name + (port == kDefaultPorts[tls] ? "" : ":" + port);
+}
 
 Result<std::vector<std::string>> addresses_of(const std::string& host, TimePoint deadline, const Gone& gone) {
   // On a thread that is left to itself when its time is over: the system's look-up cannot be called off.
@@ -115,8 +119,8 @@ Result<HttpReply> call_http(const HttpCall& call) {
     const std::string of_tls = connection.tls_problem();
     return {failed == beast::error::timeout ? Errc::kTimeout : Errc::kIo, of_tls.empty() ? failed.message() : of_tls};
   };
-  if (call.tls) {
-    ASSIGN_OR_RETURN(std::unique_ptr<TlsSession> session, TlsSession::to(call.host, handle));
+  if (call.url.tls) {
+    ASSIGN_OR_RETURN(std::unique_ptr<TlsSession> session, TlsSession::to(call.url.host, handle));
     connection.encrypt(std::move(session), failed);
     if (failed) return why();
   }

@@ -22,11 +22,22 @@ using Gone = std::function<bool()>;
 ///   `gone`; kUnavailable where too many are being looked up.
 Result<std::vector<std::string>> addresses_of(const std::string& host, TimePoint deadline, const Gone& gone);
 
+/// HOST[:PORT] of an http(s) URL, and what may be asked of it.
+struct HttpUrl {
+  bool tls = false;
+  std::string host;  ///< in lower case; IPv6 without brackets
+  std::string port;
+  std::string target;  ///< path and query
+
+  /// HOST[:PORT]: what a message may repeat of it, as the rest may hold a signature.
+  std::string server() const;
+};
+inline constexpr const char* kDefaultPorts[] = {"80", "443"};  ///< without TLS, with it
+
 struct HttpCall {
-  bool tls = false;                    ///< the certificate must be the host's, by the system's trust store
-  std::string host, port;              ///< as the other end is to hear it; IPv6 without brackets
+  HttpUrl url;  ///< as the other end is to hear it; with TLS its certificate must be the host's, by the trust store
   std::vector<std::string> addresses;  ///< in numbers: one of them is connected to, and nothing else
-  std::string method = "GET", target = "/", body = {};
+  std::string method = "GET", body = {};
   std::vector<std::pair<std::string, std::string>> headers = {};
   TimePoint deadline = TimePoint::max();  ///< of the whole
   Gone gone = [] { return false; };

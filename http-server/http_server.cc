@@ -11,15 +11,10 @@
 #include <iterator>
 #include <limits>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <optional>
-#include <string>
-#include <string_view>
 #include <system_error>
 #include <thread>
-#include <variant>
-#include <vector>
 
 #include <fmt/format.h>
 #include <boost/asio/buffer.hpp>

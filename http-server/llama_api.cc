@@ -1,15 +1,16 @@
 #include "http-server/llama_api.h"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "common/base/json_fields.h"
 #include "common/base/text.h"
-#include "http-server/api_error.h"
+#include "http-server/dialect.h"
 #include "http-server/openai.h"
 #include "http-server/refused_fields.h"
 
@@ -83,26 +84,16 @@ Json pick(const Json& object, const std::vector<std::string>& names) {
   return picked;
 }
 
-class LlamaStream final : public StreamTranslator {
- public:
-  LlamaStream(const LlamaCompletion& request, const Tokenizer& tokenizer) : reply_(request, tokenizer) {}
-  std::string chunk(const Json& chunk) override { return events(reply_.chunk(chunk)); }
-  std::string end(const Json& error) override {
-    if (!error.is_null()) return "data: " + to_text({{"error", error}}) + "\n\n";
-    return events(reply_.last());
-  }
-
- private:
-  static std::string events(const std::vector<Json>& objects) {
-    std::string text;
-    for (const Json& object : objects) text += "data: " + to_text(object) + "\n\n";
-    return text;
-  }
-  LlamaReply reply_;
+/// A request of /completion.
+struct LlamaCompletion {
+  Json completion;                           ///< the body of the /v1/completions that is asked for
+  Json settings;                             ///< what was asked for, to be said again
+  std::vector<std::string> response_fields;  ///< only these of the reply, as "a/b" of what is in an object; empty: all
+  bool several = false;                      ///< a list of prompts: a list of answers
+  bool return_tokens = false;
+  std::size_t probs = 0;  ///< alternatives of each token; 0: no probabilities at all
 };
-
-}  // namespace
-
+/// @param stops  the model's own, which ignore_eos rules out
 ApiResult<LlamaCompletion> parse_llama_completion(std::string_view body, const Tokenizer& tokenizer,
                                                   std::span<const TokenId> stops) {
   ASSIGN_OR_RETURN(Json json, parse_object(body));
@@ -147,119 +138,141 @@ ApiResult<LlamaCompletion> parse_llama_completion(std::string_view body, const T
   return request;
 }
 
-Json LlamaReply::scored(const std::string& name, const Json& logprob) const {
-  const TokenId id =
-      to_number<TokenId>(std::string_view(name).substr(std::min(kTokenName.size(), name.size()))).value_or(0);
-  const std::string text = token_bytes(tokenizer_, id);
-  Json bytes = Json::array();
-  for (const char byte : text) bytes.push_back(static_cast<unsigned char>(byte));
-  return {{"id", id}, {"token", text}, {"bytes", std::move(bytes)}, {"logprob", logprob}};
-}
+/// The reply's objects as they come: of a completion that is whole, or chunk by chunk.
+class LlamaReply final : public StreamTranslator {
+ public:
+  /// @param tokenizer  outlives it
+  LlamaReply(LlamaCompletion request, const Tokenizer& tokenizer)
+      : request_(std::move(request)), tokenizer_(tokenizer) {}
 
-Json LlamaReply::probabilities(const Json& logprobs) const {
-  Json list = Json::array();
-  const Json& tokens = member(logprobs, "tokens");
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    Json entry = scored(tokens[i].get<std::string>(), logprobs["token_logprobs"][i]);
-    std::vector<std::pair<double, std::string>> top;
-    for (const auto& [name, logprob] : logprobs["top_logprobs"][i].items())
-      top.emplace_back(-logprob.get<double>(), name);
-    std::ranges::sort(top);  // the chosen one is there too, perhaps beyond the most probable
-    Json& others = entry["top_logprobs"] = Json::array();
-    for (std::size_t k = 0; k < std::min(top.size(), request_.probs); ++k)
-      others.push_back(scored(top[k].second, -top[k].first));
-    list.push_back(std::move(entry));
+  /// @param completion  a text_completion
+  Json whole(const Json& completion) {
+    model_ = member(completion, "model");
+    timings_ = member(completion, "timings");
+    Json list = Json::array();
+    for (const Json& choice : member(completion, "choices")) {
+      take(choice);
+      Json object = closing(choices_.size() - 1);
+      object.update(said(choice));
+      object["tokens"] = request_.return_tokens ? member(choice, "token_ids") : Json::array();
+      list.push_back(pick(object, request_.response_fields));
+    }
+    return request_.several ? list : list.at(0);
   }
-  return list;
-}
-
-void LlamaReply::take(const Json& choice) {
-  const auto index = member(choice, "index").get<std::size_t>();
-  if (index >= choices_.size()) choices_.resize(index + 1);
-  Choice& known = choices_[index];
-  known.text += choice.value("text", "");
-  if (const Json& ids = member(choice, "prompt_token_ids"); ids.is_array())
-    known.prompt = ids.get<std::vector<TokenId>>();
-  known.tokens += member(choice, "token_ids").size();
-  if (const Json& reason = member(choice, "finish_reason"); !reason.is_null()) {
-    known.finish_reason = reason;
-    known.stop_reason = member(choice, "stop_reason");
+  /// An object for each choice that says something.
+  std::string chunk(const Json& chunk) override {
+    model_ = member(chunk, "model");
+    if (const Json& timings = member(chunk, "timings"); timings.is_object()) timings_ = timings;
+    std::string events;
+    for (const Json& choice : member(chunk, "choices")) {
+      take(choice);
+      // A beginning, or an end.
+      if (choice.value("text", "").empty() &&
+          (member(choice, "token_ids").empty() || !member(choice, "finish_reason").is_null()))
+        continue;
+      Json object = said(choice);
+      const Choice& known = choices_[member(choice, "index").get<std::size_t>()];
+      object.update({{"stop", false},
+                     {"tokens", member(choice, "token_ids")},
+                     {"tokens_predicted", known.tokens},
+                     {"tokens_evaluated", known.prompt.size()}});
+      if (const Json& timings = member(chunk, "timings"); timings.is_object()) object["timings"] = timings;
+      events += event(object);
+    }
+    return events;
   }
-}
-
-Json LlamaReply::said(const Json& choice) const {
-  Json object = {{"index", member(choice, "index")}, {"content", member(choice, "text")}, {"id_slot", -1}};
-  if (request_.probs > 0) object["completion_probabilities"] = probabilities(member(choice, "logprobs"));
-  return object;
-}
-
-Json LlamaReply::closing(std::size_t index) const {
-  const Choice& choice = choices_[index];
-  const bool word = choice.stop_reason.is_string();
-  Json object = {{"index", index},
-                 {"id_slot", -1},
-                 {"stop", true},
-                 {"model", model_},
-                 {"tokens_predicted", choice.tokens},
-                 {"tokens_evaluated", choice.prompt.size()},
-                 {"tokens_cached", choice.prompt.size() + choice.tokens},
-                 {"generation_settings", request_.settings},
-                 {"prompt", tokenizer_.decode(choice.prompt, /*skip_special=*/false)},
-                 {"has_new_line", choice.text.find('\n') != std::string::npos},
-                 {"truncated", false},
-                 {"stop_type", choice.finish_reason == "length" ? "limit"
-                               : word                           ? "word"
-                                                                : "eos"},
-                 {"stopping_word", word ? choice.stop_reason : Json("")}};
-  if (!timings_.is_null()) object["timings"] = timings_;
-  return object;
-}
-
-Json LlamaReply::whole(const Json& completion) {
-  model_ = member(completion, "model");
-  timings_ = member(completion, "timings");
-  Json list = Json::array();
-  for (const Json& choice : member(completion, "choices")) {
-    take(choice);
-    Json object = closing(choices_.size() - 1);
-    object.update(said(choice));
-    object["tokens"] = request_.return_tokens ? member(choice, "token_ids") : Json::array();
-    list.push_back(pick(object, request_.response_fields));
+  /// The last of each choice.
+  std::string end(const Json& error) override {
+    if (!error.is_null()) return event({{"error", error}});
+    std::string events;
+    for (std::size_t i = 0; i < choices_.size(); ++i) {
+      Json object = closing(i);
+      object.update({{"content", ""}, {"tokens", Json::array()}});
+      events += event(pick(object, request_.response_fields));
+    }
+    return events;
   }
-  return request_.several ? list : list.at(0);
-}
 
-std::vector<Json> LlamaReply::chunk(const Json& chunk) {
-  model_ = member(chunk, "model");
-  if (const Json& timings = member(chunk, "timings"); timings.is_object()) timings_ = timings;
-  std::vector<Json> objects;
-  for (const Json& choice : member(chunk, "choices")) {
-    take(choice);
-    // A beginning, or an end.
-    if (choice.value("text", "").empty() &&
-        (member(choice, "token_ids").empty() || !member(choice, "finish_reason").is_null()))
-      continue;
-    Json object = said(choice);
-    const Choice& known = choices_[member(choice, "index").get<std::size_t>()];
-    object.update({{"stop", false},
-                   {"tokens", member(choice, "token_ids")},
-                   {"tokens_predicted", known.tokens},
-                   {"tokens_evaluated", known.prompt.size()}});
-    if (const Json& timings = member(chunk, "timings"); timings.is_object()) object["timings"] = timings;
-    objects.push_back(std::move(object));
+ private:
+  struct Choice {
+    std::string text;
+    std::size_t tokens = 0;
+    std::vector<TokenId> prompt = {};
+    Json finish_reason = {}, stop_reason = {};
+  };
+  static std::string event(const Json& object) { return "data: " + to_text(object) + "\n\n"; }
+  /// What both say of a choice's tokens.
+  Json said(const Json& choice) const {
+    Json object = {{"index", member(choice, "index")}, {"content", member(choice, "text")}, {"id_slot", -1}};
+    if (request_.probs > 0) object["completion_probabilities"] = probabilities(member(choice, "logprobs"));
+    return object;
   }
-  return objects;
-}
+  Json closing(std::size_t index) const {
+    const Choice& choice = choices_[index];
+    const bool word = choice.stop_reason.is_string();
+    Json object = {{"index", index},
+                   {"id_slot", -1},
+                   {"stop", true},
+                   {"model", model_},
+                   {"tokens_predicted", choice.tokens},
+                   {"tokens_evaluated", choice.prompt.size()},
+                   {"tokens_cached", choice.prompt.size() + choice.tokens},
+                   {"generation_settings", request_.settings},
+                   {"prompt", tokenizer_.decode(choice.prompt, /*skip_special=*/false)},
+                   {"has_new_line", choice.text.find('\n') != std::string::npos},
+                   {"truncated", false},
+                   {"stop_type", choice.finish_reason == "length" ? "limit"
+                                 : word                           ? "word"
+                                                                  : "eos"},
+                   {"stopping_word", word ? choice.stop_reason : Json("")}};
+    if (!timings_.is_null()) object["timings"] = timings_;
+    return object;
+  }
+  Json probabilities(const Json& logprobs) const {
+    Json list = Json::array();
+    const Json& tokens = member(logprobs, "tokens");
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      Json entry = scored(tokens[i].get<std::string>(), logprobs["token_logprobs"][i]);
+      std::vector<std::pair<double, std::string>> top;
+      for (const auto& [name, logprob] : logprobs["top_logprobs"][i].items())
+        top.emplace_back(-logprob.get<double>(), name);
+      std::ranges::sort(top);  // the chosen one is there too, perhaps beyond the most probable
+      Json& others = entry["top_logprobs"] = Json::array();
+      for (std::size_t k = 0; k < std::min(top.size(), request_.probs); ++k)
+        others.push_back(scored(top[k].second, -top[k].first));
+      list.push_back(std::move(entry));
+    }
+    return list;
+  }
+  Json scored(const std::string& name, const Json& logprob) const {
+    const TokenId id =
+        to_number<TokenId>(std::string_view(name).substr(std::min(kTokenName.size(), name.size()))).value_or(0);
+    const std::string text = token_bytes(tokenizer_, id);
+    Json bytes = Json::array();
+    for (const char byte : text) bytes.push_back(static_cast<unsigned char>(byte));
+    return {{"id", id}, {"token", text}, {"bytes", std::move(bytes)}, {"logprob", logprob}};
+  }
+  void take(const Json& choice) {
+    const auto index = member(choice, "index").get<std::size_t>();
+    if (index >= choices_.size()) choices_.resize(index + 1);
+    Choice& known = choices_[index];
+    known.text += choice.value("text", "");
+    if (const Json& ids = member(choice, "prompt_token_ids"); ids.is_array())
+      known.prompt = ids.get<std::vector<TokenId>>();
+    known.tokens += member(choice, "token_ids").size();
+    if (const Json& reason = member(choice, "finish_reason"); !reason.is_null()) {
+      known.finish_reason = reason;
+      known.stop_reason = member(choice, "stop_reason");
+    }
+  }
 
-std::vector<Json> LlamaReply::last() const {
-  std::vector<Json> objects;
-  for (std::size_t i = 0; i < choices_.size(); ++i) {
-    Json object = closing(i);
-    object.update({{"content", ""}, {"tokens", Json::array()}});
-    objects.push_back(pick(object, request_.response_fields));
-  }
-  return objects;
-}
+  const LlamaCompletion request_;
+  const Tokenizer& tokenizer_;
+  std::vector<Choice> choices_;
+  Json timings_, model_;
+};
+
+}  // namespace
 
 std::vector<HttpRoute> llama_routes(ApiServer& api, std::string model_path) {
   const auto completion = [&api](const HttpRequest& asked) {
@@ -270,7 +283,7 @@ std::vector<HttpRoute> llama_routes(ApiServer& api, std::string model_path) {
     http.body = to_text(request->completion);
     HttpReply reply = api.completion(http);
     if (reply.status != 200) return reply;
-    if (reply.next) return translated(std::move(reply), std::make_shared<LlamaStream>(*request, tokenizer));
+    if (reply.next) return translated(std::move(reply), std::make_shared<LlamaReply>(*request, tokenizer));
     reply.body = to_text(LlamaReply(*request, tokenizer).whole(Json::parse(reply.body)));
     return reply;
   };

@@ -58,7 +58,6 @@ bool any_holds(std::span<const Prefix> prefixes, const IpAddress& address) {
 }
 
 constexpr std::size_t kUrlBytesMax = 8 << 10;
-constexpr const char* kDefaultPorts[] = {"80", "443"};  ///< without TLS, with it
 
 /// HOST[:PORT], with brackets around an IPv6 address.
 struct HostPort {
@@ -89,7 +88,7 @@ std::optional<HostPort> split_host_port(std::string_view text) {
 }
 
 /// What the URL of a redirection means, seen from where it came.
-std::string absolute(const MediaUrl& from, const std::string& location) {
+std::string absolute(const HttpUrl& from, const std::string& location) {
   const std::size_t scheme = location.find_first_of(":/?#");
   if (scheme != location.npos && location[scheme] == ':') return location;
   const std::string protocol = from.tls ? "https:" : "http:", origin = protocol + "//" + from.server();
@@ -143,12 +142,7 @@ bool is_public(const IpAddress& address) {
   return kGlobal.holds(address) && !any_holds(kGlobalForOthers, address);
 }
 
-std::string MediaUrl::server() const {
-  const std::string name = host.find(':') == host.npos ? host : "[" + host + "]";
-  return name + (port == kDefaultPorts[tls] ? "" : ":" + port);
-}
-
-Result<MediaUrl> parse_media_url(std::string_view url) {
+Result<HttpUrl> parse_http_url(std::string_view url) {
   const Error wrong{Errc::kMalformed, "is not a URL like https://HOST/PATH"};
   if (url.size() > kUrlBytesMax)
     return Error{Errc::kMalformed, fmt::format("is a URL of {} bytes, wanted at most {}", url.size(), kUrlBytesMax)};
@@ -160,14 +154,14 @@ Result<MediaUrl> parse_media_url(std::string_view url) {
   const std::size_t path = std::min(url.find_first_of("/?#"), url.size());
   const std::optional<HostPort> host = split_host_port(url.substr(0, path));
   if (!host || host->host.find('*') != std::string::npos) return wrong;
-  MediaUrl read{.tls = name == "https", .host = host->host, .port = host->port, .target = "/"};
+  HttpUrl read{.tls = name == "https", .host = host->host, .port = host->port, .target = "/"};
   if (read.port.empty()) read.port = kDefaultPorts[read.tls];
   const std::string_view target = url.substr(path, url.find('#') - path);
   read.target = target.starts_with('/') ? std::string(target) : "/" + std::string(target);
   return read;
 }
 
-bool MediaFetcher::Domain::holds(const MediaUrl& url, const std::string& name) const {
+bool MediaFetcher::Domain::holds(const HttpUrl& url, const std::string& name) const {
   const bool of_port = port.empty() ? url.port == kDefaultPorts[url.tls] : url.port == port;
   if (!of_port) return false;
   const std::optional<IpAddress> ours = parse_ip_address(host), theirs = parse_ip_address(name);
@@ -189,7 +183,7 @@ Result<MediaFetcher> MediaFetcher::create(const std::vector<std::string>& domain
   return MediaFetcher(std::move(read), std::move(resolve));
 }
 
-Result<std::vector<std::string>> MediaFetcher::checked_addresses(const MediaUrl& url, TimePoint deadline,
+Result<std::vector<std::string>> MediaFetcher::checked_addresses(const HttpUrl& url, TimePoint deadline,
                                                                  const Gone& gone) const {
   const auto allowed = [&](const std::string& name) {
     return std::ranges::any_of(domains_, [&](const Domain& domain) { return domain.holds(url, name); });
@@ -214,7 +208,7 @@ Result<std::vector<std::string>> MediaFetcher::checked_addresses(const MediaUrl&
 
 Result<std::string> MediaFetcher::fetch(const std::string& url, const std::function<Result<void>(std::int64_t)>& admit,
                                         TimePoint deadline, const Gone& gone) const {
-  ASSIGN_OR_RETURN(MediaUrl at, parse_media_url(url));
+  ASSIGN_OR_RETURN(HttpUrl at, parse_http_url(url));
   for (int redirections = 0;; ++redirections) {
     const auto named = [&](const Error& error) { return Error{error.code, at.server() + ": " + error.message}; };
     Result<std::vector<std::string>> addresses = checked_addresses(at, deadline, gone);
@@ -226,11 +220,8 @@ Result<std::string> MediaFetcher::fetch(const std::string& url, const std::funct
       RETURN_IF_ERROR(admit(length < 0 ? bytes_max : std::min(length, bytes_max)));
       return bytes_max;
     };
-    Result<HttpReply> reply = call_http({.tls = at.tls,
-                                         .host = at.host,
-                                         .port = at.port,
+    Result<HttpReply> reply = call_http({.url = at,
                                          .addresses = *std::move(addresses),
-                                         .target = at.target,
                                          .headers = {{"User-Agent", "outrider"},
                                                      {"Accept", "image/*, audio/*, video/*"},
                                                      {"Accept-Encoding", "identity"}},
@@ -243,7 +234,7 @@ Result<std::string> MediaFetcher::fetch(const std::string& url, const std::funct
       return named({Errc::kUnsupported, fmt::format("redirects after {} redirections", redirections)});
     const std::string location = header(*reply, "location");
     if (location.empty()) return named({Errc::kUnsupported, "redirects to nowhere"});
-    const Result<MediaUrl> next = parse_media_url(absolute(at, location));
+    const Result<HttpUrl> next = parse_http_url(absolute(at, location));
     if (!next) return named({next.error().code, "redirects to what " + next.error().message});
     if (at.tls && !next->tls) return named({Errc::kUnsupported, "redirects from https to http"});
     at = *next;

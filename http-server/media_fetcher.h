@@ -1,7 +1,6 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -23,18 +22,8 @@ std::optional<IpAddress> parse_ip_address(const std::string& text);
 /// what is reserved, or an address of IPv4 that is none, in IPv6's clothes (IANA's registries of special addresses).
 bool is_public(const IpAddress& address);
 
-/// HOST[:PORT] of an http(s) URL, and what may be asked of it.
-struct MediaUrl {
-  bool tls = false;
-  std::string host;  ///< in lower case; IPv6 without brackets
-  std::string port;
-  std::string target;  ///< path and query
-
-  /// HOST[:PORT]: what a message may repeat of it, as the rest may hold a signature.
-  std::string server() const;
-};
 /// @return kMalformed for another URL, one with a user's name, or with what URLs have to write as %XX.
-Result<MediaUrl> parse_media_url(std::string_view url);
+Result<HttpUrl> parse_http_url(std::string_view url);
 
 /// Gets the files that http(s) URLs in requests name, from where its operator has allowed it, and from nowhere that
 /// only this machine can reach: a name is looked up once, each of its addresses is checked, and one of those is
@@ -60,13 +49,13 @@ class MediaFetcher {
   struct Domain {
     std::string host;  ///< in lower case; "*" any, "*.DOMAIN" any in it
     std::string port;  ///< empty: 80 and 443
-    bool holds(const MediaUrl& url, const std::string& host_or_address) const;
+    bool holds(const HttpUrl& url, const std::string& host_or_address) const;
   };
 
   MediaFetcher(std::vector<Domain> domains, Resolve resolve)
       : domains_(std::move(domains)), resolve_(std::move(resolve)) {}
   /// @return all addresses of its host, each of which may be connected to.
-  Result<std::vector<std::string>> checked_addresses(const MediaUrl& url, TimePoint deadline, const Gone& gone) const;
+  Result<std::vector<std::string>> checked_addresses(const HttpUrl& url, TimePoint deadline, const Gone& gone) const;
 
   std::vector<Domain> domains_;
   Resolve resolve_;

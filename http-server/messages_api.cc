@@ -1,7 +1,5 @@
 #include "http-server/messages_api.h"
 
-#include <map>
-#include <optional>
 #include <utility>
 
 #include <fmt/format.h>

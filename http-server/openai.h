@@ -11,11 +11,11 @@
 
 #include "common/base/ids.h"
 #include "common/base/result.h"
-#include "common/grammar/answer_controls.h"
 #include "common/media_prompt/media_prompt.h"
 #include "common/policy/policies.h"
 #include "common/protocol/messages.h"
 #include "common/sampling/params.h"
+#include "common/tokenizer/answer_controls.h"
 #include "common/tokenizer/chat.h"
 #include "common/tokenizer/chat_parser.h"
 #include "http-server/api_error.h"

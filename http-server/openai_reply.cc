@@ -20,13 +20,9 @@ std::string ordered_text(const OrderedJson& value) {
 
 OrderedJson or_null(const std::string& text) { return text.empty() ? OrderedJson() : OrderedJson(text); }
 
-std::string call_id(const ReplyHead& head, std::size_t index, std::size_t call) {
-  return fmt::format("call_{}_{}_{}", head.id, index, call);
-}
-
 OrderedJson call_json(const ReplyHead& head, std::size_t index, std::size_t call, const std::string& name,
                       const std::string& arguments) {
-  return {{"id", call_id(head, index, call)},
+  return {{"id", fmt::format("call_{}_{}_{}", head.id, index, call)},
           {"type", "function"},
           {"function", {{"name", name}, {"arguments", arguments}}}};
 }
@@ -44,26 +40,19 @@ OrderedJson scored_json(const ReplyHead& head, const ScoredText& text) {
 
 /// What one token adds to each of the lists under "logprobs".
 std::vector<std::pair<const char*, OrderedJson>> score_entries(const ReplyHead& head, const TokenScore& score) {
-  OrderedJson top = head.chat ? OrderedJson::array() : OrderedJson::object();
-  if (!score.scored)  // the first of an echoed prompt
-    return {{"tokens", name_of(head, score.token)},
-            {"token_logprobs", nullptr},
-            {"top_logprobs", nullptr},
-            {"text_offset", score.text_offset}};
-  if (!head.chat) top[name_of(head, score.token)] = score.token.logprob;  // always there: up to N + 1 entries
-  for (const ScoredText& other : score.top) {
-    if (head.chat)
-      top.push_back(scored_json(head, other));
-    else
-      top[name_of(head, other)] = other.logprob;
-  }
   if (head.chat) {
     OrderedJson entry = scored_json(head, score.token);
-    entry["top_logprobs"] = std::move(top);
+    OrderedJson& top = entry["top_logprobs"] = OrderedJson::array();
+    for (const ScoredText& other : score.top) top.push_back(scored_json(head, other));
     return {{"content", std::move(entry)}};
   }
+  OrderedJson logprob, top;  // null of the first of an echoed prompt
+  if (score.scored) {
+    logprob = top[name_of(head, score.token)] = score.token.logprob;  // always there: up to N + 1 entries
+    for (const ScoredText& other : score.top) top[name_of(head, other)] = other.logprob;
+  }
   return {{"tokens", name_of(head, score.token)},
-          {"token_logprobs", score.token.logprob},
+          {"token_logprobs", std::move(logprob)},
           {"top_logprobs", std::move(top)},
           {"text_offset", score.text_offset}};
 }

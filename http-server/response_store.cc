@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "common/base/json_fields.h"
-#include "http-server/api_error.h"
 
 namespace outrider {
 namespace {

@@ -5,7 +5,6 @@
 #include <memory>
 #include <optional>
 #include <utility>
-#include <variant>
 
 #include <fmt/format.h>
 
@@ -88,15 +87,6 @@ Json format_of(const Json& format) {
   return {{"type", "json_schema"}, {"json_schema", std::move(schema)}};
 }
 
-/// The messages that an answer adds to its conversation.
-Json message_of(const Json& chat_message) {
-  Json message = {{"role", "assistant"}, {"content", member(chat_message, "content")}};
-  for (const char* key : {"reasoning", "tool_calls"}) {
-    if (chat_message.contains(key)) message[key] = chat_message[key];
-  }
-  return message;
-}
-
 Json usage_of(const Json& usage) {
   const Json& cached = member(member(usage, "prompt_tokens_details"), "cached_tokens");
   const Json& thought = member(member(usage, "completion_tokens_details"), "reasoning_tokens");
@@ -142,18 +132,7 @@ Json begun_response(const Json& request, const std::string& id, const Json& crea
           {"usage", nullptr}};
 }
 
-void finish(Json& response, const Json& finish_reason, const Json& usage) {
-  const bool cut = finish_reason == "length";
-  response["status"] = cut ? "incomplete" : "completed";
-  if (cut) response["incomplete_details"] = {{"reason", "max_output_tokens"}};
-  response["usage"] = usage_of(usage);
-}
-
 // Items of an output, whole.
-/// The name of a response's item, which begins as OpenAI's do. @param kind  rs (a thought), msg or fc (a call)
-std::string item_id(const char* kind, const std::string& response, std::size_t index) {
-  return fmt::format("{}_{}_{}", kind, response, index);
-}
 Json thought_item(const std::string& id, const Json& text) {
   return {{"id", id},
           {"type", "reasoning"},
@@ -186,12 +165,14 @@ Json call_item(const std::string& id, const Json& call) {
           {"arguments", member(function, "arguments")}};
 }
 
+/// Makes a response of a chat's chunks, and the events that tell of it.
 class ResponsesStream final : public StreamTranslator {
  public:
   /// Gets the message that the conversation has now, and the whole response.
   using OnEnd = std::function<void(const Json& message, const Json& response)>;
-  ResponsesStream(Json request, std::string id, OnEnd on_end)
-      : request_(std::move(request)), id_(std::move(id)), on_end_(std::move(on_end)) {}
+  /// @param tells  somebody wants the events
+  ResponsesStream(Json request, std::string id, OnEnd on_end, bool tells = true)
+      : request_(std::move(request)), id_(std::move(id)), on_end_(std::move(on_end)), tells_(tells) {}
 
   std::string chunk(const Json& chunk) override {
     std::string events;
@@ -224,14 +205,17 @@ class ResponsesStream final : public StreamTranslator {
       response_["error"] = {{"code", "server_error"}, {"message", member(error, "message")}};
       return events + event("response.failed", {{"response", response_}});
     }
-    finish(response_, finish_reason_, usage_);
+    const bool cut = finish_reason_ == "length";
+    response_["status"] = cut ? "incomplete" : "completed";
+    if (cut) response_["incomplete_details"] = {{"reason", "max_output_tokens"}};
+    response_["usage"] = usage_of(usage_);
     on_end_(message_, response_);
-    const bool whole = response_["status"] == "completed";
-    return events + event(whole ? "response.completed" : "response.incomplete", timed({{"response", response_}}));
+    return events + event(cut ? "response.incomplete" : "response.completed", timed({{"response", response_}}));
   }
 
  private:
   std::string event(const char* type, Json data) {
+    if (!tells_) return "";
     data["type"] = type;
     data["sequence_number"] = sequence_++;
     return named_event(data);
@@ -240,11 +224,10 @@ class ResponsesStream final : public StreamTranslator {
     data.update({{"output_index", response_["output"].size()}, {"item_id", item_id()}});
     return event(type, std::move(data));
   }
+  /// Of the item that is next in the output; it begins as OpenAI's do.
   std::string item_id() const {
-    return outrider::item_id(open_ == "reasoning" ? "rs"
-                             : open_.empty()      ? "fc"
-                                                  : "msg",
-                             id_, response_.at("output").size());
+    const char* const kind = open_ == "reasoning" ? "rs" : open_.empty() ? "fc" : "msg";
+    return fmt::format("{}_{}_{}", kind, id_, response_.at("output").size());
   }
 
   /// llama.cpp's timings_per_token.
@@ -298,6 +281,7 @@ class ResponsesStream final : public StreamTranslator {
     Json whole = call;
     whole.erase("index");
     message_["tool_calls"].push_back(std::move(whole));
+    if (message_["content"] == "") message_["content"] = nullptr;
     const Json item = call_item(item_id(), call);
     Json begun = item;
     begun["status"] = "in_progress";
@@ -318,12 +302,27 @@ class ResponsesStream final : public StreamTranslator {
   const Json request_;
   const std::string id_;
   const OnEnd on_end_;
+  const bool tells_;
   Json response_, usage_, finish_reason_, timings_;
-  Json message_ = {{"role", "assistant"}, {"content", nullptr}};
+  Json message_ = {{"role", "assistant"}, {"content", ""}};
   std::string open_, text_;        ///< the item that is open, "reasoning" or "message", and its text
   Json logprobs_ = Json::array();  ///< of that text
   int sequence_ = 0;
 };
+
+struct Whole {
+  Json message, response;  ///< as ResponsesStream::OnEnd has them
+};
+/// @param chat  a chat.completion: a chunk that says everything
+Whole whole_of_chat(const Json& request, const std::string& id, Json chat) {
+  Whole whole;
+  const auto take = [&](const Json& message, const Json& response) { whole = {message, response}; };
+  ResponsesStream stream(request, id, take, /*tells=*/false);
+  for (Json& choice : chat["choices"]) choice["delta"] = std::move(choice["message"]);
+  stream.chunk(chat);
+  stream.end(nullptr);
+  return whole;
+}
 
 /// A conversation with its last message, and the response that this is of.
 Json kept(Json messages, const Json& message, Json response) {
@@ -416,17 +415,17 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
   /// @param reply  of the chat. @return what is remembered of it.
   Json whole(const std::string& id, const Json& asked, Json messages, const HttpReply& reply) const {
     const Json answer = parse_json(reply.body);
-    Json response = response_of_chat(asked, id, answer);
-    const Json& choice = answer.at("choices").at(0);
+    auto [message, response] = whole_of_chat(asked, id, answer);
     if (member(asked, kRawMessages) == true) {
+      const Json& ids = member(answer.at("choices").at(0), "token_ids");
       const auto raw = [](const Json& text, const Json& tokens) {
         return Json::array({{{"type", "raw_message_tokens"}, {"message", text}, {"tokens", tokens}}});
       };
       response["input_messages"] =
           raw(member(member(answer, "__verbose"), "prompt"), member(answer, "prompt_token_ids"));
-      response["output_messages"] = raw(text_of(member(choice, "token_ids")), member(choice, "token_ids"));
+      response["output_messages"] = raw(text_of(ids), ids);
     }
-    return kept(std::move(messages), message_of(choice.at("message")), std::move(response));
+    return kept(std::move(messages), message, std::move(response));
   }
   Json text_of(const Json& tokens) const {
     HttpRequest http;
@@ -518,20 +517,7 @@ ApiResult<ResponsesRequest> chat_of_responses(Json request, Json before) {
 }
 
 Json response_of_chat(const Json& request, const std::string& id, const Json& chat) {
-  Json response = begun_response(request, id, member(chat, "created"), member(chat, "model"));
-  Json& output = response["output"];
-  const Json& choice = chat.at("choices").at(0);
-  const Json& said = choice.at("message");
-  const auto next_id = [&](const char* kind) { return item_id(kind, id, output.size()); };
-  if (const Json& thought = member(said, "reasoning"); thought.is_string())
-    output.push_back(thought_item(next_id("rs"), thought));
-  if (const Json& text = member(said, "content"); text.is_string() && text != "")
-    output.push_back(message_item(next_id("msg"), text, logprobs_of(choice)));
-  for (const Json& call : member(said, "tool_calls")) output.push_back(call_item(next_id("fc"), call));
-  if (output.empty()) output.push_back(message_item(next_id("msg"), ""));  // a call that was cut off, say
-  finish(response, member(choice, "finish_reason"), member(chat, "usage"));
-  for (const char* ours : {"speculative", "metrics"}) response[ours] = member(chat, ours);
-  return response;
+  return whole_of_chat(request, id, chat).response;
 }
 
 std::vector<HttpRoute> responses_routes(HttpHandler chat, HttpHandler tokenize, HttpHandler detokenize,

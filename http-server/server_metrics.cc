@@ -1,9 +1,10 @@
 #include "http-server/server_metrics.h"
 
+#include <algorithm>
+#include <iterator>
 #include <locale>
 #include <map>
 #include <sstream>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -45,102 +46,96 @@ double number(std::int64_t count) { return static_cast<double>(count); }
 
 // Names are without the prefix here: reply() adds it.
 
-/// Gauges as they are now, and counts that somebody else keeps, from 0 at his start: to be filled with add().
-MetricFamily gauges(const char* name, const char* help) {
-  return {.name = name, .help = help, .type = prometheus::MetricType::Gauge, .metric = {}};
-}
-MetricFamily counts(const char* name, const char* help) {
-  return {.name = name, .help = help, .type = prometheus::MetricType::Counter, .metric = {}};
-}
-void add(MetricFamily& family, double value, std::vector<prometheus::ClientMetric::Label> labels = {}) {
-  prometheus::ClientMetric& metric = family.metric.emplace_back();
-  metric.label = std::move(labels);
-  metric.gauge.value = metric.counter.value = value;  // the family's type says which is meant
-}
-MetricFamily gauge(const char* name, const char* help, double value) {
-  MetricFamily family = gauges(name, help);
-  add(family, value);
+struct Point {
+  double value;
+  std::vector<prometheus::ClientMetric::Label> labels = {};
+};
+MetricFamily family_of(prometheus::MetricType type, const char* name, const char* help,
+                       const std::vector<Point>& points) {
+  MetricFamily family{.name = name, .help = help, .type = type, .metric = {}};
+  for (const Point& point : points) {
+    prometheus::ClientMetric& metric = family.metric.emplace_back();
+    metric.label = point.labels;
+    metric.gauge.value = metric.counter.value = point.value;  // the family's type says which is meant
+  }
   return family;
 }
+/// Gauges as they are now, and counts that somebody else keeps, from 0 at his start.
+MetricFamily gauges(const char* name, const char* help, const std::vector<Point>& points) {
+  return family_of(prometheus::MetricType::Gauge, name, help, points);
+}
+MetricFamily counts(const char* name, const char* help, const std::vector<Point>& points) {
+  return family_of(prometheus::MetricType::Counter, name, help, points);
+}
+
+bool is_anybody(const WorkerStatus&) { return true; }
+bool is_verifier(const WorkerStatus& worker) { return worker.role == Role::kVerifier; }
+bool is_drafter(const WorkerStatus& worker) { return worker.role == Role::kDrafter; }
+bool has_rtt(const WorkerStatus& worker) { return worker.rtt_ns > 0; }
 
 /// Of the coordinator and its workers, which are there or not from one scrape to the next.
 std::vector<MetricFamily> families_of(const Status& status) {
-  MetricFamily workers = gauges("workers", "Workers that have joined");
-  add(workers, status.verifiers, {{"role", "verifier"}});
-  add(workers, status.drafters, {{"role", "drafter"}});
-  add(workers, status.encoders, {{"role", "encoder"}});
-  MetricFamily rtt = gauges("worker_rtt_seconds", "Round trip of a heartbeat between coordinator and worker, smoothed");
-  MetricFamily sessions = gauges("worker_sessions", "Texts that a worker holds");
-  MetricFamily draining = gauges("worker_draining", "1: the worker takes no new texts");
-  MetricFamily kv_bytes = gauges("worker_kv_bytes", "K/V memory that a verifier has set aside for its texts");
-  MetricFamily kv_bytes_max = gauges("worker_kv_bytes_max", "K/V memory that a verifier has");
-  MetricFamily failovers =
-      counts("failovers_total", "Texts that lost their verifier or coordinator, by what became of them");
-  add(failovers, number(status.failovers.exact), {{"result", "exact"}});
-  add(failovers, number(status.failovers.inexact), {{"result", "inexact"}});
-  add(failovers, number(status.failovers.failed), {{"result", "failed"}});
-  add(failovers, number(status.failovers.resumed), {{"result", "resumed"}});
-  MetricFamily resume = counts("failover_resume_seconds_total",
-                               "Of texts that went on: from when a verifier was missed until another was there");
-  add(resume, seconds_of_ns(status.failovers.resume_ns));
-  MetricFamily audits = counts("audits_total", "Answers that another verifier was to verify again, by the result");
-  add(audits, number(status.audits.same), {{"result", "same"}});
-  add(audits, number(status.audits.different), {{"result", "different"}});
-  add(audits, number(status.audits.skipped), {{"result", "skipped"}});
-  MetricFamily audited = counts("audited_tokens_total", "Tokens of answers that were verified again");
-  add(audited, number(status.audits.tokens));
-  MetricFamily yield = gauges("drafter_yield", "Share of a drafter's last rounds whose first draft held");
-  MetricFamily late = counts("drafter_late_rounds_total", "Rounds that went on without a drafter's answer");
-  MetricFamily paused = gauges("drafter_paused", "1: the drafter gets no texts, since others' drafts hold");
-  double used = 0, all = 0;
-  for (const WorkerStatus& worker : status.workers) {
-    const std::vector<prometheus::ClientMetric::Label> labels = {{"role", to_string(worker.role)},
-                                                                 {"worker", worker.name}};
-    if (worker.rtt_ns > 0) add(rtt, seconds_of_ns(worker.rtt_ns), labels);
-    add(sessions, worker.sessions, labels);
-    add(draining, worker.draining ? 1 : 0, labels);
-    if (worker.role == Role::kDrafter) {
-      add(yield, worker.yield, labels);
-      add(late, number(worker.late_rounds), labels);
-      add(paused, worker.paused ? 1 : 0, labels);
+  const auto each = [&](bool (*chosen)(const WorkerStatus&), auto member, double unit = 1) {
+    std::vector<Point> points;
+    for (const WorkerStatus& worker : status.workers) {
+      if (chosen(worker))
+        points.push_back(
+            {static_cast<double>(worker.*member) / unit, {{"role", to_string(worker.role)}, {"worker", worker.name}}});
     }
-    if (worker.role != Role::kVerifier) continue;
-    add(kv_bytes, number(worker.kv_bytes), labels);
-    add(kv_bytes_max, number(worker.kv_bytes_max), labels);
-    used += number(worker.kv_bytes);
-    all += number(worker.kv_bytes_max);
-  }
-  return {gauge("num_requests_running", "Texts that the coordinator has under way, of all its clients",
-                status.sessions - status.waiting),
-          gauge("num_requests_waiting", "Texts that wait for their turn", status.waiting),
-          gauge("kv_cache_usage_perc", "Share of the verifiers' K/V memory that is set aside; 1 is all",
-                all > 0 ? used / all : 0),
-          std::move(failovers),
-          std::move(resume),
-          std::move(audits),
-          std::move(audited),
-          std::move(workers),
-          std::move(rtt),
-          std::move(sessions),
-          std::move(draining),
-          std::move(yield),
-          std::move(late),
-          std::move(paused),
-          std::move(kv_bytes),
-          std::move(kv_bytes_max)};
+    return points;
+  };
+  double used = 0, all = 0;  // of verifiers: others have none
+  for (const WorkerStatus& worker : status.workers) used += number(worker.kv_bytes), all += number(worker.kv_bytes_max);
+  const FailoverCounts& texts = status.failovers;
+  const AuditCounts& audits = status.audits;
+  return {
+      gauges("num_requests_running", "Texts that the coordinator has under way, of all its clients",
+             {{number(status.sessions - status.waiting)}}),
+      gauges("num_requests_waiting", "Texts that wait for their turn", {{number(status.waiting)}}),
+      gauges("kv_cache_usage_perc", "Share of the verifiers' K/V memory that is set aside; 1 is all",
+             {{all > 0 ? used / all : 0}}),
+      counts("failovers_total", "Texts that lost their verifier or coordinator, by what became of them",
+             {{number(texts.exact), {{"result", "exact"}}},
+              {number(texts.inexact), {{"result", "inexact"}}},
+              {number(texts.failed), {{"result", "failed"}}},
+              {number(texts.resumed), {{"result", "resumed"}}}}),
+      counts("failover_resume_seconds_total",
+             "Of texts that went on: from when a verifier was missed until another was there",
+             {{seconds_of_ns(texts.resume_ns)}}),
+      counts("audits_total", "Answers that another verifier was to verify again, by the result",
+             {{number(audits.same), {{"result", "same"}}},
+              {number(audits.different), {{"result", "different"}}},
+              {number(audits.skipped), {{"result", "skipped"}}}}),
+      counts("audited_tokens_total", "Tokens of answers that were verified again", {{number(audits.tokens)}}),
+      gauges("workers", "Workers that have joined",
+             {{number(status.verifiers), {{"role", "verifier"}}},
+              {number(status.drafters), {{"role", "drafter"}}},
+              {number(status.encoders), {{"role", "encoder"}}}}),
+      gauges("worker_rtt_seconds", "Round trip of a heartbeat between coordinator and worker, smoothed",
+             each(has_rtt, &WorkerStatus::rtt_ns, 1e9)),
+      gauges("worker_sessions", "Texts that a worker holds", each(is_anybody, &WorkerStatus::sessions)),
+      gauges("worker_draining", "1: the worker takes no new texts", each(is_anybody, &WorkerStatus::draining)),
+      gauges("drafter_yield", "Share of a drafter's last rounds whose first draft held",
+             each(is_drafter, &WorkerStatus::yield)),
+      counts("drafter_late_rounds_total", "Rounds that went on without a drafter's answer",
+             each(is_drafter, &WorkerStatus::late_rounds)),
+      gauges("drafter_paused", "1: the drafter gets no texts, since others' drafts hold",
+             each(is_drafter, &WorkerStatus::paused)),
+      gauges("worker_kv_bytes", "K/V memory that a verifier has set aside for its texts",
+             each(is_verifier, &WorkerStatus::kv_bytes)),
+      gauges("worker_kv_bytes_max", "K/V memory that a verifier has", each(is_verifier, &WorkerStatus::kv_bytes_max))};
 }
 
 /// Under the names that all clients of Prometheus give them, whoever the program is.
 std::vector<MetricFamily> families_of(const ProcessFacts& process) {
-  MetricFamily cpu = counts("process_cpu_seconds_total", "CPU time of all of the process's threads");
-  add(cpu, process.cpu_s);
-  return {
-      gauge("process_start_time_seconds", "When the process began, in Unix seconds", process.start_unix_s),
-      std::move(cpu),
-      gauge("process_resident_memory_bytes", "Memory of the process that is in RAM", number(process.resident_bytes)),
-      gauge("process_virtual_memory_bytes", "Addresses that the process has mapped", number(process.virtual_bytes)),
-      gauge("process_open_fds", "File descriptors that are open", number(process.open_fds)),
-      gauge("process_max_fds", "File descriptors that may be", number(process.max_fds))};
+  return {gauges("process_start_time_seconds", "When the process began, in Unix seconds", {{process.start_unix_s}}),
+          counts("process_cpu_seconds_total", "CPU time of all of the process's threads", {{process.cpu_s}}),
+          gauges("process_resident_memory_bytes", "Memory of the process that is in RAM",
+                 {{number(process.resident_bytes)}}),
+          gauges("process_virtual_memory_bytes", "Addresses that the process has mapped",
+                 {{number(process.virtual_bytes)}}),
+          gauges("process_open_fds", "File descriptors that are open", {{number(process.open_fds)}}),
+          gauges("process_max_fds", "File descriptors that may be", {{number(process.max_fds)}})};
 }
 
 }  // namespace
@@ -292,20 +287,18 @@ void ServerMetrics::record_response(int status) {
 
 HttpReply ServerMetrics::reply(const Result<Status>& status) const {
   std::vector<MetricFamily> families = families_->registry.Collect();
+  families.push_back(gauges("coordinator_up", "1: the coordinator answers; else its workers' metrics are absent",
+                            {{number(status.has_value())}}));
+  if (status) std::ranges::move(families_of(*status), std::back_inserter(families));
   families.push_back(
-      gauge("coordinator_up", "1: the coordinator answers; else its workers' metrics are absent", status ? 1 : 0));
-  if (status) {
-    for (MetricFamily& family : families_of(*status)) families.push_back(std::move(family));
-  }
-  MetricFamily& build = families.emplace_back(gauges("build_info", "1; its label is the program's version"));
-  add(build, 1, {{"version", options_.version}});
+      gauges("build_info", "1; its label is the program's version", {{1, {{"version", options_.version}}}}));
   for (MetricFamily& family : families) {
     family.name = options_.prefix + ":" + family.name;
     if (options_.model.empty()) continue;
     for (prometheus::ClientMetric& metric : family.metric)
       metric.label.insert(metric.label.begin(), {"model_name", options_.model});
   }
-  for (MetricFamily& family : families_of(process_facts())) families.push_back(std::move(family));
+  std::ranges::move(families_of(process_facts()), std::back_inserter(families));
   std::ostringstream text;
   text.imbue(std::locale::classic());
   prometheus::TextSerializer().Serialize(text, families);

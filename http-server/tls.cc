@@ -8,11 +8,11 @@
 #include <algorithm>
 #include <climits>
 #include <mutex>
-#include <string>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "common/base/file_error.h"
 #include "common/base/file_watch.h"
 #include "common/base/files.h"
 #include "common/logging/logging.h"
@@ -89,12 +89,11 @@ Result<Context> read_context(const std::filesystem::path& certificate, const std
   SSL_CTX_set_alpn_select_cb(context.get(), choose_protocol, nullptr);
   // Nobody is there to be asked for a password.
   SSL_CTX_set_default_passwd_cb(context.get(), [](char*, int, int, void*) { return 0; });
-  if (SSL_CTX_use_certificate_chain_file(context.get(), certificate.c_str()) != 1) {
-    return Error{Errc::kMalformed, fmt::format("{}: {}, wanted a certificate in PEM", certificate.string(), reason())};
-  }
+  if (SSL_CTX_use_certificate_chain_file(context.get(), certificate.c_str()) != 1)
+    return file_error(Errc::kMalformed, certificate, "{}, wanted a certificate in PEM", reason());
   if (SSL_CTX_use_PrivateKey_file(context.get(), key.c_str(), SSL_FILETYPE_PEM) != 1) {
-    return Error{Errc::kMalformed, fmt::format("{}: {}, wanted the key of {} in PEM, without a password", key.string(),
-                                               reason(), certificate.string())};
+    return file_error(Errc::kMalformed, key, "{}, wanted the key of {} in PEM, without a password", reason(),
+                      certificate.string());
   }
   return Result<Context>(std::move(context));
 }

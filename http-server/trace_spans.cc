@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <concepts>
-#include <functional>
 #include <iterator>
 #include <type_traits>
 #include <utility>
@@ -49,7 +48,8 @@ class ChoiceSpans {
                                     {"outrider.cached_tokens", cached}};
     if (!choice_.finish_reason.empty()) {  // else nobody knows
       if (started > opened) add({.host = kCoordinator, .name = "queue", .begin_ns = opened, .end_ns = started});
-      const std::string_view verifier = choice_.workers.empty() ? kCoordinator : worker(first_verifier());
+      const std::uint16_t first = choice_.rounds.empty() ? std::uint16_t{0} : choice_.rounds[0].verifier;
+      const std::string_view verifier = choice_.workers.empty() ? kCoordinator : worker(first);
       add({.host = verifier, .name = "prefill", .begin_ns = started, .end_ns = at, .attributes = prompt});
     }
     for (const TracedRound& round : choice_.rounds) at = visit(round, at);
@@ -77,13 +77,7 @@ class ChoiceSpans {
 
   void visit_draft(const TracedRound& round, std::uint64_t parent, std::int64_t begin, std::int64_t end) {
     const bool late = round.drafted == 0;  // nobody knows what the drafter did
-    const std::uint64_t wire = add({.host = kCoordinator,
-                                    .name = "wire",
-                                    .kind = Span::Kind::kClient,
-                                    .parent = parent,
-                                    .begin_ns = begin,
-                                    .end_ns = end,
-                                    .wasted = late});
+    const std::uint64_t wire = add_wire(parent, begin, end, late);
     const std::int64_t work = std::min(nanoseconds(round.draft_s), end - begin);
     if (late || work == 0) return;
     const std::int64_t to = end - (end - begin - work) / 2, from = std::max(to - work, begin);
@@ -106,12 +100,7 @@ class ChoiceSpans {
   }
 
   void visit_verify(const TracedRound& round, std::uint64_t parent, std::int64_t begin, std::int64_t end) {
-    const std::uint64_t wire = add({.host = kCoordinator,
-                                    .name = "wire",
-                                    .kind = Span::Kind::kClient,
-                                    .parent = parent,
-                                    .begin_ns = begin,
-                                    .end_ns = end});
+    const std::uint64_t wire = add_wire(parent, begin, end);
     const std::int64_t work = std::min(nanoseconds(round.verify_s), end - begin);
     const std::int64_t waited = std::min(nanoseconds(round.waited_s), end - begin - work);
     const std::int64_t from = begin + (end - begin - work - waited) / 2 + waited;
@@ -127,6 +116,15 @@ class ChoiceSpans {
          .attributes = facts});
   }
 
+  std::uint64_t add_wire(std::uint64_t parent, std::int64_t begin, std::int64_t end, bool wasted = false) {
+    return add({.host = kCoordinator,
+                .name = "wire",
+                .kind = Span::Kind::kClient,
+                .parent = parent,
+                .begin_ns = begin,
+                .end_ns = end,
+                .wasted = wasted});
+  }
   std::uint64_t add(Span span) {
     span.id = mixed(++ids_);
     if (span.parent == 0) span.parent = trace_.context.span;
@@ -138,9 +136,6 @@ class ChoiceSpans {
   std::int64_t count() const { return std::ssize(trace_.choices); }
   std::string_view worker(std::uint16_t index) const {
     return choice_.workers.empty() ? std::string_view("?") : std::string_view(choice_.workers[index]);
-  }
-  std::uint16_t first_verifier() const {
-    return choice_.rounds.empty() ? std::uint16_t{0} : choice_.rounds[0].verifier;
   }
 
   const RequestTrace& trace_;

@@ -1,5 +1,4 @@
 #include "http-server/tracer.h"
-#include "common/logging/logging.h"
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -11,6 +10,8 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+
+#include "common/base/file_error.h"
 
 namespace outrider {
 namespace {
@@ -29,7 +30,7 @@ std::int64_t unix_offset_ns() {
 
 Result<std::FILE*> open(const std::filesystem::path& path, const char* mode) {
   std::FILE* file = std::fopen(path.c_str(), mode);
-  if (file == nullptr) return Error{Errc::kIo, fmt::format("{}: {}", path.string(), std::strerror(errno))};
+  if (file == nullptr) return file_error(Errc::kIo, path, "{}", std::strerror(errno));
   return file;
 }
 

@@ -105,12 +105,11 @@ Result<AudioTower::Subsampling> AudioTower::Subsampling::load(const WeightReader
 Result<std::unique_ptr<SoundEncoder>> AudioTower::load(const AudioConfig& config,
                                                        std::shared_ptr<const WeightSource> source) {
   std::unique_ptr<AudioTower> tower(new AudioTower(config));
-  tower->weights_ = std::move(source);
-  const WeightReader model = WeightReader(*tower->weights_, "model.").as(tower_type(tower->weights_->type()));
+  const WeightReader model = WeightReader(*source, "model.").as(tower_type(source->type()));
   const WeightReader weights = model.under("audio_tower"), convolutions = weights.under("subsample_conv_projection");
   const std::int64_t hidden = config.hidden_size, dims = config.output_proj_dims;
   const auto& channels = config.subsampling_conv_channels;
-  Progress progress(loading(tower->weights_->path(), "the audio tower of "), config.num_hidden_layers);
+  Progress progress(loading(source->path(), "the audio tower of "), config.num_hidden_layers);
   ASSIGN_OR_RETURN(tower->subsampling_[0], Subsampling::load(convolutions.under("layer0"), 1, channels[0]));
   ASSIGN_OR_RETURN(tower->subsampling_[1], Subsampling::load(convolutions.under("layer1"), channels[0], channels[1]));
   ASSIGN_OR_RETURN(tower->input_projection_,
@@ -152,9 +151,7 @@ Matrix<const float> AudioTower::encode_features(Matrix<const float> features, co
   });
   trace.note("rows", output);
   rms_norm(output, {}, config_.rms_norm_eps, output);
-  steps_.run(x.size(0), kStepRows, [&](std::int64_t first, std::int64_t rows) {
-    embedding_projection_.forward(output.rows(first, rows), soft.rows(first, rows));
-  });
+  steps_.run(embedding_projection_, kStepRows, output, soft);
   trace.note("soft_tokens", soft);
   return soft;
 }
@@ -167,9 +164,7 @@ Matrix<float> AudioTower::subsample(Matrix<const float> features) {
   const std::int64_t count = quartered.size(0) / kPitches;
   const Matrix<float> rows{quartered.data(), {count, kPitches * quartered.size(1)}};  // pitch outer, channel inner
   const Matrix<float> x = scratch_.x.view(count, config_.hidden_size);
-  steps_.run(count, kStepRows, [&](std::int64_t first, std::int64_t some) {
-    input_projection_.forward(rows.rows(first, some), x.rows(first, some));
-  });
+  steps_.run(input_projection_, kStepRows, rows, x);
   return x;
 }
 
@@ -308,23 +303,10 @@ void AudioTower::report_buffers(const BufferSink& sink) const {
     const std::string name = fmt::format("audio_weights.layers.{}.", l);
     layers_[l].each_linear([&](const char* part, const Linear& linear) { report_linear(sink, name + part, linear); });
   }
-  const std::pair<const char*, const Buffer&> buffers[] = {{"columns", scratch_.columns},
-                                                           {"halved", scratch_.halved},
-                                                           {"quartered", scratch_.quartered},
-                                                           {"main_stream", scratch_.x},
-                                                           {"normed", scratch_.normed},
-                                                           {"clipped", scratch_.clipped},
-                                                           {"q", scratch_.q},
-                                                           {"k", scratch_.k},
-                                                           {"v", scratch_.v},
-                                                           {"distances", scratch_.distances},
-                                                           {"relative", scratch_.relative},
-                                                           {"attention", scratch_.attention},
-                                                           {"inner", scratch_.inner},
-                                                           {"gates", scratch_.gates},
-                                                           {"output", scratch_.output},
-                                                           {"soft_tokens", scratch_.soft}};
-  for (const auto& [name, buffer] : buffers) buffer.report(sink, std::string("audio_scratch.") + name);
+  const Scratch& s = scratch_;
+  for (const Buffer* buffer : {&s.columns, &s.halved, &s.quartered, &s.x, &s.normed, &s.clipped, &s.q, &s.k, &s.v,
+                               &s.distances, &s.relative, &s.attention, &s.inner, &s.gates, &s.output, &s.soft})
+    buffer->report(sink, "audio_scratch.");
 }
 
 }  // namespace outrider

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "common/audio/sound_encoder.h"
@@ -62,8 +61,9 @@ class AudioTower : public SoundEncoder {
   };
   /// Of one encode, by purpose.
   struct Scratch {
-    Buffer columns, halved, quartered, x, normed, clipped, q, k, v, distances, relative, attention, inner, gates,
-        output, soft;
+    Buffer columns{"columns"}, halved{"halved"}, quartered{"quartered"}, x{"main_stream"}, normed{"normed"};
+    Buffer clipped{"clipped"}, q{"q"}, k{"k"}, v{"v"}, distances{"distances"}, relative{"relative"};
+    Buffer attention{"attention"}, inner{"inner"}, gates{"gates"}, output{"output"}, soft{"soft_tokens"};
   };
 
   using SoundEncoder::SoundEncoder;
@@ -82,7 +82,6 @@ class AudioTower : public SoundEncoder {
                       Matrix<float> out);
   void convolution(const Layer& layer, Matrix<float> x);
 
-  std::shared_ptr<const WeightSource> weights_;
   Subsampling subsampling_[2];
   Linear input_projection_, output_projection_, embedding_projection_;
   std::vector<float> output_bias_;

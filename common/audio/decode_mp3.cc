@@ -6,6 +6,7 @@
 
 #include "common/audio/sound_decoders.h"
 #include "common/base/check.h"
+#include "common/base/file_error.h"
 
 namespace outrider {
 
@@ -14,9 +15,7 @@ Result<DecodedSound> decode_mp3(std::span<const std::byte> file, const std::stri
   const std::unique_ptr<mpg123_handle, decltype(&mpg123_delete)> reader(mpg123_new(nullptr, nullptr), mpg123_delete);
   CHECK(reader != nullptr, "libmpg123 has no decoder for this machine");
   mpg123_param(reader.get(), MPG123_ADD_FLAGS, MPG123_QUIET | MPG123_FORCE_FLOAT, 0);
-  const auto broken = [&] {
-    return Error{Errc::kMalformed, fmt::format("{}: MP3: {}", name, mpg123_strerror(reader.get()))};
-  };
+  const auto broken = [&] { return file_error(Errc::kMalformed, name, "MP3: {}", mpg123_strerror(reader.get())); };
   if (mpg123_open_feed(reader.get()) != MPG123_OK ||
       mpg123_feed(reader.get(), reinterpret_cast<const unsigned char*>(file.data()), file.size()) != MPG123_OK)
     return broken();
@@ -39,15 +38,14 @@ Result<DecodedSound> decode_mp3(std::span<const std::byte> file, const std::stri
       mpg123_frameinfo frame = {};
       mpg123_info(reader.get(), &frame);
       if (frame.layer != 3)
-        return Error{Errc::kUnsupported, fmt::format("{}: an MPEG sound of layer {}, wanted 3", name, frame.layer)};
+        return file_error(Errc::kUnsupported, name, "an MPEG sound of layer {}, wanted 3", frame.layer);
       RETURN_IF_ERROR(admit_sound(channels, decoded.rate, kSoundSecondsMax * rate, name, admit));
     } else if (said != MPG123_OK) {
-      return said == MPG123_NEW_FORMAT
-                 ? Error{Errc::kUnsupported, fmt::format("{}: an MP3 whose rate or channels change", name)}
-                 : broken();
+      return said == MPG123_NEW_FORMAT ? file_error(Errc::kUnsupported, name, "an MP3 whose rate or channels change")
+                                       : broken();
     }
   }
-  if (channels == 0) return Error{Errc::kMalformed, fmt::format("{}: MP3: no sound in it", name)};
+  if (channels == 0) return file_error(Errc::kMalformed, name, "MP3: no sound in it");
   return decoded;
 }
 

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "common/audio/sound_decoders.h"
+#include "common/base/file_error.h"
 
 namespace outrider {
 namespace {
@@ -47,7 +48,7 @@ Result<DecodedSound> decode_wav_flac_ogg(std::span<const std::byte> file, const 
   MemoryFile memory{file};
   SF_INFO info = {};
   const std::unique_ptr<SNDFILE, decltype(&sf_close)> opened(sf_open_virtual(&io, SFM_READ, &info, &memory), sf_close);
-  if (opened == nullptr) return Error{Errc::kMalformed, fmt::format("{}: {}", name, sf_strerror(nullptr))};
+  if (opened == nullptr) return file_error(Errc::kMalformed, name, "{}", sf_strerror(nullptr));
   info.frames = std::max<sf_count_t>(info.frames, 0);  // whoever knows what a broken file says
   const sf_count_t frames_max = kSoundSecondsMax * info.samplerate;
   RETURN_IF_ERROR(admit_sound(info.channels, info.samplerate, std::min(info.frames, frames_max), name, admit));
@@ -64,10 +65,10 @@ Result<DecodedSound> decode_wav_flac_ogg(std::span<const std::byte> file, const 
     append_mean(std::span(block).first(static_cast<std::size_t>(count * info.channels)), info.channels, decoded.mono);
   }
   if (sf_error(opened.get()) != SF_ERR_NO_ERROR)
-    return Error{Errc::kMalformed, fmt::format("{}: {}", name, sf_strerror(opened.get()))};
+    return file_error(Errc::kMalformed, name, "{}", sf_strerror(opened.get()));
   // The others end where they end.
   if ((info.format & SF_FORMAT_TYPEMASK) == SF_FORMAT_FLAC && std::ssize(decoded.mono) < info.frames)
-    return Error{Errc::kMalformed, fmt::format("{}: FLAC: the file breaks off", name)};
+    return file_error(Errc::kMalformed, name, "FLAC: the file breaks off");
   return decoded;
 }
 

@@ -16,9 +16,7 @@ constexpr std::int64_t kEmbedderStepRows = 128;
 Result<std::unique_ptr<SoundEncoder>> FrameEmbedder::load(const AudioConfig& config,
                                                           std::shared_ptr<const WeightSource> source) {
   std::unique_ptr<FrameEmbedder> ours(new FrameEmbedder(config));
-  ours->weights_ = std::move(source);
-  const WeightReader weights =
-      WeightReader(*ours->weights_, "model.embed_audio.").as(tower_type(ours->weights_->type()));
+  const WeightReader weights = WeightReader(*source, "model.embed_audio.").as(tower_type(source->type()));
   ASSIGN_OR_RETURN(ours->embedding_projection_,
                    weights.linear(config.hidden_size, {{"embedding_projection", config.text_hidden_size}}));
   return std::unique_ptr<SoundEncoder>(std::move(ours));
@@ -34,9 +32,7 @@ Matrix<const float> FrameEmbedder::encode(std::span<const float> samples, const 
   // The last frame ends in silence.
   std::fill(std::ranges::copy(samples, frames.data()).out, frames.data() + count * config_.hidden_size, 0.0F);
   rms_norm(frames, {}, config_.rms_norm_eps, frames);
-  steps_.run(count, kEmbedderStepRows, [&](std::int64_t first, std::int64_t rows) {
-    embedding_projection_.forward(frames.rows(first, rows), soft.rows(first, rows));
-  });
+  steps_.run(embedding_projection_, kEmbedderStepRows, frames, soft);
   trace.note("soft_tokens", soft);
   return soft;
 }

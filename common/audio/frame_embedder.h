@@ -23,7 +23,6 @@ class FrameEmbedder : public SoundEncoder {
  private:
   using SoundEncoder::SoundEncoder;
 
-  std::shared_ptr<const WeightSource> weights_;
   Linear embedding_projection_;
   Buffer frames_, soft_;
   Steps steps_;

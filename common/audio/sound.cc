@@ -10,6 +10,7 @@
 
 #include "common/audio/audio_features.h"
 #include "common/audio/sound_decoders.h"
+#include "common/base/file_error.h"
 
 namespace outrider {
 namespace {
@@ -32,7 +33,7 @@ Result<std::vector<float>> resample(const std::vector<float>& from, int rate, co
   data.data_out = to.data(), data.output_frames = std::ssize(to);
   data.src_ratio = ratio;
   if (const int error = src_simple(&data, SRC_SINC_BEST_QUALITY, 1); error != 0)
-    return Error{Errc::kMalformed, fmt::format("{}: resampling: {}", name, src_strerror(error))};
+    return file_error(Errc::kMalformed, name, "resampling: {}", src_strerror(error));
   to.resize(static_cast<std::size_t>(data.output_frames_gen));
   return to;
 }
@@ -42,9 +43,9 @@ Result<std::vector<float>> resample(const std::vector<float>& from, int rate, co
 Result<void> admit_sound(int channels, int rate, std::int64_t samples, const std::string& name,
                          const AdmitSound& admit) {
   if (channels < 1 || channels > kSoundChannelsMax || rate < kSoundRateMin || rate > kSoundRateMax) {
-    return Error{Errc::kOutOfRange,
-                 fmt::format("{}: a sound of {} channels at {} Hz, wanted at most {} channels and {} to {} Hz", name,
-                             channels, rate, kSoundChannelsMax, kSoundRateMin, kSoundRateMax)};
+    return file_error(Errc::kOutOfRange, name,
+                      "a sound of {} channels at {} Hz, wanted at most {} channels and {} to {} Hz", channels, rate,
+                      kSoundChannelsMax, kSoundRateMin, kSoundRateMax);
   }
   constexpr std::int64_t kReaderBytes = 8 << 20;
   const std::int64_t bytes = (samples + kSoundSecondsMax * kSampleRate) * std::int64_t{sizeof(float)} + kReaderBytes;
@@ -52,8 +53,8 @@ Result<void> admit_sound(int channels, int rate, std::int64_t samples, const std
 }
 
 Error too_long(const std::string& name, const std::string& seconds) {
-  return Error{Errc::kOutOfRange, fmt::format("{}: a sound of {} s, wanted at most {}: cut it into pieces", name,
-                                              seconds, kSamplesMax / kSampleRate)};
+  return file_error(Errc::kOutOfRange, name, "a sound of {} s, wanted at most {}: cut it into pieces", seconds,
+                    kSamplesMax / kSampleRate);
 }
 
 void append_mean(std::span<const float> samples, int channels, std::vector<float>& mono) {
@@ -67,15 +68,11 @@ void append_mean(std::span<const float> samples, int channels, std::vector<float
 
 Result<std::vector<float>> decode_sound(std::span<const std::byte> file, const std::string& name,
                                         const AdmitSound& admit) {
-  if (file.size() > kSoundBytesMax) {
-    return Error{Errc::kOutOfRange,
-                 fmt::format("{}: a sound of {} bytes, wanted at most {}", name, file.size(), kSoundBytesMax)};
-  }
+  if (file.size() > kSoundBytesMax)
+    return file_error(Errc::kOutOfRange, name, "a sound of {} bytes, wanted at most {}", file.size(), kSoundBytesMax);
   const std::string_view head(reinterpret_cast<const char*>(file.data()), std::min<std::size_t>(file.size(), 12));
-  if (!is_mp3(head) && !is_wav_flac_ogg(head)) {
-    return Error{Errc::kUnsupported,
-                 fmt::format("{}: not a sound that can be read, wanted WAV, FLAC, Ogg or MP3", name)};
-  }
+  if (!is_mp3(head) && !is_wav_flac_ogg(head))
+    return file_error(Errc::kUnsupported, name, "not a sound that can be read, wanted WAV, FLAC, Ogg or MP3");
   ASSIGN_OR_RETURN(DecodedSound decoded, (is_mp3(head) ? decode_mp3 : decode_wav_flac_ogg)(file, name, admit));
   std::vector<float>& samples = decoded.mono;
   if (decoded.rate != kSampleRate) {
@@ -83,11 +80,11 @@ Result<std::vector<float>> decode_sound(std::span<const std::byte> file, const s
   }
   samples.resize(std::min(samples.size(), static_cast<std::size_t>(kSamplesMax)));
   if (std::ssize(samples) < kSamplesMin) {
-    return Error{Errc::kOutOfRange, fmt::format("{}: a sound of {} samples at {} Hz, wanted at least {}", name,
-                                                samples.size(), kSampleRate, kSamplesMin)};
+    return file_error(Errc::kOutOfRange, name, "a sound of {} samples at {} Hz, wanted at least {}", samples.size(),
+                      kSampleRate, kSamplesMin);
   }
   if (!std::ranges::all_of(samples, [](float value) { return std::isfinite(value); }))
-    return Error{Errc::kMalformed, fmt::format("{}: samples that are not finite numbers", name)};
+    return file_error(Errc::kMalformed, name, "samples that are not finite numbers");
   return std::move(samples);
 }
 

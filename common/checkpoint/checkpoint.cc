@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "common/base/file_error.h"
 #include "common/base/random.h"
 #include "common/checkpoint/gguf.h"
 #include "common/checkpoint/gguf_names.h"
@@ -35,21 +36,20 @@ void widen(std::span<const std::byte> bytes, std::span<std::int64_t> out) {
 
 Result<void> check_count(const TensorEntry& tensor, std::size_t count) {
   if (static_cast<std::size_t>(tensor.element_count()) == count) return {};
-  return Error{Errc::kMismatch, fmt::format("{}: tensor {} has {} elements, wanted {}", tensor.file.string(),
-                                            quote(tensor.name), tensor.element_count(), count)};
+  return file_error(Errc::kMismatch, tensor.file, "tensor {} has {} elements, wanted {}", quote(tensor.name),
+                    tensor.element_count(), count);
 }
 
 Error wrong_dtype(const TensorEntry& tensor, const char* wanted) {
-  return Error{Errc::kUnsupported, fmt::format("{}: tensor {} has dtype {}, wanted {}", tensor.file.string(),
-                                               quote(tensor.name), to_string(tensor.dtype), wanted)};
+  return file_error(Errc::kUnsupported, tensor.file, "tensor {} has dtype {}, wanted {}", quote(tensor.name),
+                    to_string(tensor.dtype), wanted);
 }
 
 /// kMalformed where two files have a tensor of the same name.
 Result<void> sort_by_name(std::vector<TensorEntry>& tensors) {
   const TensorEntry* const repeated = sort_for_repeated(tensors, &TensorEntry::name);
   if (repeated == nullptr) return {};
-  return Error{Errc::kMalformed,
-               fmt::format("{}: a second tensor is called {}", repeated->file.string(), quote(repeated->name))};
+  return file_error(Errc::kMalformed, repeated->file, "a second tensor is called {}", quote(repeated->name));
 }
 
 /// Order-dependent 64-bit hash of words and byte strings.
@@ -115,9 +115,8 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& path) {
     return checkpoint;
   }
   if (!std::filesystem::exists(index, ignored)) {
-    return Error{Errc::kNotFound, fmt::format("{}: holds neither model.safetensors nor "
-                                              "model.safetensors.index.json nor a GGUF file",
-                                              path.string())};
+    return file_error(Errc::kNotFound, path,
+                      "holds neither model.safetensors nor model.safetensors.index.json nor a GGUF file");
   }
 
   ASSIGN_OR_RETURN(const MappedFile index_file, MappedFile::open(index));
@@ -127,10 +126,8 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& path) {
     ASSIGN_OR_RETURN(const std::vector<TensorEntry> held, parse_safetensors(file.bytes(), path / shard));
     for (const std::string& name : names) {
       const TensorEntry* const tensor = find_tensor(held, name);
-      if (tensor == nullptr) {
-        return Error{Errc::kMalformed,
-                     fmt::format("{}: tensor {} is not in shard {}", index.string(), quote(name), quote(shard))};
-      }
+      if (tensor == nullptr)
+        return file_error(Errc::kMalformed, index, "tensor {} is not in shard {}", quote(name), quote(shard));
       checkpoint.tensors_.push_back(*tensor);
     }
     checkpoint.files_.push_back(std::move(file));
@@ -157,12 +154,12 @@ Result<Checkpoint> Checkpoint::from_gguf(std::shared_ptr<const GgufModel> model,
 Result<const TensorEntry*> Checkpoint::require(std::string_view name, const std::vector<std::int64_t>& shape) const {
   const TensorEntry* const tensor = find(name);
   if (tensor == nullptr) {
-    return Error{Errc::kNotFound, fmt::format("{}: tensor {} is missing, wanted shape [{}]", path_.string(),
-                                              quote(name), fmt::join(shape, ", "))};
+    return file_error(Errc::kNotFound, path_, "tensor {} is missing, wanted shape [{}]", quote(name),
+                      fmt::join(shape, ", "));
   }
   if (tensor->shape != shape) {
-    return Error{Errc::kMismatch, fmt::format("{}: tensor {} has shape [{}], wanted [{}]", tensor->file.string(),
-                                              quote(name), fmt::join(tensor->shape, ", "), fmt::join(shape, ", "))};
+    return file_error(Errc::kMismatch, tensor->file, "tensor {} has shape [{}], wanted [{}]", quote(name),
+                      fmt::join(tensor->shape, ", "), fmt::join(shape, ", "));
   }
   return tensor;
 }

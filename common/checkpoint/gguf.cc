@@ -7,11 +7,13 @@
 #include <concepts>
 #include <cstring>
 #include <limits>
+#include <regex>
 #include <system_error>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "common/base/file_error.h"
 #include "common/checkpoint/safetensors.h"
 
 namespace outrider {
@@ -56,13 +58,12 @@ class Cursor {
   /// The next `count` bytes; `what` is their name in the message.
   Result<std::span<const std::byte>> take(std::uint64_t count, std::string_view what) {
     if (count > left()) {
-      return Error{Errc::kMalformed, fmt::format("{}: {} at byte {} takes {} bytes, but {} follow (cut short?)",
-                                                 file_.string(), what, offset_, count, left())};
+      return file_error(Errc::kMalformed, file_, "{} at byte {} takes {} bytes, but {} follow (cut short?)", what,
+                        offset_, count, left());
     }
     if (offset_ + count > kMetadataBytesMax) {
-      return Error{Errc::kOutOfRange,
-                   fmt::format("{}: metadata and tensor list take more than {} bytes, wanted at most that",
-                               file_.string(), kMetadataBytesMax)};
+      return file_error(Errc::kOutOfRange, file_,
+                        "metadata and tensor list take more than {} bytes, wanted at most that", kMetadataBytesMax);
     }
     const auto taken = bytes_.subspan(offset_, static_cast<std::size_t>(count));
     offset_ += static_cast<std::size_t>(count);
@@ -92,9 +93,6 @@ class Cursor {
 /// The value of one key, the cursor being just behind the key.
 Result<GgufMetadata::Value> read_value(Cursor& cursor, std::string_view key, const fs::path& file) {
   const std::string what = "the value of " + quote(key);
-  const auto unsupported = [&](std::string_view problem) {
-    return Error{Errc::kUnsupported, fmt::format("{}: {} {}", file.string(), what, problem)};
-  };
   GgufMetadata::Value value{};
   ASSIGN_OR_RETURN(value.type, cursor.number<std::uint32_t>(what));
   value.count = 1;
@@ -102,12 +100,12 @@ Result<GgufMetadata::Value> read_value(Cursor& cursor, std::string_view key, con
   if (value.is_array) {
     ASSIGN_OR_RETURN(value.type, cursor.number<std::uint32_t>(what));
     ASSIGN_OR_RETURN(value.count, cursor.number<std::uint64_t>(what));
-    if (value.type == kArray)
-      return unsupported("is an array of arrays, wanted no nested ones");  // nor does ggml read them
+    if (value.type == kArray)  // nor does ggml read them
+      return file_error(Errc::kUnsupported, file, "{} is an array of arrays, wanted no nested ones", what);
   }
-  if (value.type >= kValueTypeNames.size()) {
-    return unsupported(fmt::format("has type {}, wanted one from 0 to {}", value.type, kValueTypeNames.size() - 1));
-  }
+  if (value.type >= kValueTypeNames.size())
+    return file_error(Errc::kUnsupported, file, "{} has type {}, wanted one from 0 to {}", what, value.type,
+                      kValueTypeNames.size() - 1);
   if (value.type != kString) {
     const std::size_t size = value_bytes(value.type);
     // One too many, where the product would overflow, is as good as the product.
@@ -136,21 +134,17 @@ Result<TensorInfo> read_tensor_info(Cursor& cursor, const fs::path& file) {
   TensorInfo info{};
   ASSIGN_OR_RETURN(info.name, cursor.string("a tensor's name"));
   const std::string what = "tensor " + quote(info.name);
-  const auto error = [&](Errc code, std::string_view problem) {
-    return Error{code, fmt::format("{}: {} {}", file.string(), what, problem)};
-  };
   ASSIGN_OR_RETURN(const auto rank, cursor.number<std::uint32_t>(what));
   if (rank > kGgmlRankMax)
-    return error(Errc::kUnsupported, fmt::format("has {} dimensions, wanted at most {}", rank, kGgmlRankMax));
+    return file_error(Errc::kUnsupported, file, "{} has {} dimensions, wanted at most {}", what, rank, kGgmlRankMax);
   std::int64_t elements = 1;
   for (std::uint32_t i = 0; i < rank; ++i) {
     ASSIGN_OR_RETURN(const auto extent, cursor.number<std::int64_t>(what));
     info.shape.insert(info.shape.begin(), extent);  // GGUF lists the fastest axis first
     // As if a zero were a one: no order of multiplying the shape may overflow.
-    if (extent < 0 || __builtin_mul_overflow(elements, std::max<std::int64_t>(extent, 1), &elements)) {
-      return error(Errc::kMalformed, fmt::format("has an extent of {}, so that its elements overflow 63 bits",
-                                                 static_cast<std::uint64_t>(extent)));
-    }
+    if (extent < 0 || __builtin_mul_overflow(elements, std::max<std::int64_t>(extent, 1), &elements))
+      return file_error(Errc::kMalformed, file, "{} has an extent of {}, so that its elements overflow 63 bits", what,
+                        static_cast<std::uint64_t>(extent));
   }
 
   if (std::ranges::find(info.shape, 0) != info.shape.end()) elements = 0;
@@ -162,23 +156,20 @@ Result<TensorInfo> read_tensor_info(Cursor& cursor, const fs::path& file) {
     std::vector<std::string_view> read;
     std::ranges::copy_if(kTensorTypes, std::back_inserter(read),
                          [](const char* name) { return parse_dtype(name).has_value(); });
-    return error(Errc::kUnsupported,
-                 fmt::format("has type {}{}, wanted one of {}", type_id, type.empty() ? "" : fmt::format(" ({})", type),
-                             fmt::join(read, ", ")));
+    return file_error(Errc::kUnsupported, file, "{} has type {}{}, wanted one of {}", what, type_id,
+                      type.empty() ? "" : fmt::format(" ({})", type), fmt::join(read, ", "));
   }
   info.dtype = *dtype;
   const auto block = static_cast<std::int64_t>(block_elements(info.dtype));
   const std::int64_t row = info.shape.empty() ? 1 : info.shape.back();
-  if (row % block != 0) {
-    return error(Errc::kMalformed,
-                 fmt::format("has rows of {} elements, wanted a multiple of {} for {}", row, block, type));
-  }
+  if (row % block != 0)
+    return file_error(Errc::kMalformed, file, "{} has rows of {} elements, wanted a multiple of {} for {}", what, row,
+                      block, type);
   std::int64_t bytes = 0;
   const auto block_bytes = static_cast<std::int64_t>(stored_bytes(info.dtype, static_cast<std::size_t>(block)));
-  if (__builtin_mul_overflow(elements / block, block_bytes, &bytes)) {
-    return error(Errc::kMalformed,
-                 fmt::format("of shape [{}] takes more than 2^63 bytes", fmt::join(info.shape, ", ")));
-  }
+  if (__builtin_mul_overflow(elements / block, block_bytes, &bytes))
+    return file_error(Errc::kMalformed, file, "{} of shape [{}] takes more than 2^63 bytes", what,
+                      fmt::join(info.shape, ", "));
   info.bytes = static_cast<std::uint64_t>(bytes);
   ASSIGN_OR_RETURN(info.offset, cursor.number<std::uint64_t>(what));
   return info;
@@ -189,16 +180,14 @@ Result<GgufMetadata> read_metadata(Cursor& cursor, std::uint64_t count, const fs
   for (std::uint64_t i = 0; i < count; ++i) {
     ASSIGN_OR_RETURN(const std::string_view key, cursor.string("a metadata key"));
     if (key.size() > kKeyBytesMax) {
-      return Error{Errc::kMalformed, fmt::format("{}: metadata key {} is {} bytes long, wanted at most {}",
-                                                 file.string(), quote(key), key.size(), kKeyBytesMax)};
+      return file_error(Errc::kMalformed, file, "metadata key {} is {} bytes long, wanted at most {}", quote(key),
+                        key.size(), kKeyBytesMax);
     }
     ASSIGN_OR_RETURN(const GgufMetadata::Value value, read_value(cursor, key, file));
     pairs.emplace_back(key, value);
   }
-  if (const auto* repeated = sort_for_repeated(pairs, &GgufMetadata::Pairs::value_type::first)) {
-    return Error{Errc::kMalformed,
-                 fmt::format("{}: metadata key {} is given twice", file.string(), quote(repeated->first))};
-  }
+  if (const auto* repeated = sort_for_repeated(pairs, &GgufMetadata::Pairs::value_type::first))
+    return file_error(Errc::kMalformed, file, "metadata key {} is given twice", quote(repeated->first));
   return GgufMetadata(file, std::move(pairs));
 }
 
@@ -210,24 +199,21 @@ Result<std::vector<TensorEntry>> locate_tensors(const std::vector<TensorInfo>& i
   const std::uint64_t data_bytes = bytes.size() - std::min<std::uint64_t>(data_start, bytes.size());
   std::vector<TensorEntry> tensors;
   for (const TensorInfo& info : infos) {
-    const auto malformed = [&](std::string_view problem) {
-      return Error{Errc::kMalformed, fmt::format("{}: tensor {} {}", file.string(), quote(info.name), problem)};
-    };
     if (info.offset % alignment != 0)
-      return malformed(fmt::format("lies at offset {}, wanted a multiple of {}", info.offset, alignment));
-    if (info.offset > data_bytes || info.bytes > data_bytes - info.offset) {
-      return malformed(fmt::format("takes {} bytes at offset {}, but the file holds {} bytes of data (cut short?)",
-                                   info.bytes, info.offset, data_bytes));
-    }
+      return file_error(Errc::kMalformed, file, "tensor {} lies at offset {}, wanted a multiple of {}",
+                        quote(info.name), info.offset, alignment);
+    if (info.offset > data_bytes || info.bytes > data_bytes - info.offset)
+      return file_error(Errc::kMalformed, file,
+                        "tensor {} takes {} bytes at offset {}, but the file holds {} bytes of data (cut short?)",
+                        quote(info.name), info.bytes, info.offset, data_bytes);
     const std::span<const std::byte> view =
         info.bytes == 0
             ? std::span<const std::byte>()
             : bytes.subspan(static_cast<std::size_t>(data_start + info.offset), static_cast<std::size_t>(info.bytes));
     tensors.push_back({std::string(info.name), info.dtype, info.shape, view, file});
   }
-  if (const TensorEntry* repeated = sort_for_repeated(tensors, &TensorEntry::name)) {
-    return Error{Errc::kMalformed, fmt::format("{}: tensor {} is listed twice", file.string(), quote(repeated->name))};
-  }
+  if (const TensorEntry* repeated = sort_for_repeated(tensors, &TensorEntry::name))
+    return file_error(Errc::kMalformed, file, "tensor {} is listed twice", quote(repeated->name));
   RETURN_IF_ERROR(check_no_overlap(tensors, file));
   return tensors;
 }
@@ -327,15 +313,10 @@ struct ShardName {
   int index, count;
 
   static std::optional<ShardName> of(const std::string& filename) {
-    constexpr std::string_view kForm = "-00000-of-00000.gguf";
-    if (filename.size() <= kForm.size()) return std::nullopt;
-    const std::size_t start = filename.size() - kForm.size();
-    for (std::size_t i = 0; i < kForm.size(); ++i) {
-      const char c = filename[start + i];
-      if (kForm[i] == '0' ? c < '0' || c > '9' : c != kForm[i]) return std::nullopt;
-    }
-    return ShardName{filename.substr(0, start), std::stoi(filename.substr(start + 1, 5)),
-                     std::stoi(filename.substr(start + 10, 5))};
+    static const std::regex form(R"((.+)-(\d{5})-of-(\d{5})\.gguf)");
+    std::smatch parts;
+    if (!std::regex_match(filename, parts, form)) return std::nullopt;
+    return ShardName{parts[1], std::stoi(parts[2]), std::stoi(parts[3])};
   }
   std::string file(int i) const { return fmt::format("{}-{:05}-of-{:05}.gguf", stem, i, count); }
 };
@@ -366,7 +347,7 @@ const GgufMetadata::Value* GgufMetadata::value(std::string_view key) const {
 }
 
 Error GgufMetadata::wrong(std::string_view key, std::string_view seen, std::string_view wanted) const {
-  return Error{Errc::kMalformed, fmt::format("{}: {} is {}, wanted {}", file_.string(), key, seen, wanted)};
+  return file_error(Errc::kMalformed, file_, "{} is {}, wanted {}", key, seen, wanted);
 }
 
 template <typename T>
@@ -381,8 +362,7 @@ Result<std::optional<T>> GgufMetadata::find(std::string_view key) const {
 template <typename T>
 Result<T> GgufMetadata::get(std::string_view key) const {
   ASSIGN_OR_RETURN(std::optional<T> found, find<T>(key));
-  if (!found)
-    return Error{Errc::kNotFound, fmt::format("{}: {} is missing, wanted {}", file_.string(), key, kWanted<T>)};
+  if (!found) return file_error(Errc::kNotFound, file_, "{} is missing, wanted {}", key, kWanted<T>);
   return std::move(*found);
 }
 
@@ -398,21 +378,16 @@ OUTRIDER_INSTANTIATE(std::vector<std::string_view>);
 #undef OUTRIDER_INSTANTIATE
 
 Result<GgufFile> parse_gguf(std::span<const std::byte> bytes, const fs::path& file) {
-  const auto error = [&](Errc code, std::string_view problem) {
-    return Error{code, fmt::format("{}: {}", file.string(), problem)};
-  };
-  if (bytes.size() < 4 || std::memcmp(bytes.data(), kMagic, 4) != 0) {
-    return error(
-        Errc::kMalformed,
-        fmt::format("does not start with \"GGUF\", so it is no GGUF file (it is {} bytes long)", bytes.size()));
-  }
+  if (bytes.size() < 4 || std::memcmp(bytes.data(), kMagic, 4) != 0)
+    return file_error(Errc::kMalformed, file,
+                      "does not start with \"GGUF\", so it is no GGUF file (it is {} bytes long)", bytes.size());
   Cursor cursor(bytes, file);
   ASSIGN_OR_RETURN([[maybe_unused]] const auto magic, cursor.take(4, "the magic"));
   ASSIGN_OR_RETURN(const auto version, cursor.number<std::uint32_t>("the version"));
   if (version != 0 && (version & 0xffffu) == 0)
-    return error(Errc::kUnsupported, "is big endian, wanted a little endian file");
+    return file_error(Errc::kUnsupported, file, "is big endian, wanted a little endian file");
   if (version != 2 && version != 3)
-    return error(Errc::kUnsupported, fmt::format("has GGUF version {}, wanted 2 or 3", version));
+    return file_error(Errc::kUnsupported, file, "has GGUF version {}, wanted 2 or 3", version);
   ASSIGN_OR_RETURN(const auto tensor_count, cursor.number<std::uint64_t>("the tensor count"));
   ASSIGN_OR_RETURN(const auto key_count, cursor.number<std::uint64_t>("the metadata count"));
 
@@ -425,9 +400,8 @@ Result<GgufFile> parse_gguf(std::span<const std::byte> bytes, const fs::path& fi
   ASSIGN_OR_RETURN(const auto alignment, gguf.metadata.find<std::int64_t>("general.alignment"));
   const auto align = static_cast<std::uint64_t>(alignment.value_or(32));
   // u32 in the specification; the bound keeps the sums below inside 64 bits.
-  if (!std::has_single_bit(align) || align > std::numeric_limits<std::uint32_t>::max()) {
-    return error(Errc::kMalformed, fmt::format("general.alignment is {}, wanted a power of two", *alignment));
-  }
+  if (!std::has_single_bit(align) || align > std::numeric_limits<std::uint32_t>::max())
+    return file_error(Errc::kMalformed, file, "general.alignment is {}, wanted a power of two", *alignment);
   ASSIGN_OR_RETURN(gguf.tensors, locate_tensors(infos, cursor, align, bytes, file));
   return gguf;
 }
@@ -435,9 +409,6 @@ Result<GgufFile> parse_gguf(std::span<const std::byte> bytes, const fs::path& fi
 Result<GgufModel> GgufModel::open(const fs::path& file) {
   GgufModel model;
   model.file = file;
-  const auto malformed = [](const fs::path& where, std::string_view problem) {
-    return Error{Errc::kMalformed, fmt::format("{}: {}", where.string(), problem)};
-  };
   const auto add = [&model](const fs::path& path) -> Result<GgufMetadata> {
     ASSIGN_OR_RETURN(MappedFile mapped, MappedFile::open(path));
     ASSIGN_OR_RETURN(GgufFile parsed, parse_gguf(mapped.bytes(), path));
@@ -450,30 +421,25 @@ Result<GgufModel> GgufModel::open(const fs::path& file) {
   if (first.count == 1 && first.index == 0) return model;
 
   const std::optional<ShardName> name = ShardName::of(file.filename().string());
-  if (!name || name->count != first.count) {
-    return malformed(file, fmt::format("split.count is {}, wanted a file name that ends in -00001-of-{:05}.gguf",
-                                       first.count, first.count));
-  }
-  if (first.index != 0 || name->index != 1) {
-    return malformed(file, fmt::format("is shard {} of {} (split.no {}), wanted the first: {}", name->index,
-                                       name->count, first.index, quote(name->file(1))));
-  }
+  if (!name || name->count != first.count)
+    return file_error(Errc::kMalformed, file, "split.count is {}, wanted a file name that ends in -00001-of-{:05}.gguf",
+                      first.count, first.count);
+  if (first.index != 0 || name->index != 1)
+    return file_error(Errc::kMalformed, file, "is shard {} of {} (split.no {}), wanted the first: {}", name->index,
+                      name->count, first.index, quote(name->file(1)));
   for (int i = 2; i <= name->count; ++i) {
     const fs::path shard = file.parent_path() / name->file(i);
     ASSIGN_OR_RETURN(const GgufMetadata metadata, add(shard));
     ASSIGN_OR_RETURN(const Split split, Split::of(metadata));
-    if (split.index != i - 1 || split.count != first.count) {
-      return malformed(
-          shard, fmt::format("split.no is {} of {}, wanted {} of {}", split.index, split.count, i - 1, first.count));
-    }
+    if (split.index != i - 1 || split.count != first.count)
+      return file_error(Errc::kMalformed, shard, "split.no is {} of {}, wanted {} of {}", split.index, split.count,
+                        i - 1, first.count);
   }
-  if (first.tensors && *first.tensors != std::ssize(model.tensors)) {
-    return malformed(file, fmt::format("split.tensors.count is {}, but the {} shards hold {} tensors", *first.tensors,
-                                       first.count, model.tensors.size()));
-  }
-  if (const TensorEntry* repeated = sort_for_repeated(model.tensors, &TensorEntry::name)) {
-    return malformed(file, fmt::format("tensor {} is in two shards", quote(repeated->name)));
-  }
+  if (first.tensors && *first.tensors != std::ssize(model.tensors))
+    return file_error(Errc::kMalformed, file, "split.tensors.count is {}, but the {} shards hold {} tensors",
+                      *first.tensors, first.count, model.tensors.size());
+  if (const TensorEntry* repeated = sort_for_repeated(model.tensors, &TensorEntry::name))
+    return file_error(Errc::kMalformed, file, "tensor {} is in two shards", quote(repeated->name));
   return model;
 }
 
@@ -494,12 +460,10 @@ Result<std::optional<fs::path>> find_gguf(const fs::path& path) {
   if (models.size() == 1) return std::optional(path / models[0]);
   std::ranges::sort(models);
   constexpr std::size_t kNamed = 4;
-  return Error{
-      Errc::kMismatch,
-      fmt::format("{}: holds {} GGUF models ({}{}), wanted one, or the path of one", path.string(), models.size(),
-                  fmt::join(models.begin(),
-                            models.begin() + static_cast<std::ptrdiff_t>(std::min(kNamed, models.size())), ", "),
-                  models.size() > kNamed ? ", ..." : "")};
+  return file_error(
+      Errc::kMismatch, path, "holds {} GGUF models ({}{}), wanted one, or the path of one", models.size(),
+      fmt::join(models.begin(), models.begin() + static_cast<std::ptrdiff_t>(std::min(kNamed, models.size())), ", "),
+      models.size() > kNamed ? ", ..." : "");
 }
 
 }  // namespace outrider

@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/file_error.h"
 #include "common/base/ids.h"
 
 namespace outrider {
@@ -33,9 +34,8 @@ class Translator {
     ASSIGN_OR_RETURN(const std::string_view arch, metadata_.get<std::string_view>("general.architecture"));
     const bool assistant = arch == "gemma4-assistant";
     if (!assistant && arch != "gemma4") {
-      return Error{Errc::kUnsupported,
-                   fmt::format("{}: general.architecture is {:?}, wanted gemma4 or gemma4-assistant",
-                               model_.file.string(), arch.substr(0, 80))};
+      return file_error(Errc::kUnsupported, model_.file,
+                        "general.architecture is {:?}, wanted gemma4 or gemma4-assistant", arch.substr(0, 80));
     }
     prefix_ = fmt::format("{}.", arch);
     RETURN_IF_ERROR(read_sizes());
@@ -54,8 +54,9 @@ class Translator {
   }
 
  private:
-  Error error(Errc code, std::string_view problem) const {
-    return {code, fmt::format("{}: {}", model_.file.string(), problem)};
+  template <typename... Args>
+  Error error(Errc code, fmt::format_string<Args...> problem, Args&&... args) const {
+    return file_error(code, model_.file, problem, std::forward<Args>(args)...);
   }
   std::string key(std::string_view name) const { return fmt::format("{}{}", prefix_, name); }
   std::string tensor_of(std::int64_t layer, std::string_view name) const {
@@ -82,7 +83,7 @@ class Translator {
   /// A size that metadata and a tensor both give; the tensor counts. One of them must be there.
   Result<std::int64_t> choose(std::string_view name, std::optional<std::int64_t> said, const std::string& tensor,
                               std::optional<std::int64_t> seen) {
-    if (!seen && !said) return error(Errc::kNotFound, fmt::format("{} is missing, wanted a whole number", key(name)));
+    if (!seen && !said) return error(Errc::kNotFound, "{} is missing, wanted a whole number", key(name));
     if (seen && said) note(name, *said, tensor, *seen);
     return seen ? *seen : *said;
   }
@@ -99,10 +100,8 @@ class Translator {
       return std::vector<std::optional<std::int64_t>>(layer_count(), one);
     }
     ASSIGN_OR_RETURN(const auto values, metadata_.get<std::vector<std::int64_t>>(full));
-    if (values.size() != layer_count()) {
-      return error(Errc::kMalformed,
-                   fmt::format("{} has {} elements, wanted block_count = {}", full, values.size(), layers_));
-    }
+    if (values.size() != layer_count())
+      return error(Errc::kMalformed, "{} has {} elements, wanted block_count = {}", full, values.size(), layers_);
     return std::vector<std::optional<std::int64_t>>(values.begin(), values.end());
   }
   std::size_t layer_count() const { return static_cast<std::size_t>(layers_); }
@@ -110,8 +109,8 @@ class Translator {
   Result<void> read_sizes() {
     ASSIGN_OR_RETURN(layers_, metadata_.get<std::int64_t>(key("block_count")));
     if (layers_ < 1 || layers_ > kLayersMax) {
-      return error(Errc::kMalformed, fmt::format("{} is {}, wanted a whole number from 1 to {}", key("block_count"),
-                                                 layers_, kLayersMax));
+      return error(Errc::kMalformed, "{} is {}, wanted a whole number from 1 to {}", key("block_count"), layers_,
+                   kLayersMax);
     }
     text_["num_hidden_layers"] = layers_;
     ASSIGN_OR_RETURN(text_["hidden_size"], size("embedding_length", "token_embd.weight", 1));
@@ -142,8 +141,7 @@ class Translator {
       for (std::size_t i = 0; i < sliding.size(); ++i) sliding[i] = *flags[i] != 0;
     } else {
       ASSIGN_OR_RETURN(const std::int64_t period, metadata_.get<std::int64_t>(name));
-      if (period < 1)
-        return error(Errc::kMalformed, fmt::format("{} is {}, wanted a period of at least 1", name, period));
+      if (period < 1) return error(Errc::kMalformed, "{} is {}, wanted a period of at least 1", name, period);
       for (std::size_t i = 0; i < sliding.size(); ++i) sliding[i] = static_cast<std::int64_t>(i) % period < period - 1;
     }
     sliding.back() = false;  // as config.cc has it, whatever the file says
@@ -157,8 +155,8 @@ class Translator {
     ASSIGN_OR_RETURN(const auto full_value, stated("attention.value_length"));
     ASSIGN_OR_RETURN(const auto sliding_value, stated("attention.value_length_swa"));
     if (full_value.value_or(full) != full || sliding_value.value_or(sliding.value_or(full)) != sliding.value_or(full)) {
-      return error(Errc::kUnsupported, fmt::format("{} differs from key_length, wanted keys and values of one size",
-                                                   key("attention.value_length")));
+      return error(Errc::kUnsupported, "{} differs from key_length, wanted keys and values of one size",
+                   key("attention.value_length"));
     }
     return std::pair(full, sliding.value_or(full));
   }
@@ -207,8 +205,8 @@ class Translator {
         ASSIGN_OR_RETURN(layer.kv_heads, choose("attention.head_count_kv", said_kv_heads[at], k, heads_in(k)));
       }
       if (layer.heads != (layers.empty() ? layer : layers.front()).heads) {
-        return error(Errc::kUnsupported, fmt::format("layer {} has {} heads, wanted {} as in layer 0", i, layer.heads,
-                                                     layers.front().heads));
+        return error(Errc::kUnsupported, "layer {} has {} heads, wanted {} as in layer 0", i, layer.heads,
+                     layers.front().heads);
       }
       layers.push_back(layer);
 
@@ -216,8 +214,8 @@ class Translator {
       if (owns && !slides && model_.find(k) != nullptr) {
         const bool without_v = model_.find(tensor_of(i, "attn_v")) == nullptr;
         if (k_eq_v.value_or(without_v) != without_v) {
-          return error(Errc::kUnsupported, fmt::format("{} is {}, wanted all full layers alike", tensor_of(i, "attn_v"),
-                                                       without_v ? "missing" : "there"));
+          return error(Errc::kUnsupported, "{} is {}, wanted all full layers alike", tensor_of(i, "attn_v"),
+                       without_v ? "missing" : "there");
         }
         k_eq_v = without_v;
       }
@@ -249,8 +247,8 @@ class Translator {
       const std::int64_t width = layers[static_cast<std::size_t>(i)].width,
                          wanted = double_wide && i >= first_shared ? 2 * plain.width : plain.width;
       if (width != wanted) {
-        return error(Errc::kUnsupported,
-                     fmt::format("{} of layer {} is {}, wanted {}", key("feed_forward_length"), i, width, wanted));
+        return error(Errc::kUnsupported, "{} of layer {} is {}, wanted {}", key("feed_forward_length"), i, width,
+                     wanted);
       }
     }
     text_["intermediate_size"] = plain.width;
@@ -264,17 +262,13 @@ class Translator {
   Result<void> read_rope() {
     // Keys that change the angles in ways that we do not implement.
     ASSIGN_OR_RETURN(const auto scaling, metadata_.find<std::string_view>(key("rope.scaling.type")));
-    if (scaling.value_or("none") != "none") {
-      return error(Errc::kUnsupported,
-                   fmt::format("{} is {:?}, wanted none", key("rope.scaling.type"), scaling->substr(0, 80)));
-    }
+    if (scaling.value_or("none") != "none")
+      return error(Errc::kUnsupported, "{} is {:?}, wanted none", key("rope.scaling.type"), scaling->substr(0, 80));
     for (const auto& [name, head_dim] : {std::pair("rope.dimension_count", full_head_dim_),
                                          std::pair("rope.dimension_count_swa", sliding_head_dim_)}) {
       ASSIGN_OR_RETURN(const auto count, stated(name));
-      if (count && head_dim && *count != *head_dim) {
-        return error(Errc::kUnsupported,
-                     fmt::format("{} is {}, wanted the whole head, {}", key(name), *count, *head_dim));
-      }
+      if (count && head_dim && *count != *head_dim)
+        return error(Errc::kUnsupported, "{} is {}, wanted the whole head, {}", key(name), *count, *head_dim);
     }
     json& rope = text_["rope_parameters"];
     ASSIGN_OR_RETURN(const double theta, metadata_.get<double>(key("rope.freq_base")));
@@ -292,21 +286,17 @@ class Translator {
     constexpr const char* kName = "rope_freqs.weight";
     const TensorEntry* const tensor = model_.find(kName);
     const std::int64_t pairs = *full_head_dim_ / 2;
-    if (tensor == nullptr)
-      return error(Errc::kNotFound, fmt::format("tensor {} is missing, wanted {} elements", kName, pairs));
-    if (tensor->element_count() != pairs) {
-      return error(Errc::kMismatch,
-                   fmt::format("tensor {} has {} elements, wanted {}", kName, tensor->element_count(), pairs));
-    }
+    if (tensor == nullptr) return error(Errc::kNotFound, "tensor {} is missing, wanted {} elements", kName, pairs);
+    if (tensor->element_count() != pairs)
+      return error(Errc::kMismatch, "tensor {} has {} elements, wanted {}", kName, tensor->element_count(), pairs);
     std::vector<float> divisors(static_cast<std::size_t>(pairs));
     RETURN_IF_ERROR(read_f32(*tensor, divisors));
     const float factor = divisors.empty() ? 1 : divisors.front();
     const auto still = std::ranges::find_if(divisors, [=](float divisor) { return divisor != factor; });
     const bool two_parts = std::all_of(still, divisors.end(), [](float divisor) { return divisor >= kNoRotation; });
     if (!two_parts || !(factor > 0 && factor < kNoRotation)) {
-      return error(Errc::kUnsupported,
-                   fmt::format("tensor {} holds other values, wanted one number, then only numbers from {} on", kName,
-                               kNoRotation));
+      return error(Errc::kUnsupported, "tensor {} holds other values, wanted one number, then only numbers from {} on",
+                   kName, kNoRotation);
     }
     const auto rotating = static_cast<double>(still - divisors.begin()), all = static_cast<double>(*full_head_dim_);
     double part = 2 * rotating / all;
@@ -352,7 +342,7 @@ class Translator {
 /// A token id of the metadata.
 Result<TokenId> to_token_id(const GgufMetadata& metadata, std::string_view key, std::int64_t id) {
   if (0 <= id && id <= std::numeric_limits<TokenId>::max()) return static_cast<TokenId>(id);
-  return Error{Errc::kMalformed, fmt::format("{}: {} is {}, wanted a token id", metadata.file().string(), key, id)};
+  return file_error(Errc::kMalformed, metadata.file(), "{} is {}, wanted a token id", key, id);
 }
 
 Result<std::vector<TokenId>> eos_token_ids(const GgufMetadata& metadata) {

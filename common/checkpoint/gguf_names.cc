@@ -1,10 +1,10 @@
 #include "common/checkpoint/gguf_names.h"
 
 #include <algorithm>
-#include <string>
 
 #include <fmt/format.h>
 
+#include "common/base/file_error.h"
 #include "common/checkpoint/safetensors.h"
 
 namespace outrider {
@@ -97,10 +97,8 @@ Result<std::vector<TensorEntry>> hugging_face_tensors(const GgufModel& model) {
       tensors.push_back({*layer_scalar, DType::kF32, {1}, std::as_bytes(std::span(&kOne, 1)), tensor.file});
     }
   }
-  if (const TensorEntry* repeated = sort_for_repeated(tensors, &TensorEntry::name)) {
-    return Error{Errc::kMalformed,
-                 fmt::format("{}: two tensors are called {}", repeated->file.string(), quote(repeated->name))};
-  }
+  if (const TensorEntry* repeated = sort_for_repeated(tensors, &TensorEntry::name))
+    return file_error(Errc::kMalformed, repeated->file, "two tensors are called {}", quote(repeated->name));
   return tensors;
 }
 

@@ -13,6 +13,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/file_error.h"
 #include "common/checkpoint/gguf_names.h"
 
 namespace outrider {
@@ -128,13 +129,14 @@ class Reader {
   /// The tensor, of so many axes.
   Result<const TensorEntry*> tensor(const char* name, std::size_t axes) const {
     const TensorEntry* const found = model_.find(name);
-    if (found == nullptr) return wrong(Errc::kNotFound, fmt::format("tensor {} is missing", name));
+    if (found == nullptr) return wrong(Errc::kNotFound, "tensor {} is missing", name);
     if (found->shape.size() == axes) return found;
-    return wrong(Errc::kMismatch,
-                 fmt::format("tensor {} has shape [{}], wanted {} axes", name, fmt::join(found->shape, ", "), axes));
+    return wrong(Errc::kMismatch, "tensor {} has shape [{}], wanted {} axes", name, fmt::join(found->shape, ", "),
+                 axes);
   }
-  Error wrong(Errc code, std::string_view problem) const {
-    return {code, fmt::format("{}: {}", model_.file.string(), problem)};
+  template <typename... Args>
+  Error wrong(Errc code, fmt::format_string<Args...> problem, Args&&... args) const {
+    return file_error(code, model_.file, problem, std::forward<Args>(args)...);
   }
 
  private:
@@ -203,9 +205,8 @@ std::vector<std::byte> before_softplus(const TensorEntry& scale) {
 Result<void> check_width(const Reader& reader, const TensorEntry& projection, const json& width,
                          std::string_view whose) {
   if (width == projection.shape[0]) return {};
-  return reader.wrong(Errc::kMismatch,
-                      fmt::format("{} soft tokens have {} numbers, wanted {}, as the text model's rows", whose,
-                                  projection.shape[0], width.dump()));
+  return reader.wrong(Errc::kMismatch, "{} soft tokens have {} numbers, wanted {}, as the text model's rows", whose,
+                      projection.shape[0], width.dump());
 }
 
 /// The audio tower in config.json's words; null where there is none, or one of another kind.
@@ -232,8 +233,7 @@ Result<json> audio_config(const Reader& reader, const GgufModel& projector, cons
   RETURN_IF_ERROR(check_width(reader, *projection, text_width, "its sounds'"));
   for (const TensorEntry& tensor : projector.tensors) {
     if (!tensor.name.ends_with(".per_dim_scale.weight") || tensor.dtype == DType::kF32) continue;
-    return reader.wrong(Errc::kMismatch,
-                        fmt::format("tensor {} is {}, wanted F32", tensor.name, to_string(tensor.dtype)));
+    return reader.wrong(Errc::kMismatch, "tensor {} is {}, wanted F32", tensor.name, to_string(tensor.dtype));
   }
   audio["subsampling_conv_channels"] = {first->shape[0], second->shape[0]};
   audio["conv_kernel_size"] = taps->shape[1];
@@ -246,9 +246,8 @@ Result<json> audio_config(const Reader& reader, const GgufModel& projector, cons
 Result<void> check_patches(const Reader& reader, const TensorEntry& patches, const std::vector<std::int64_t>& wanted) {
   const bool plain = patches.dtype == DType::kF32 || patches.dtype == DType::kF16 || patches.dtype == DType::kBf16;
   if (patches.shape == wanted && plain && patches.element_count() > 0) return {};
-  return reader.wrong(Errc::kMismatch,
-                      fmt::format("tensor {} is {} [{}], wanted F32, F16 or BF16 [{}]", patches.name,
-                                  to_string(patches.dtype), fmt::join(patches.shape, ", "), fmt::join(wanted, ", ")));
+  return reader.wrong(Errc::kMismatch, "tensor {} is {} [{}], wanted F32, F16 or BF16 [{}]", patches.name,
+                      to_string(patches.dtype), fmt::join(patches.shape, ", "), fmt::join(wanted, ", "));
 }
 
 /// The vision tower in config.json's words.
@@ -267,7 +266,7 @@ Result<json> vision_config(const Reader& reader, const GgufModel& projector) {
   ASSIGN_OR_RETURN(const TensorEntry* query, reader.tensor(kQuery, 2));
   const std::int64_t heads = vision["num_attention_heads"], side = vision["patch_size"];
   if (heads < 1 || query->shape[0] % heads != 0)
-    return reader.wrong(Errc::kMismatch, fmt::format("{} heads of {} rows of {}", heads, query->shape[0], kQuery));
+    return reader.wrong(Errc::kMismatch, "{} heads of {} rows of {}", heads, query->shape[0], kQuery);
   RETURN_IF_ERROR(check_patches(reader, *patches, {vision["hidden_size"], 3, side, side}));
   vision["head_dim"] = query->shape[0] / heads;
   vision["position_embedding_size"] = positions->shape[1];
@@ -286,9 +285,9 @@ Result<json> unified_vision_config(const Reader& reader, std::int64_t pooling) {
   const std::int64_t hidden = vision["mm_embed_dim"], side = vision["patch_size"];
   constexpr std::int64_t kSideMax = 1 << 8;
   if (side < 1 || side > kSideMax || pooling < 1 || pooling > kSideMax) {
-    return reader.wrong(Errc::kMalformed, fmt::format("patches of {} pixels, {} along a side of a soft token, wanted 1 "
-                                                      "to {} of each",
-                                                      side, pooling, kSideMax));
+    return reader.wrong(Errc::kMalformed,
+                        "patches of {} pixels, {} along a side of a soft token, wanted 1 to {} of each", side, pooling,
+                        kSideMax);
   }
   const std::int64_t pixels = side * pooling * side * pooling;
   RETURN_IF_ERROR(check_patches(reader, *patches, {hidden, 3 * pixels}));
@@ -297,8 +296,8 @@ Result<json> unified_vision_config(const Reader& reader, std::int64_t pooling) {
     RETURN_IF_ERROR(check_patches(reader, *norm, {3 * pixels}));
   }
   if (positions->shape[0] != 2 || positions->shape[1] < 1 || positions->element_count() == 0) {
-    return reader.wrong(Errc::kMismatch, fmt::format("tensor {} has shape [{}], wanted [2, positions, {}]", kPositions,
-                                                     fmt::join(positions->shape, ", "), hidden));
+    return reader.wrong(Errc::kMismatch, "tensor {} has shape [{}], wanted [2, positions, {}]", kPositions,
+                        fmt::join(positions->shape, ", "), hidden);
   }
   vision["mm_posemb_size"] = positions->shape[1];
   return vision;
@@ -317,8 +316,8 @@ Result<std::optional<fs::path>> find_projector(const fs::path& text_model) {
   if (names.empty()) return std::optional<fs::path>();
   if (names.size() == 1) return std::optional(folder / names[0]);
   std::ranges::sort(names);
-  return Error{Errc::kMismatch, fmt::format("{}: holds {} and {} more files of vision towers, wanted one",
-                                            folder.string(), names[0], names.size() - 1)};
+  return file_error(Errc::kMismatch, folder, "holds {} and {} more files of vision towers, wanted one", names[0],
+                    names.size() - 1);
 }
 
 Result<json> add_projector(json config, const GgufModel& text, const GgufModel& projector) {
@@ -326,9 +325,8 @@ Result<json> add_projector(json config, const GgufModel& text, const GgufModel& 
   ASSIGN_OR_RETURN(const auto architecture, projector.metadata.get<std::string_view>("general.architecture"));
   ASSIGN_OR_RETURN(const auto kind, kind_of(projector));
   if (architecture != "clip" || (kind != kTower && kind != kUnified)) {
-    return reader.wrong(Errc::kUnsupported,
-                        fmt::format("is a projector of kind {:?} ({:?}), wanted {} or {} (clip)",
-                                    kind.value_or("").substr(0, 80), architecture.substr(0, 80), kTower, kUnified));
+    return reader.wrong(Errc::kUnsupported, "is a projector of kind {:?} ({:?}), wanted {} or {} (clip)",
+                        kind.value_or("").substr(0, 80), architecture.substr(0, 80), kTower, kUnified);
   }
   const bool unified = kind == kUnified;
   ASSIGN_OR_RETURN(const auto pooling, projector.metadata.find<std::int64_t>("clip.vision.projector.scale_factor"));

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/file_error.h"
 #include "common/base/files.h"
 #include "common/base/json_fields.h"
 #include "common/checkpoint/gguf_config.h"
@@ -36,7 +37,7 @@ Result<ModelFiles> ModelFiles::open(const std::filesystem::path& path) {
     files.gguf_ = std::make_shared<const GgufModel>(std::move(model));
     files.projector_error_ = files.open_projector(*gguf);
   } else if (!std::filesystem::exists(path, ignored)) {
-    return Error{Errc::kNotFound, fmt::format("{}: no such file or directory, wanted a model", path.string())};
+    return file_error(Errc::kNotFound, path, "no such file or directory, wanted a model");
   }
   return files;
 }
@@ -80,7 +81,7 @@ Result<std::optional<ModelText>> ModelFiles::config_json() const {
 Result<ModelText> ModelFiles::need_config_json() const {
   ASSIGN_OR_RETURN(std::optional<ModelText> text, config_json());
   if (text) return *std::move(text);
-  return Error{Errc::kNotFound, fmt::format("{}: No such file", (path_ / "config.json").string())};
+  return file_error(Errc::kNotFound, path_ / "config.json", "No such file");
 }
 
 Result<std::optional<ModelText>> ModelFiles::generation_config_json() const {

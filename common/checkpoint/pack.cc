@@ -6,13 +6,13 @@
 
 #include <cstdio>
 #include <limits>
-#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "common/base/file_error.h"
 #include "common/base/json_fields.h"
 #include "common/base/text.h"
 #include "common/checkpoint/safetensors.h"
@@ -77,13 +77,12 @@ Result<std::shared_ptr<const Pack>> Pack::open(const fs::path& dir) {
   const std::string format = top.text("format");
   const std::uint64_t version = byte_count(top, "version");
   if (wrong.error) return *wrong.error;
-  if (format != kFormat)
-    return Error{Errc::kMalformed, fmt::format("{}: format {}, wanted {}", name.string(), quote(format), kFormat)};
+  if (format != kFormat) return file_error(Errc::kMalformed, name, "format {}, wanted {}", quote(format), kFormat);
   if (version != kPackVersion) {
     const json& source = member(manifest, "source");  // of another version it may be missing
-    return Error{Errc::kVersionMismatch,
-                 fmt::format("{}: a pack of version {}, this program reads version {}: pack {} again", name.string(),
-                             version, kPackVersion, source.is_string() ? show(source) : "the model")};
+    return file_error(Errc::kVersionMismatch, name,
+                      "a pack of version {}, this program reads version {}: pack {} again", version, kPackVersion,
+                      source.is_string() ? show(source) : "the model");
   }
   pack->info_ = {.dtype = top.text("dtype"),
                  .source = top.text("source"),
@@ -96,8 +95,8 @@ Result<std::shared_ptr<const Pack>> Pack::open(const fs::path& dir) {
 
   ASSIGN_OR_RETURN(MappedFile image, MappedFile::open(dir / kImage));
   if (image.bytes().size() != image_bytes) {
-    return Error{Errc::kMalformed, fmt::format("{}: {} bytes, the manifest says {}", (dir / kImage).string(),
-                                               image.bytes().size(), image_bytes)};
+    return file_error(Errc::kMalformed, dir / kImage, "{} bytes, the manifest says {}", image.bytes().size(),
+                      image_bytes);
   }
   pack->image_ = std::make_unique<MappedFile>(std::move(image));
 
@@ -113,16 +112,14 @@ Result<std::shared_ptr<const Pack>> Pack::open(const fs::path& dir) {
                     .checksum = hex_number(fields, "checksum")};
     if (wrong.error) return *wrong.error;
     if (entry.offset % kPackAlignment != 0 || entry.offset > image_bytes || entry.size > image_bytes - entry.offset) {
-      return Error{
-          Errc::kMalformed,
-          fmt::format("{}: entry {} lies at {} with {} bytes, wanted a multiple of {} inside the {} bytes of {}",
-                      name.string(), quote(entry.name), entry.offset, entry.size, kPackAlignment, image_bytes, kImage)};
+      return file_error(Errc::kMalformed, name,
+                        "entry {} lies at {} with {} bytes, wanted a multiple of {} inside the {} bytes of {}",
+                        quote(entry.name), entry.offset, entry.size, kPackAlignment, image_bytes, kImage);
     }
     pack->entries_.push_back(std::move(entry));
     if (const PackEntry& added = pack->entries_.back();
-        !pack->by_name_.emplace(added.name, pack->entries_.size() - 1).second) {
-      return Error{Errc::kMalformed, fmt::format("{}: entry {} is there twice", name.string(), quote(added.name))};
-    }
+        !pack->by_name_.emplace(added.name, pack->entries_.size() - 1).second)
+      return file_error(Errc::kMalformed, name, "entry {} is there twice", quote(added.name));
   }
   return std::shared_ptr<const Pack>(pack);
 }
@@ -135,9 +132,8 @@ const PackEntry* Pack::find(std::string_view name) const {
 Result<void> verify_packs(std::initializer_list<fs::path> paths) {
   for (const fs::path& path : paths) {
     if (!is_pack(path)) {
-      return Error{
-          Errc::kUnsupported,
-          fmt::format("{}: has no checksums to verify its weights by, wanted a pack (outrider pack)", path.string())};
+      return file_error(Errc::kUnsupported, path,
+                        "has no checksums to verify its weights by, wanted a pack (outrider pack)");
     }
     ASSIGN_OR_RETURN(const std::shared_ptr<const Pack> pack, Pack::open(path));
     RETURN_IF_ERROR(pack->verify());
@@ -149,9 +145,8 @@ Result<void> Pack::verify() const {
   for (const PackEntry& entry : entries_) {
     const std::uint64_t seen = checksum_of(bytes(entry));
     if (seen == entry.checksum) continue;
-    return Error{Errc::kMalformed,
-                 fmt::format("{}: checksum of {} is {}, the manifest says {}", (path_ / kImage).string(),
-                             quote(entry.name), hex(seen), hex(entry.checksum))};
+    return file_error(Errc::kMalformed, path_ / kImage, "checksum of {} is {}, the manifest says {}", quote(entry.name),
+                      hex(seen), hex(entry.checksum));
   }
   return {};
 }
@@ -186,13 +181,12 @@ Result<NewDirectory> NewDirectory::create(const fs::path& dir) {
   std::error_code error;
   const fs::path name = fs::absolute(dir, error).lexically_normal();
   const fs::path final_name = name.has_filename() ? name : name.parent_path();
-  if (fs::exists(final_name, error))
-    return Error{Errc::kInvalidArgument, fmt::format("{}: exists; wanted a new name", dir.string())};
+  if (fs::exists(final_name, error)) return file_error(Errc::kInvalidArgument, dir, "exists; wanted a new name");
   remove_abandoned(final_name);
   fs::path partial = final_name;
   partial += fmt::format("{}{}", kPartial, getpid());
   fs::create_directories(partial, error);
-  if (error) return Error{Errc::kIo, fmt::format("{}: cannot create: {}", partial.string(), error.message())};
+  if (error) return file_error(Errc::kIo, partial, "cannot create: {}", error.message());
   return NewDirectory(final_name, partial, lock_folder(partial));
 }
 

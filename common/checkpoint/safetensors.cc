@@ -1,6 +1,5 @@
 #include "common/checkpoint/safetensors.h"
 
-#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -9,6 +8,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
+
+#include "common/base/file_error.h"
 
 namespace outrider {
 namespace {
@@ -177,7 +178,7 @@ class IndexReader : public StrictSax {
 Result<void> read_json(std::span<const std::byte> text, StrictSax& reader, const std::filesystem::path& file) {
   const char* const begin = reinterpret_cast<const char*>(text.data());
   if (json::sax_parse(begin, begin + text.size(), &reader)) return {};
-  return Error{reader.error().code, fmt::format("{}: {}", file.string(), reader.error().message)};
+  return file_error(reader.error().code, file, "{}", reader.error().message);
 }
 
 /// Bytes of a tensor, unless that overflows.
@@ -193,7 +194,7 @@ std::optional<std::int64_t> tensor_bytes(const std::vector<std::int64_t>& shape,
 Result<TensorEntry> to_tensor(const HeaderEntry& entry, std::span<const std::byte> data,
                               const std::filesystem::path& file) {
   const auto error = [&](Errc code, std::string_view problem) {
-    return Error{code, fmt::format("{}: tensor {}: {}", file.string(), quote(entry.name), problem)};
+    return file_error(code, file, "tensor {}: {}", quote(entry.name), problem);
   };
   if (!entry.dtype) return error(Errc::kMalformed, "has no dtype");
   if (!entry.shape) return error(Errc::kMalformed, "has no shape");
@@ -241,10 +242,8 @@ Result<void> check_no_overlap(const std::vector<TensorEntry>& tensors, const std
   std::ranges::sort(by_address, {}, [](const TensorEntry* t) { return t->bytes.data(); });
   for (std::size_t i = 1; i < by_address.size(); ++i) {
     const TensorEntry &before = *by_address[i - 1], &after = *by_address[i];
-    if (before.bytes.data() + before.bytes.size() > after.bytes.data()) {
-      return Error{Errc::kMalformed,
-                   fmt::format("{}: tensors {} and {} overlap", file.string(), quote(before.name), quote(after.name))};
-    }
+    if (before.bytes.data() + before.bytes.size() > after.bytes.data())
+      return file_error(Errc::kMalformed, file, "tensors {} and {} overlap", quote(before.name), quote(after.name));
   }
   return {};
 }
@@ -253,25 +252,24 @@ Result<std::vector<TensorEntry>> parse_safetensors(std::span<const std::byte> fi
                                                    const std::filesystem::path& file) {
   std::uint64_t header_bytes = 0;
   if (file_bytes.size() < sizeof(header_bytes)) {
-    return Error{Errc::kMalformed, fmt::format("{}: {} bytes long, wanted at least {} (safetensors)", file.string(),
-                                               file_bytes.size(), sizeof(header_bytes))};
+    return file_error(Errc::kMalformed, file, "{} bytes long, wanted at least {} (safetensors)", file_bytes.size(),
+                      sizeof(header_bytes));
   }
   std::memcpy(&header_bytes, file_bytes.data(), sizeof(header_bytes));
   const std::span<const std::byte> rest = file_bytes.subspan(sizeof(header_bytes));
   if (header_bytes > rest.size()) {
-    return Error{Errc::kMalformed, fmt::format("{}: header of {} bytes, but {} follow (not safetensors, or cut short?)",
-                                               file.string(), header_bytes, rest.size())};
+    return file_error(Errc::kMalformed, file, "header of {} bytes, but {} follow (not safetensors, or cut short?)",
+                      header_bytes, rest.size());
   }
   if (header_bytes > kMetadataBytesMax) {
-    return Error{Errc::kOutOfRange, fmt::format("{}: header of {} bytes, wanted at most {}", file.string(),
-                                                header_bytes, kMetadataBytesMax)};
+    return file_error(Errc::kOutOfRange, file, "header of {} bytes, wanted at most {}", header_bytes,
+                      kMetadataBytesMax);
   }
 
   HeaderReader reader;
   RETURN_IF_ERROR(read_json(rest.first(header_bytes), reader, file));
-  if (const HeaderEntry* repeated = sort_for_repeated(reader.entries, &HeaderEntry::name)) {
-    return Error{Errc::kMalformed, fmt::format("{}: tensor {} is listed twice", file.string(), quote(repeated->name))};
-  }
+  if (const HeaderEntry* repeated = sort_for_repeated(reader.entries, &HeaderEntry::name))
+    return file_error(Errc::kMalformed, file, "tensor {} is listed twice", quote(repeated->name));
   std::vector<TensorEntry> tensors;
   for (const HeaderEntry& entry : reader.entries) {
     ASSIGN_OR_RETURN(tensors.emplace_back(), to_tensor(entry, rest.subspan(header_bytes), file));
@@ -283,17 +281,14 @@ Result<std::vector<TensorEntry>> parse_safetensors(std::span<const std::byte> fi
 Result<std::map<std::string, std::vector<std::string>>> parse_index(std::span<const std::byte> file_bytes,
                                                                     const std::filesystem::path& file) {
   if (file_bytes.size() > kMetadataBytesMax) {
-    return Error{Errc::kOutOfRange, fmt::format("{}: {} bytes long, wanted at most {}", file.string(),
-                                                file_bytes.size(), kMetadataBytesMax)};
+    return file_error(Errc::kOutOfRange, file, "{} bytes long, wanted at most {}", file_bytes.size(),
+                      kMetadataBytesMax);
   }
   IndexReader reader;
   RETURN_IF_ERROR(read_json(file_bytes, reader, file));
-  if (!reader.has_weight_map) {
-    return Error{Errc::kMalformed, fmt::format("{}: has no weight_map", file.string())};
-  }
-  if (const auto* repeated = sort_for_repeated(reader.shard_of, &std::pair<std::string, std::string>::first)) {
-    return Error{Errc::kMalformed, fmt::format("{}: tensor {} is listed twice", file.string(), quote(repeated->first))};
-  }
+  if (!reader.has_weight_map) return file_error(Errc::kMalformed, file, "has no weight_map");
+  if (const auto* repeated = sort_for_repeated(reader.shard_of, &std::pair<std::string, std::string>::first))
+    return file_error(Errc::kMalformed, file, "tensor {} is listed twice", quote(repeated->first));
 
   std::map<std::string, std::vector<std::string>> tensors_of;
   for (const auto& [tensor, shard] : reader.shard_of) {
@@ -302,8 +297,8 @@ Result<std::map<std::string, std::vector<std::string>>> parse_index(std::span<co
     const bool inside = !shard.empty() && shard.find('\0') == shard.npos && path.is_relative() &&
                         std::ranges::find(path, "..") == path.end();
     if (!inside) {
-      return Error{Errc::kMalformed, fmt::format("{}: tensor {} is in shard {}, wanted a path inside the directory",
-                                                 file.string(), quote(tensor), quote(shard))};
+      return file_error(Errc::kMalformed, file, "tensor {} is in shard {}, wanted a path inside the directory",
+                        quote(tensor), quote(shard));
     }
     tensors_of[shard].push_back(tensor);
   }

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "common/base/result.h"
-#include "common/grammar/answer_controls.h"
+#include "common/tokenizer/answer_controls.h"
 #include "common/tokenizer/chat.h"
 
 /// Grammars of what an answer in Gemma 4's format has besides text (gemma4.md 6.3).

@@ -12,12 +12,11 @@
 #include <fmt/format.h>
 #include <xgrammar/xgrammar.h>
 
-#include "common/base/check.h"
 #include "common/base/token_tree.h"
-#include "common/grammar/answer_controls.h"
 #include "common/grammar/engine.h"
 #include "common/grammar/grammar_text.h"
 #include "common/grammar/pattern.h"
+#include "common/tokenizer/answer_controls.h"
 
 namespace outrider {
 namespace {
@@ -50,29 +49,14 @@ GrammarVocabulary grammar_vocabulary(const Tokenizer& tokenizer, std::int64_t vo
   return vocabulary;
 }
 
-struct Grammar::Compiled {
-  xgrammar::CompiledGrammar grammar;
+struct Grammar {
+  xgrammar::CompiledGrammar compiled;
 };
-Grammar::Grammar(std::unique_ptr<const Compiled> compiled) : compiled_(std::move(compiled)) {}
-Grammar::~Grammar() = default;
-std::size_t Grammar::memory_bytes() const { return compiled_->grammar.MemorySizeBytes(); }
 
 // ---- one answer ----
 
-struct GrammarState::Matcher {
-  xgrammar::GrammarMatcher matcher;
-  std::vector<TokenId> stop_ids;
-  std::int64_t words;  ///< of a mask
-  int beyond = 0;      ///< stop tokens accepted after the one that ended the answer: nobody reads them
-
-  bool accept(TokenId token);
-  void roll_back(int count);
-  /// @return what may follow, in `bits`; empty: anything
-  std::span<const std::uint32_t> fill(std::vector<std::uint32_t>& bits);
-};
-
 /// Masks that were made before they are due.
-struct GrammarState::Ahead {
+struct MasksAhead {
   struct Mask {
     bool made = false;
     std::vector<std::uint32_t> bits = {};
@@ -97,9 +81,22 @@ struct GrammarState::Ahead {
   }
 };
 
+struct GrammarState::Matcher {
+  xgrammar::GrammarMatcher matcher;
+  std::vector<TokenId> stop_ids;
+  std::int64_t words;  ///< of a mask
+  int beyond = 0;      ///< stop tokens accepted after the one that ended the answer: nobody reads them
+  MasksAhead ahead = {};
+
+  bool accept(TokenId token);
+  void roll_back(int count);
+  /// @return what may follow, in `bits`; empty: anything
+  std::span<const std::uint32_t> fill(std::vector<std::uint32_t>& bits);
+};
+
 GrammarState::GrammarState(std::shared_ptr<const Grammar> grammar, std::vector<TokenId> stop_ids)
-    : grammar_(std::move(grammar)), ahead_(std::make_unique<Ahead>()) {
-  const xgrammar::CompiledGrammar& compiled = grammar_->compiled().grammar;
+    : grammar_(std::move(grammar)) {
+  const xgrammar::CompiledGrammar& compiled = grammar_->compiled;
   const int vocab_size = compiled.GetTokenizerInfo().GetVocabSize();
   std::erase_if(stop_ids, [&](TokenId id) { return id < 0 || id >= vocab_size; });
   matcher_ = std::make_unique<Matcher>(
@@ -153,35 +150,35 @@ std::span<const std::uint32_t> GrammarState::Matcher::fill(std::vector<std::uint
 
 bool GrammarState::accept(TokenId token) {
   if (!matcher_->accept(token)) return false;
-  ahead_->go_on(token);
+  matcher_->ahead.go_on(token);
   return true;
 }
 
 void GrammarState::roll_back(int count) {
-  if (count > 0) ahead_->row = Ahead::kAstray;
+  if (count > 0) matcher_->ahead.row = MasksAhead::kAstray;
   matcher_->roll_back(count);
 }
 
 std::span<const std::uint32_t> GrammarState::allowed() {
-  Ahead& ahead = *ahead_;
+  MasksAhead& ahead = matcher_->ahead;
   if (ahead.row >= 0 && ahead.masks[static_cast<std::size_t>(ahead.row)].made)
     return ahead.masks[static_cast<std::size_t>(ahead.row)].allowed;
-  ahead.row = Ahead::kAstray;
+  ahead.row = MasksAhead::kAstray;
   return matcher_->fill(ahead.masks[0].bits);
 }
 
 void GrammarState::look_ahead(std::span<const TokenId> tokens, std::span<const std::int32_t> depths) {
-  Ahead& ahead = *ahead_;
+  MasksAhead& ahead = matcher_->ahead;
   ahead.tokens.assign(tokens.begin(), tokens.end());
   ahead.depths.assign(depths.begin(), depths.end());
   if (ahead.masks.size() < tokens.size()) ahead.masks.resize(tokens.size());
-  for (Ahead::Mask& mask : ahead.masks) mask.made = false;
+  for (MasksAhead::Mask& mask : ahead.masks) mask.made = false;
   const auto make = [&](std::int64_t row) {
-    Ahead::Mask& mask = ahead.masks[static_cast<std::size_t>(row)];
+    MasksAhead::Mask& mask = ahead.masks[static_cast<std::size_t>(row)];
     mask.allowed = matcher_->fill(mask.bits);
     mask.made = true;
   };
-  ahead.row = tokens.empty() ? 0 : Ahead::kBefore;
+  ahead.row = tokens.empty() ? 0 : MasksAhead::kBefore;
   if (tokens.empty()) return make(0);
   const TokenTree tree(std::ssize(tokens) - 1, depths);
   int accepted = 0;  // of the path to the last row that may follow
@@ -256,8 +253,7 @@ class GrammarCompiler::Engine {
     }
     ASSIGN_OR_RETURN(xgrammar::CompiledGrammar compiled,
                      engine_call("grammar", [&] { return all_.CompileGrammar(text); }));
-    return Result<std::shared_ptr<const Grammar>>(
-        std::make_shared<const Grammar>(std::make_unique<const Grammar::Compiled>(std::move(compiled))));
+    return Result<std::shared_ptr<const Grammar>>(std::make_shared<const Grammar>(Grammar{std::move(compiled)}));
   }
 
  private:
@@ -328,7 +324,7 @@ Result<std::shared_ptr<const Grammar>> GrammarCompiler::wait_for(const std::stri
 void GrammarCompiler::run(const std::stop_token& stop) {
   // It may take seconds, beside forward passes that people wait for.
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);
-  std::optional<Result<std::unique_ptr<Engine>>> engine;
+  std::unique_ptr<Engine> engine;  // once there is a vocabulary
   std::unique_lock lock(mutex_);
   while (changed_.wait(lock, stop, [&] { return !queue_.empty(); })) {
     if (stop.stop_requested()) return;
@@ -336,16 +332,12 @@ void GrammarCompiler::run(const std::stop_token& stop) {
     queue_.pop_front();
     lock.unlock();
     Result<std::shared_ptr<const Grammar>> made = no_throw([&]() -> Result<std::shared_ptr<const Grammar>> {
-      if (!engine) {
+      if (engine == nullptr) {
         const Result<GrammarVocabulary> vocabulary = vocabulary_();
-        if (vocabulary)
-          engine = Result<std::unique_ptr<Engine>>(std::make_unique<Engine>(*vocabulary, seconds_max_));
-        else
-          engine = Result<std::unique_ptr<Engine>>(
-              Error{Errc::kUnsupported, "no grammar can be followed: " + vocabulary.error().message});
+        if (!vocabulary) return Error{Errc::kUnsupported, "no grammar can be followed: " + vocabulary.error().message};
+        engine = std::make_unique<Engine>(*vocabulary, seconds_max_);
       }
-      if (!*engine) return engine->error();
-      return (**engine)->make(text);
+      return engine->make(text);
     });
     lock.lock();
     entries_[text].made = std::move(made);
@@ -361,7 +353,7 @@ void GrammarCompiler::trim() {
     for (auto it = entries_.begin(); it != entries_.end(); ++it) {
       const auto& made = it->second.made;
       if (!made) continue;
-      bytes += it->first.size() + (*made ? (**made)->memory_bytes() : 0);
+      bytes += it->first.size() + (*made ? (**made)->compiled.MemorySizeBytes() : 0);
       if (oldest == entries_.end() || it->second.used < oldest->second.used) oldest = it;
     }
     // The newest stays, however large: somebody is about to ask for it.

@@ -29,18 +29,7 @@ struct GrammarVocabulary {
 GrammarVocabulary grammar_vocabulary(const Tokenizer& tokenizer, std::int64_t vocab_size);
 
 /// A grammar made ready for a vocabulary. Immutable; any number of answers use it at once.
-class Grammar {
- public:
-  struct Compiled;  ///< XGrammar's
-  explicit Grammar(std::unique_ptr<const Compiled> compiled);
-  ~Grammar();
-  const Compiled& compiled() const { return *compiled_; }
-  /// About.
-  std::size_t memory_bytes() const;
-
- private:
-  std::unique_ptr<const Compiled> compiled_;
-};
+struct Grammar;
 
 /// Where an answer is in its grammar.
 class GrammarState {
@@ -67,10 +56,8 @@ class GrammarState {
 
  private:
   struct Matcher;
-  struct Ahead;
   std::shared_ptr<const Grammar> grammar_;
   std::unique_ptr<Matcher> matcher_;
-  std::unique_ptr<Ahead> ahead_;
 };
 
 /// Takes tokens out of a row of scores. @param allowed  as GrammarState::allowed()
@@ -80,7 +67,7 @@ void mask_scores(std::span<const std::uint32_t> allowed, std::span<float> scores
 /// from anybody: how long it may be, what it may repeat and what all that is kept may take is bounded.
 class GrammarCompiler {
  public:
-  /// @param vocabulary  called once, on that thread, when the first grammar is wanted
+  /// @param vocabulary  called on that thread, when the first grammar is wanted; if it fails, for the next one again
   /// @param seconds_max  of processor time for a grammar, as a part of the vocabulary says beforehand; longer: refused
   explicit GrammarCompiler(std::function<Result<GrammarVocabulary>()> vocabulary, double seconds_max = 30);
   ~GrammarCompiler();

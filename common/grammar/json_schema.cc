@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -13,7 +12,6 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "common/base/json_fields.h"
 #include "common/grammar/pattern.h"
@@ -99,9 +97,11 @@ class Reader {
  private:
   static bool impossible(const Json& schema) { return schema == Json(false); }
 
-  void refuse(std::string_view keyword, const std::string& at, std::string_view problem,
+  /// @return any schema: it is not used
+  Json refuse(std::string_view keyword, const std::string& at, std::string_view problem,
               Errc code = Errc::kUnsupported) {
     if (!error_) error_ = Error{code, fmt::format("JSON schema: '{}' at {} {}", keyword, at, problem)};
+    return true;
   }
 
   /// @return false: nothing is valid by it
@@ -125,7 +125,7 @@ class Reader {
       const bool known = has(kGeneral, key) || std::ranges::any_of(types(), [&, &name = key](const Type& type) {
                            return has(type.keywords, name);
                          });
-      if (!known) return refuse(key, at, "is not supported"), Json(true);
+      if (!known) return refuse(key, at, "is not supported");
       keywords.push_back(key);
     }
     for (const std::string_view whole : {"$ref", "allOf", "anyOf", "oneOf"}) {
@@ -141,26 +141,27 @@ class Reader {
   Json combined(const Json& in, std::string_view keyword, const std::vector<std::string_view>& keywords,
                 const std::string& at, int depth) {
     for (const std::string_view other : keywords) {
-      if (other != keyword) return refuse(other, at, fmt::format("is not supported beside '{}'", keyword)), Json(true);
+      if (other != keyword) return refuse(other, at, fmt::format("is not supported beside '{}'", keyword));
     }
     const Json& value = in[std::string(keyword)];
     if (keyword == "$ref") return reference(value, at);
-    if (!value.is_array() || value.empty())
-      return refuse(keyword, at, "is no list of schemas", Errc::kInvalidArgument), Json(true);
-    if (keyword == "allOf" && value.size() > 1)
-      return refuse(keyword, at, "of more than one schema is not supported"), Json(true);
+    if (!value.is_array() || value.empty()) return refuse(keyword, at, "is no list of schemas", Errc::kInvalidArgument);
+    if (keyword == "allOf" && value.size() > 1) return refuse(keyword, at, "of more than one schema is not supported");
     Json branches = Json::array();
     for (std::size_t i = 0; i < value.size(); ++i) {
       Json branch = schema(value[i], fmt::format("{}/{}/{}", at, keyword, i), depth + 1);
       if (!impossible(branch)) branches.push_back(std::move(branch));
     }
+    return one_of(std::move(branches), std::string(keyword));
+  }
+  static Json one_of(Json branches, const std::string& keyword) {
     if (branches.empty()) return false;
     if (branches.size() == 1) return std::move(branches[0]);
-    return {{std::string(keyword), std::move(branches)}};
+    return {{keyword, std::move(branches)}};
   }
 
   Json reference(const Json& value, const std::string& at) {
-    if (!value.is_string()) return refuse("$ref", at, "is no text", Errc::kInvalidArgument), Json(true);
+    if (!value.is_string()) return refuse("$ref", at, "is no text", Errc::kInvalidArgument);
     const auto& target = value.get_ref<const std::string&>();
     if (target == "#") return {{"$ref", target}};
     for (const std::string_view defs : {"$defs", "definitions"}) {
@@ -172,8 +173,7 @@ class Reader {
       if (plain && list != root_.end() && list->is_object() && list->contains(name)) return {{"$ref", target}};
     }
     return refuse("$ref", at,
-                  fmt::format("is {}, wanted '#' or the place of a schema in $defs", show(nlohmann::json(target)))),
-           Json(true);
+                  fmt::format("is {}, wanted '#' or the place of a schema in $defs", show(nlohmann::json(target))));
   }
 
   Json listed(const Json& in, std::string_view keyword, const std::vector<std::string_view>& keywords,
@@ -181,14 +181,14 @@ class Reader {
     const std::vector<std::string> wanted = types_of(in, at);
     for (const std::string_view other : keywords) {
       if (other != keyword && other != "type")
-        return refuse(other, at, fmt::format("is not supported beside '{}'", keyword)), Json(true);
+        return refuse(other, at, fmt::format("is not supported beside '{}'", keyword));
     }
     const Json& value = in[std::string(keyword)];
     if (keyword == "enum" && (!value.is_array() || value.empty()))
-      return refuse(keyword, at, "is no list of values", Errc::kInvalidArgument), Json(true);
+      return refuse(keyword, at, "is no list of values", Errc::kInvalidArgument);
     Json values = Json::array();
     for (const Json& one : keyword == "const" ? Json::array({value}) : value) {
-      if (!exact_number(one)) return refuse(keyword, at, "has a number that is no 64-bit one"), Json(true);
+      if (!exact_number(one)) return refuse(keyword, at, "has a number that is no 64-bit one");
       const bool fits =
           wanted.empty() || std::ranges::any_of(wanted, [&](const std::string& type) { return is_of_type(one, type); });
       if (fits) values.push_back(one);
@@ -241,9 +241,7 @@ class Reader {
                                                             : Json{{"type", type}};
       if (!impossible(branch)) branches.push_back(std::move(branch));
     }
-    if (branches.empty()) return false;
-    if (branches.size() == 1) return std::move(branches[0]);
-    return {{"anyOf", std::move(branches)}};
+    return one_of(std::move(branches), "anyOf");
   }
 
   /// A keyword that counts; none where it is not there.
@@ -272,11 +270,11 @@ class Reader {
     for (const char* keyword : {"pattern", "format"}) {
       const auto found = in.find(keyword);
       if (found == in.end()) continue;
-      if (!found->is_string()) return refuse(keyword, at, "is no text", Errc::kInvalidArgument), Json(true);
+      if (!found->is_string()) return refuse(keyword, at, "is no text", Errc::kInvalidArgument);
       if (keyword == std::string_view("format") && !has(kFormats, found->get_ref<const std::string&>()))
-        return refuse(keyword, at, fmt::format("{} is not supported", show(nlohmann::json(*found)))), Json(true);
-      if (out.contains("pattern")) return refuse(keyword, at, "is not supported beside 'pattern'"), Json(true);
-      if (bounded) return refuse(keyword, at, "is not supported beside 'minLength' and 'maxLength'"), Json(true);
+        return refuse(keyword, at, fmt::format("{} is not supported", show(nlohmann::json(*found))));
+      if (out.contains("pattern")) return refuse(keyword, at, "is not supported beside 'pattern'");
+      if (bounded) return refuse(keyword, at, "is not supported beside 'minLength' and 'maxLength'");
       out[keyword] = keyword == std::string_view("pattern") ? pattern(*found, keyword, at) : *found;
     }
     return out;
@@ -294,14 +292,14 @@ class Reader {
       const auto found = in.find(keyword);
       if (found == in.end()) continue;
       if (!found->is_number() || !exact_number(*found))
-        return refuse(keyword, at, "is no 64-bit number", Errc::kInvalidArgument), Json(true);
+        return refuse(keyword, at, "is no 64-bit number", Errc::kInvalidArgument);
       const double value = found->get<double>();
       if (keyword == std::string_view("multipleOf") && (type == "number" || std::floor(value) != value))
-        return refuse(keyword, at, "is only supported for integers, of integers"), Json(true);
+        return refuse(keyword, at, "is only supported for integers, of integers");
       out[keyword] = *found;
       // A bound of integers that is none: what is beyond it begins at the next one.
       if (type == "integer" && found->is_number_float()) {
-        if (std::abs(value) > 9e15) return refuse(keyword, at, "is too large a bound for integers"), Json(true);
+        if (std::abs(value) > 9e15) return refuse(keyword, at, "is too large a bound for integers");
         const bool upper = std::string_view(keyword).ends_with("aximum");
         const bool exact = std::floor(value) == value;
         out.erase(keyword);
@@ -324,7 +322,7 @@ class Reader {
   Json array(const Json& in, const std::string& at, int depth) {
     Json out = {{"type", "array"}};
     if (const auto unique = in.find("uniqueItems"); unique != in.end() && *unique != Json(false))
-      return refuse("uniqueItems", at, "is not supported"), Json(true);
+      return refuse("uniqueItems", at, "is not supported");
     if (!counts(in, out, "minItems", "maxItems", at)) return false;
     const std::int64_t least = out.value("minItems", std::int64_t{0});
     std::optional<std::int64_t> most;
@@ -332,7 +330,7 @@ class Reader {
     Json prefix = Json::array();
     bool cut = false;  // no item may follow the prefix
     if (const auto items = in.find("prefixItems"); items != in.end()) {
-      if (!items->is_array()) return refuse("prefixItems", at, "is no list", Errc::kInvalidArgument), Json(true);
+      if (!items->is_array()) return refuse("prefixItems", at, "is no list", Errc::kInvalidArgument);
       for (std::size_t i = 0; i < items->size() && !cut; ++i) {
         Json item = schema((*items)[i], fmt::format("{}/prefixItems/{}", at, i), depth + 1);
         cut = impossible(item) || (most && std::ssize(prefix) == *most);
@@ -356,12 +354,12 @@ class Reader {
     std::set<std::string> wanted;
     for (const char* keyword : {"properties", "patternProperties"}) {
       if (const auto found = in.find(keyword); found != in.end() && !found->is_object())
-        return refuse(keyword, at, "is no object", Errc::kInvalidArgument), Json(true);
+        return refuse(keyword, at, "is no object", Errc::kInvalidArgument);
     }
     if (const auto found = in.find("required"); found != in.end()) {
-      if (!found->is_array()) return refuse("required", at, "is no list", Errc::kInvalidArgument), Json(true);
+      if (!found->is_array()) return refuse("required", at, "is no list", Errc::kInvalidArgument);
       for (const Json& name : *found) {
-        if (!name.is_string()) return refuse("required", at, "has what is no text", Errc::kInvalidArgument), Json(true);
+        if (!name.is_string()) return refuse("required", at, "has what is no text", Errc::kInvalidArgument);
         wanted.insert(name.get<std::string>());
       }
     }
@@ -383,8 +381,7 @@ class Reader {
       const bool named = in.contains("properties") && in["properties"].contains(name);
       if (named || properties.contains(name)) continue;
       if (patterned)
-        return refuse("required", at, "of another than 'properties' is not supported beside 'patternProperties'"),
-               Json(true);
+        return refuse("required", at, "of another than 'properties' is not supported beside 'patternProperties'");
       if (impossible(others)) return false;
       properties[name] = others;
     }
@@ -401,31 +398,30 @@ class Reader {
     if (patterned) {
       const Json& patterns = in["patternProperties"];
       if (in.contains("properties") || patterns.size() > 1)
-        return refuse("patternProperties", at, "is only supported of one pattern, without 'properties'"), Json(true);
+        return refuse("patternProperties", at, "is only supported of one pattern, without 'properties'");
       const auto& pattern = patterns.begin();
       Json read = schema(pattern.value(), fmt::format("{}/patternProperties/{}", at, pattern.key()), depth + 1);
-      if (impossible(read))
-        return refuse("patternProperties", at, "that nothing is valid by are not supported"), Json(true);
+      if (impossible(read)) return refuse("patternProperties", at, "that nothing is valid by are not supported");
       out["patternProperties"] = {
           {this->pattern(pattern.key(), "patternProperties", at).get<std::string>(), std::move(read)}};
     }
     if (const auto names = in.find("propertyNames"); names != in.end()) {
-      if (closed) return refuse("propertyNames", at, "is not supported beside other properties"), Json(true);
+      if (closed) return refuse("propertyNames", at, "is not supported beside other properties");
       Json of_names = *names;
       if (of_names.is_object() && !of_names.contains("type") && !of_names.contains("enum") &&
           !of_names.contains("const"))
         of_names["type"] = "string";
       Json read = schema(of_names, at + "/propertyNames", depth + 1);
       if (!read.is_object() || read.value("type", "") != "string")
-        return refuse("propertyNames", at, "is only supported of type string"), Json(true);
+        return refuse("propertyNames", at, "is only supported of type string");
       if (others != Json::object())
-        return refuse("propertyNames", at, "is not supported beside 'additionalProperties'"), Json(true);
+        return refuse("propertyNames", at, "is not supported beside 'additionalProperties'");
       out["propertyNames"] = std::move(read);
     }
     // A name may come twice where names are free, and counts once.
     const bool free = !closed || patterned;
     if (free && out.value("minProperties", 0) > 1)
-      return refuse("minProperties", at, "above 1 is not supported where names are free"), Json(true);
+      return refuse("minProperties", at, "above 1 is not supported where names are free");
     if (!properties.empty()) out["properties"] = std::move(properties);
     if (!required.empty()) out["required"] = std::move(required);
     out["additionalProperties"] = closed ? Json(false) : std::move(others);

@@ -1,12 +1,12 @@
 #include "common/media_prompt/media_prompt.h"
 
-#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "common/base/file_error.h"
 #include "common/base/files.h"
 
 namespace outrider {
@@ -31,11 +31,6 @@ WireMedium medium_of(Picture picture) {
                       .shape = {seen->height, seen->width, 3},
                       .data = SharedBytes(seen, std::as_bytes(std::span(seen->rgb)))}};
 }
-
-/// What stands for a picture or a sound in a prompt.
-struct Place {
-  TokenId begin, soft, end;
-};
 
 }  // namespace
 
@@ -96,7 +91,7 @@ Result<SeenVideo> see_video(std::span<const std::byte> file, const std::string& 
 
 Result<SeenVideo> see_video(std::int64_t count, const std::string& name,
                             const std::function<Result<WireMedium>(std::int64_t)>& frame) {
-  if (count == 0) return Error{Errc::kOutOfRange, fmt::format("{}: a video of no pictures", name)};
+  if (count == 0) return file_error(Errc::kOutOfRange, name, "a video of no pictures");
   SeenVideo video{.frames = {}, .part = {.kind = ContentPart::Kind::kVideo}};
   for (const std::int64_t second : sampled_frames(count)) {
     ASSIGN_OR_RETURN(WireMedium seen, frame(second));
@@ -124,7 +119,7 @@ Result<SeenVideo> see_video_file(const std::filesystem::path& path, const Vision
   std::vector<fs::path> pictures;
   for (fs::directory_iterator entry(path, failed), end; !failed && entry != end; entry.increment(failed))
     pictures.push_back(entry->path());
-  if (failed) return Error{Errc::kIo, fmt::format("{}: {}", path.string(), failed.message())};
+  if (failed) return file_error(Errc::kIo, path, "{}", failed.message());
   std::ranges::sort(pictures);
   return see_video(std::ssize(pictures), path.string(), [&](std::int64_t i) {
     return see_picture_file(pictures[static_cast<std::size_t>(i)], config, kVideoSoftTokens);
@@ -165,14 +160,12 @@ Result<std::vector<TokenId>> place_media(std::span<const TokenId> rendered, cons
     if (places++ >= media.size() || media[filled].is_sound() != sound) continue;  // an error, below
     WireMedium& medium = media[filled++];
     const std::vector<std::int64_t>& shape = medium.content.shape;
-    const Place place = sound ? Place{audio->boa_token_id, token, audio->eoa_token_id}
-                              : Place{vision->boi_token_id, token, vision->eoi_token_id};
     const std::int64_t count = sound ? audio->soft_tokens(shape[0])
                                      : (shape[0] / vision->soft_token_side()) * (shape[1] / vision->soft_token_side());
-    tokens.push_back(place.begin);
+    tokens.push_back(sound ? audio->boa_token_id : vision->boi_token_id);
     medium.first = std::ssize(tokens);
-    tokens.insert(tokens.end(), static_cast<std::size_t>(count), place.soft);
-    tokens.push_back(place.end);
+    tokens.insert(tokens.end(), static_cast<std::size_t>(count), token);
+    tokens.push_back(sound ? audio->eoa_token_id : vision->eoi_token_id);
   }
   if (places == media.size() && filled == places) return tokens;
   return Error{Errc::kInvalidArgument, fmt::format("{} places for pictures and sounds in the prompt, and {} of "

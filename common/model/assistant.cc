@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "common/base/file_error.h"
 #include "common/kernels/kernel_table.h"
 
 namespace outrider {
@@ -135,22 +136,10 @@ std::size_t DraftHead::weight_bytes() const {
 void DraftHead::report_buffers(const BufferSink& sink) const {
   report_linear(sink, "draft_weights.head", dense_);
   report_linear(sink, "draft_weights.centroids", centroids_);
-  const auto rows = static_cast<std::int64_t>(ordering_.size());
-  if (rows > 0) {
-    sink({.name = "draft_weights.token_ordering",
-          .dtype = "I32",
-          .shape = {rows},
-          .bytes = ordering_.capacity() * sizeof(TokenId)});
-    rows_.report(sink, "draft_weights.head_rows");
-    sink({.name = "draft_logits.candidates",
-          .dtype = "F32",
-          .shape = {static_cast<std::int64_t>(candidate_scores_.size())},
-          .bytes = candidate_scores_.capacity() * sizeof(float)});
-    sink({.name = "draft_logits.candidate_ids",
-          .dtype = "I32",
-          .shape = {static_cast<std::int64_t>(candidate_ids_.size())},
-          .bytes = candidate_ids_.capacity() * sizeof(TokenId)});
-  }
+  report_vector(sink, "draft_weights.token_ordering", ordering_);
+  if (rows_.rows > 0) rows_.report(sink, "draft_weights.head_rows");
+  report_vector(sink, "draft_logits.candidates", candidate_scores_);
+  report_vector(sink, "draft_logits.candidate_ids", candidate_ids_);
   scores_.report(sink, dense_.out_features() > 0 ? "draft_logits.all" : "draft_logits.centroids");
 }
 
@@ -170,13 +159,12 @@ Result<std::unique_ptr<Assistant>> Assistant::load(AssistantConfig assistant_con
                                                    std::span<const TokenId> draft_vocabulary) {
   std::unique_ptr<Assistant> model(new Assistant());
   model->config_ = std::move(assistant_config);
-  model->weights_ = std::move(source);
   const AssistantConfig& config = model->config_;
-  const WeightType type = model->weights_->type();
+  const WeightType type = source->type();
   const auto refuse = [&](const std::string& what, auto seen, auto wanted) {
-    return Error{Errc::kMismatch,
-                 fmt::format("{}: {} is {}, the backbone {} has {}: an assistant of another backbone",
-                             model->weights_->path().string(), what, seen, backbone_weights.path().string(), wanted)};
+    return file_error(Errc::kMismatch, source->path(),
+                      "{} is {}, the backbone {} has {}: an assistant of another backbone", what, seen,
+                      backbone_weights.path().string(), wanted);
   };
   if (config.backbone_hidden_size != backbone.hidden_size) {
     return refuse("backbone_hidden_size", config.backbone_hidden_size, backbone.hidden_size);
@@ -210,7 +198,7 @@ Result<std::unique_ptr<Assistant>> Assistant::load(AssistantConfig assistant_con
                                        .table("embed_tokens.weight", backbone.vocab_size, backbone.hidden_size));
   model->target_embedding_.emplace(std::move(table), backbone.hidden_size, type);
 
-  const WeightReader weights(*model->weights_, "");
+  const WeightReader weights(*source, "");
   const std::int64_t target_hidden = config.backbone_hidden_size, hidden = config.text.hidden_size;
   ASSIGN_OR_RETURN(model->pre_projection_, weights.linear(2 * target_hidden, {{"pre_projection", hidden}}));
   ASSIGN_OR_RETURN(model->post_projection_, weights.linear(hidden, {{"post_projection", target_hidden}}));

@@ -145,7 +145,6 @@ class Assistant {
   std::int64_t sliding_window_ = 0;
   DType kv_dtype_ = DType::kF32;
   LayerConfig sliding_donor_{}, full_donor_{};
-  std::shared_ptr<const WeightSource> weights_;
   std::optional<Embedding> target_embedding_;
   std::optional<Rope> rope_;
   Linear pre_projection_, post_projection_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/base/file_error.h"
 #include "common/base/progress.h"
 #include "common/base/time.h"
 #include "common/base/token_tree.h"
@@ -38,8 +39,8 @@ std::vector<SoftRows> soft_rows_within(std::span<const SoftRows> soft, std::int6
 Result<void> check_donors(const TextConfig& config, const std::string& name) {
   for (const AttentionKind kind : {AttentionKind::kSliding, AttentionKind::kFull}) {
     if (config.last_owner(kind) >= 0) continue;
-    return Error{Errc::kUnsupported, fmt::format("{}: no {} layer owns its K/V, wanted one of each kind", name,
-                                                 kind == AttentionKind::kSliding ? "sliding" : "full")};
+    return file_error(Errc::kUnsupported, name, "no {} layer owns its K/V, wanted one of each kind",
+                      kind == AttentionKind::kSliding ? "sliding" : "full");
   }
   return {};
 }

@@ -11,12 +11,4 @@ void report_linear(const BufferSink& sink, const std::string& name, const Linear
         .mapped = linear.is_mapped()});
 }
 
-void report_vector(const BufferSink& sink, const std::string& name, const std::vector<float>& values) {
-  if (values.empty()) return;
-  sink({.name = name,
-        .dtype = "F32",
-        .shape = {static_cast<std::int64_t>(values.size())},
-        .bytes = values.size() * sizeof(float)});
-}
-
 }  // namespace outrider

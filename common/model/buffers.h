@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "common/kernels/linear.h"
@@ -24,7 +25,14 @@ struct BufferFacts {
 using BufferSink = std::function<void(const BufferFacts&)>;
 
 void report_linear(const BufferSink& sink, const std::string& name, const Linear& linear);
-/// Values kept as floats: norm weights and the like.
-void report_vector(const BufferSink& sink, const std::string& name, const std::vector<float>& values);
+/// Values kept as floats, norm weights and the like, or ids of tokens.
+template <typename T>
+void report_vector(const BufferSink& sink, const std::string& name, const std::vector<T>& values) {
+  if (values.empty()) return;
+  sink({.name = name,
+        .dtype = std::is_same_v<T, float> ? "F32" : "I32",
+        .shape = {std::ssize(values)},
+        .bytes = values.capacity() * sizeof(T)});
+}
 
 }  // namespace outrider

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/file_error.h"
 #include "common/kernels/team.h"
 
 namespace outrider {
@@ -18,9 +19,8 @@ Result<ClippedLinear::Bounds> ClippedLinear::load_bounds(const WeightReader& wei
   ASSIGN_OR_RETURN(const std::vector<float> low, weights.vector(name + "_min", 1));
   ASSIGN_OR_RETURN(const std::vector<float> high, weights.vector(name + "_max", 1));
   if (!(low[0] < high[0])) {
-    return Error{Errc::kMalformed,
-                 fmt::format("{}: {}{}_min is {}, wanted less than {}_max, {}", weights.source().path().string(),
-                             weights.prefix(), name, low[0], name, high[0])};
+    return file_error(Errc::kMalformed, weights.source().path(), "{}{}_min is {}, wanted less than {}_max, {}",
+                      weights.prefix(), name, low[0], name, high[0]);
   }
   return Bounds{low[0], high[0]};
 }

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/file_error.h"
 #include "common/base/files.h"
 #include "common/base/text.h"
 
@@ -31,15 +32,13 @@ Result<std::vector<TokenId>> draft_vocabulary(const std::string& wanted, const s
     if (most && std::ssize(ids) == *most) break;
     const std::optional<std::int64_t> id = to_number<std::int64_t>(line);
     if (!id || *id < 0 || *id >= vocab_size || !seen.insert(static_cast<TokenId>(*id)).second) {
-      return Error{Errc::kMalformed, fmt::format("{}: line {} is '{}', wanted an id below {} that is there once",
-                                                 file.string(), ids.size() + 1, line.substr(0, 40), vocab_size)};
+      return file_error(Errc::kMalformed, file, "line {} is '{}', wanted an id below {} that is there once",
+                        ids.size() + 1, line.substr(0, 40), vocab_size);
     }
     ids.push_back(static_cast<TokenId>(*id));
   }
-  if (ids.empty() || (most && std::ssize(ids) < *most)) {
-    return Error{Errc::kMalformed,
-                 fmt::format("{}: {} ids, wanted {} or more", file.string(), ids.size(), most.value_or(1))};
-  }
+  if (ids.empty() || (most && std::ssize(ids) < *most))
+    return file_error(Errc::kMalformed, file, "{} ids, wanted {} or more", ids.size(), most.value_or(1));
   return ids;
 }
 

@@ -5,13 +5,10 @@
 
 namespace outrider {
 
-float embedding_scale(std::int64_t width, WeightType type) {
-  const auto scale = static_cast<float>(std::sqrt(static_cast<double>(width)));
-  return activation_dtype(type) == DType::kF32 ? scale : to_float(to_bf16(scale));
-}
-
 Embedding::Embedding(RowTable table, std::int64_t scale_width, WeightType type)
-    : table_(std::move(table)), scale_(embedding_scale(scale_width, type)) {}
+    : table_(std::move(table)), scale_(static_cast<float>(std::sqrt(static_cast<double>(scale_width)))) {
+  if (activation_dtype(type) != DType::kF32) scale_ = to_float(to_bf16(scale_));
+}
 
 void Embedding::lookup(TokenId token, std::span<float> row) const {
   CHECK(0 <= token && token < table_.rows, "token {}, rows {}", token, table_.rows);

@@ -23,7 +23,4 @@ class Embedding {
   float scale_;
 };
 
-/// sqrt(width) as the weights' type holds it.
-float embedding_scale(std::int64_t width, WeightType type);
-
 }  // namespace outrider

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/file_error.h"
 #include "common/kernels/team.h"
 
 namespace outrider {
@@ -27,9 +28,10 @@ Result<std::shared_ptr<const WeightSource>> open_tower_weights(const ModelFiles&
                                                                const std::string& kind, const std::string& mark) {
   ASSIGN_OR_RETURN(std::shared_ptr<const WeightSource> weights, open_weights(files, type));
   if (weights->has(mark)) return weights;
-  return Error{Errc::kNotFound, fmt::format("{}: no {} tower among its weights, though its config.json has one: a pack "
-                                            "of an earlier release, or an export without it",
-                                            files.path().string(), kind)};
+  return file_error(Errc::kNotFound, files.path(),
+                    "no {} tower among its weights, though its config.json has one: a pack "
+                    "of an earlier release, or an export without it",
+                    kind);
 }
 
 }  // namespace outrider

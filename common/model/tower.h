@@ -39,6 +39,11 @@ class Steps {
       if (between_steps_ != nullptr) (*between_steps_)();
     }
   }
+  /// y = x W^T, so many rows at a time. @pre x is not y
+  void run(const Linear& linear, std::int64_t step_rows, Matrix<const float> x, Matrix<float> y) const {
+    run(x.size(0), step_rows,
+        [&](std::int64_t first, std::int64_t rows) { linear.forward(x.rows(first, rows), y.rows(first, rows)); });
+  }
 
  private:
   const std::function<void()>* between_steps_ = nullptr;  ///< of the work that is under way

@@ -8,6 +8,7 @@
 
 #include <fmt/ranges.h>
 
+#include "common/base/file_error.h"
 #include "common/base/random.h"
 #include "common/checkpoint/checkpoint.h"
 #include "common/checkpoint/pack.h"
@@ -138,8 +139,8 @@ class CheckpointWeights final : public WeightSource {
   Result<const TensorEntry*> matrix(const std::string& name, const std::vector<std::int64_t>& shape) const {
     ASSIGN_OR_RETURN(const TensorEntry* entry, checkpoint_->require(name, shape));
     if (!is_decodable(entry->dtype)) {
-      return Error{Errc::kUnsupported, fmt::format("{}: tensor '{}' is {}, wanted F32, BF16, F16 or a block type",
-                                                   entry->file.string(), entry->name, to_string(entry->dtype))};
+      return file_error(Errc::kUnsupported, entry->file, "tensor '{}' is {}, wanted F32, BF16, F16 or a block type",
+                        entry->name, to_string(entry->dtype));
     }
     return entry;
   }
@@ -203,8 +204,8 @@ class PackedWeights final : public WeightSource {
     const std::optional<DType> dtype = entry == nullptr ? std::nullopt : parse_dtype(entry->type);
     if (entry != nullptr &&
         (!dtype || !is_decodable(*dtype) || width % static_cast<std::int64_t>(block_elements(*dtype)) != 0)) {
-      return Error{Errc::kMalformed, fmt::format("{}: {} is {} with rows of {}, wanted a table of numbers",
-                                                 path().string(), quote(name), quote(entry->type), width)};
+      return file_error(Errc::kMalformed, path(), "{} is {} with rows of {}, wanted a table of numbers", quote(name),
+                        quote(entry->type), width);
     }
     const DType known = dtype.value_or(DType::kF32);
     return table_of(name, known, rows, width);
@@ -221,9 +222,7 @@ class PackedWeights final : public WeightSource {
     }
     auto linear = Linear::map(type, in_features, rows,
                               {.layout = entry->layout, .weights = pack_->bytes(*entry), .scales = scales}, pack_);
-    if (!linear)
-      return Error{linear.error().code,
-                   fmt::format("{}: {}: {}", path().string(), quote(name), linear.error().message)};
+    if (!linear) return file_error(linear.error().code, path(), "{}: {}", quote(name), linear.error().message);
     return linear;
   }
 
@@ -257,14 +256,13 @@ class PackedWeights final : public WeightSource {
     if (entry == nullptr) {
       const char* const why =
           pack_->info().embedding_only ? " (it holds a target's embedding only, for a drafter)" : "";
-      return Error{Errc::kNotFound, fmt::format("{}: {} is missing, wanted {} [{}]{}", path().string(), quote(name),
-                                                type, fmt::join(shape, ", "), why)};
+      return file_error(Errc::kNotFound, path(), "{} is missing, wanted {} [{}]{}", quote(name), type,
+                        fmt::join(shape, ", "), why);
     }
     if (entry->type != type || entry->shape != shape || (size && entry->size != *size)) {
-      return Error{Errc::kMismatch,
-                   fmt::format("{}: {} is {} [{}] in {} bytes, wanted {} [{}]{}", path().string(), quote(name),
-                               entry->type, fmt::join(entry->shape, ", "), entry->size, type, fmt::join(shape, ", "),
-                               size ? fmt::format(" in {} bytes", *size) : "")};
+      return file_error(Errc::kMismatch, path(), "{} is {} [{}] in {} bytes, wanted {} [{}]{}", quote(name),
+                        entry->type, fmt::join(entry->shape, ", "), entry->size, type, fmt::join(shape, ", "),
+                        size ? fmt::format(" in {} bytes", *size) : "");
     }
     return entry;
   }
@@ -376,9 +374,9 @@ Result<std::shared_ptr<const WeightSource>> open_weights(const ModelFiles& files
   if (is_pack(files.path())) {
     ASSIGN_OR_RETURN(std::shared_ptr<const Pack> pack, Pack::open(files.path()));
     if (pack->info().dtype != to_string(type)) {
-      return Error{Errc::kMismatch,
-                   fmt::format("{}: a pack of {} weights, wanted {}: choose --dtype {}, or pack the model again",
-                               files.path().string(), pack->info().dtype, to_string(type), pack->info().dtype)};
+      return file_error(Errc::kMismatch, files.path(),
+                        "a pack of {} weights, wanted {}: choose --dtype {}, or pack the model again",
+                        pack->info().dtype, to_string(type), pack->info().dtype);
     }
     return std::shared_ptr<const WeightSource>(std::make_shared<PackedWeights>(std::move(pack), type));
   }
@@ -386,20 +384,18 @@ Result<std::shared_ptr<const WeightSource>> open_weights(const ModelFiles& files
   return std::shared_ptr<const WeightSource>(std::make_shared<CheckpointWeights>(std::move(checkpoint), type));
 }
 
-Result<Linear> WeightReader::linear(std::int64_t in_features, const std::vector<Part>& parts) const {
-  std::vector<WeightSource::Part> named;
-  for (const Part& part : parts) named.push_back({prefix_ + part.name + ".weight", part.rows});
-  return source_.linear(type_, in_features, named);
+Result<Linear> WeightReader::linear(std::int64_t in_features, std::vector<Part> parts) const {
+  for (Part& part : parts) part.name = prefix_ + part.name + ".weight";
+  return source_.linear(type_, in_features, parts);
 }
 
 Result<std::vector<Linear>> WeightReader::experts(std::int64_t count, std::int64_t in_features,
-                                                  const std::vector<Part>& parts) const {
+                                                  std::vector<Part> parts) const {
   std::vector<Linear> linears;
+  for (Part& part : parts) part = {prefix_ + part.name, part.rows, 0, count};
   for (std::int64_t e = 0; e < count; ++e) {
-    std::vector<WeightSource::Part> slices;
-    for (const Part& part : parts) slices.push_back({prefix_ + part.name, part.rows, e, count});
-    ASSIGN_OR_RETURN(Linear linear, source_.linear(type_, in_features, slices));
-    linears.push_back(std::move(linear));
+    for (Part& part : parts) part.slice = e;
+    ASSIGN_OR_RETURN(linears.emplace_back(), source_.linear(type_, in_features, parts));
   }
   return linears;
 }

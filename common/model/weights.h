@@ -22,7 +22,7 @@ DType table_dtype(WeightType type, DType stored, std::int64_t width);
 
 /// A matrix that is read row by row, [rows, width]: an embedding table, in a file mapping as a rule.
 struct RowTable {
-  DType dtype = DType::kF32;  ///< as it is stored
+  DType dtype = DType::kF32;    ///< as it is stored
   DType numbers = DType::kF32;  ///< what they count as: table_dtype()
   std::int64_t rows = 0, width = 0;
   std::span<const std::byte> bytes;   ///< rows one after the other; no alignment promised
@@ -48,7 +48,7 @@ class WeightSource {
  public:
   /// Consecutive rows of a matrix that is stacked from several tensors.
   struct Part {
-    std::string name;  ///< "model.layers.3.self_attn.q_proj.weight"
+    std::string name;  ///< "model.layers.3.self_attn.q_proj.weight"; for a WeightReader "q_proj"
     std::int64_t rows;
     std::int64_t slice = 0;   ///< of a 3-D tensor [slices, rows, in_features]
     std::int64_t slices = 0;  ///< 0: a matrix [rows, in_features]
@@ -97,15 +97,11 @@ class WeightReader {
   Result<RowTable> table(const std::string& name, std::int64_t rows, std::int64_t width) const {
     return source_.table(prefix_ + name, rows, width);
   }
-  struct Part {
-    std::string name;  ///< without ".weight"
-    std::int64_t rows;
-  };
-  Result<Linear> linear(std::int64_t in_features, const std::vector<Part>& parts) const;
+  using Part = WeightSource::Part;
+  Result<Linear> linear(std::int64_t in_features, std::vector<Part> parts) const;
   /// Experts: `count` matrices, each of them slice e of every part's tensor [count, part.rows, in_features],
   /// stacked as in linear(). These tensors' names have no ".weight".
-  Result<std::vector<Linear>> experts(std::int64_t count, std::int64_t in_features,
-                                      const std::vector<Part>& parts) const;
+  Result<std::vector<Linear>> experts(std::int64_t count, std::int64_t in_features, std::vector<Part> parts) const;
 
   bool has(const std::string& name) const { return source_.has(prefix_ + name); }
   WeightReader under(const std::string& name) const { return {source_, prefix_ + name + ".", type_}; }

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/file_error.h"
 #include "common/base/files.h"
 #include "common/base/json_fields.h"
 #include "common/checkpoint/pack.h"
@@ -40,10 +41,8 @@ Result<PairPaths> read_pair_json(const fs::path& dir) {
     const fs::path path = dir / relative;
     if (!is_pack(path)) return path;
     ASSIGN_OR_RETURN(const auto pack, Pack::open(path));
-    if (const std::string seen = hex(pack->info().fingerprint); seen != wanted) {
-      return Error{Errc::kMismatch,
-                   fmt::format("{}: {} has fingerprint {}, wanted {}", file.string(), path.string(), seen, wanted)};
-    }
+    if (const std::string seen = hex(pack->info().fingerprint); seen != wanted)
+      return file_error(Errc::kMismatch, file, "{} has fingerprint {}, wanted {}", path.string(), seen, wanted);
     return path;
   };
   PairPaths paths;

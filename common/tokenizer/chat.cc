@@ -28,14 +28,12 @@ constexpr auto kWhiteSpace = std::to_array<std::string_view>({
 });
 
 std::string_view trim(std::string_view text) {
-  const auto find = [](auto matches) { return std::ranges::find_if(kWhiteSpace, matches); };
-  const auto starts = [&](std::string_view space) { return text.starts_with(space); };
-  const auto ends = [&](std::string_view space) { return text.ends_with(space); };
-  for (auto space = find(starts); space != kWhiteSpace.end(); space = find(starts)) {
-    text.remove_prefix(space->size());
-  }
-  for (auto space = find(ends); space != kWhiteSpace.end(); space = find(ends)) {
-    text.remove_suffix(space->size());
+  for (std::size_t before = text.size() + 1; text.size() < before;) {
+    before = text.size();
+    for (const std::string_view space : kWhiteSpace) {
+      if (text.starts_with(space)) text.remove_prefix(space.size());
+      if (text.ends_with(space)) text.remove_suffix(space.size());
+    }
   }
   return text;
 }
@@ -74,19 +72,13 @@ bool is_true(const Json& value) {
   }
 }
 
-/// The members of an object in the order of Jinja's dictsort.
+/// The members of an object in the order of Jinja's dictsort; none of anything else.
 std::vector<std::pair<std::string_view, const Json*>> dictsort(const Json& object) {
   std::vector<std::pair<std::string_view, const Json*>> members;
-  for (const auto& [key, value] : object.get_ref<const Json::object_t&>()) members.emplace_back(key, &value);
-  std::ranges::stable_sort(
-      members,
-      [](std::string_view a, std::string_view b) {
-        // Unsigned: then the order of the bytes is that of the characters.
-        return std::ranges::lexicographical_compare(
-            a, b, {}, [](char c) { return static_cast<unsigned char>(to_lower(c)); },
-            [](char c) { return static_cast<unsigned char>(to_lower(c)); });
-      },
-      [](const auto& entry) { return entry.first; });
+  if (const auto* const all = object.get_ptr<const Json::object_t*>())
+    for (const auto& [key, value] : *all) members.emplace_back(key, &value);
+  // Strings compare their bytes unsigned: that is the order of the characters.
+  std::ranges::stable_sort(members, {}, [](const auto& entry) { return in_lower_case(entry.first); });
   return members;
 }
 
@@ -109,10 +101,13 @@ class PromptWriter {
  public:
   explicit PromptWriter(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
-  void text(std::string_view text) { text_ += text; }
+  PromptWriter& text(std::string_view text) {
+    text_ += text;
+    return *this;
+  }
 
   bool has(std::string_view token) const { return tokenizer_.find(token).has_value(); }
-  void control(std::string_view token) {
+  PromptWriter& control(std::string_view token) {
     end_text();
     const auto id = tokenizer_.find(token);
     if (!id) {
@@ -125,13 +120,10 @@ class PromptWriter {
     } else {
       ids_.push_back(*id);
     }
+    return *this;
   }
 
-  void quoted(std::string_view value) {
-    control("<|\"|>");
-    text(value);
-    control("<|\"|>");
-  }
+  PromptWriter& quoted(std::string_view value) { return control("<|\"|>").text(value).control("<|\"|>"); }
 
   void fail(Error error) {
     if (!error_) error_ = std::move(error);
@@ -161,10 +153,8 @@ class PromptWriter {
 class Separator {
  public:
   explicit Separator(PromptWriter& out, bool first = true) : out_(out), first_(first) {}
-  void next() {
-    if (!first_) out_.text(",");
-    first_ = false;
-  }
+  /// @return where the next thing is to be written
+  PromptWriter& next() { return std::exchange(first_, false) ? out_ : out_.text(","); }
 
  private:
   PromptWriter& out_;
@@ -239,18 +229,14 @@ class ChatRenderer {
   }
 
   void system_turn() {
-    out_.control("<|turn>");
-    out_.text("system\n");
+    out_.control("<|turn>").text("system\n");
     if (conversation_.thinking) {
       out_.control("<|think|>");
       if (format_.revision != Revision::kFirst) out_.text("\n");
     }
     if (has_system_message()) {
       out_.text(trim(messages_[0].content));
-      for (const ContentPart& part : messages_[0].parts) {
-        out_.text(trim(part.text));
-        out_.text(" ");
-      }
+      for (const ContentPart& part : messages_[0].parts) out_.text(trim(part.text)).text(" ");
     }
     for (const ToolDeclaration& tool : conversation_.tools) {
       out_.control("<|tool>");
@@ -260,24 +246,15 @@ class ChatRenderer {
     end_turn();
   }
 
-  void end_turn() {
-    out_.control("<turn|>");
-    out_.text("\n");
-  }
+  void end_turn() { out_.control("<turn|>").text("\n"); }
 
   void message(std::size_t index) {
     const ChatMessage& message = messages_[index];
     const bool from_model = message.role == Role::kAssistant;
-    if (!continues_turn(index)) {
-      out_.control("<|turn>");
-      out_.text(role_name(message));
-      out_.text("\n");
-    }
+    if (!continues_turn(index)) out_.control("<|turn>").text(role_name(message)).text("\n");
     last_ = Last::kMessage;
     if (from_model && replays_thought(index)) {
-      out_.control("<|channel>");
-      out_.text("thought\n");
-      out_.text(message.reasoning);
+      out_.control("<|channel>").text("thought\n").text(message.reasoning);
       if (format_.revision != Revision::kInterleaved) out_.text("\n");
       out_.control("<channel|>");
     }
@@ -314,17 +291,12 @@ class ChatRenderer {
     return message.other_role;
   }
 
-  /// The message other than a tool's before or after this one.
-  const ChatMessage* previous(std::size_t index) const {
-    const std::size_t first = has_system_message() ? 1 : 0;
-    while (index > first) {
-      if (messages_[--index].role != Role::kTool) return &messages_[index];
-    }
-    return nullptr;
-  }
-  const ChatMessage* next(std::size_t index) const {
-    while (++index < messages_.size()) {
-      if (messages_[index].role != Role::kTool) return &messages_[index];
+  /// The message other than a tool's or the system's that comes next in this direction, 1 or -1; null: none does.
+  const ChatMessage* beside(std::size_t index, std::ptrdiff_t step) const {
+    const std::ptrdiff_t first = has_system_message() ? 1 : 0;
+    for (auto i = static_cast<std::ptrdiff_t>(index) + step; first <= i && i < std::ssize(messages_); i += step) {
+      const ChatMessage& message = messages_[static_cast<std::size_t>(i)];
+      if (message.role != Role::kTool) return &message;
     }
     return nullptr;
   }
@@ -332,7 +304,7 @@ class ChatRenderer {
   /// One turn of the model goes on over a round trip to a tool.
   bool continues_turn(std::size_t index) const {
     if (messages_[index].role != Role::kAssistant) return false;
-    const ChatMessage* const before = previous(index);
+    const ChatMessage* const before = beside(index, -1);
     if (before == nullptr || before->role != Role::kAssistant) return false;
     if (!format_.is_early()) return true;
     if (last_ != Last::kToolResponse) return false;
@@ -345,7 +317,7 @@ class ChatRenderer {
     const bool open_for_answer = answered && !has_content;
     if (format_.revision != Revision::kRefreshed) return !open_for_answer;
     const ChatMessage& message = messages_[index];
-    const ChatMessage* const after = next(index);
+    const ChatMessage* const after = beside(index, 1);
     const bool continued = message.role == Role::kAssistant && after != nullptr && after->role == Role::kAssistant;
     return !continued && !(open_for_answer && after == nullptr);
   }
@@ -365,12 +337,10 @@ class ChatRenderer {
   }
 
   void tool_call(const ToolCall& call) {
-    out_.control("<|tool_call>");
-    out_.text(fmt::format("call:{}{{", call.name));
+    out_.control("<|tool_call>").text(fmt::format("call:{}{{", call.name));
     if (const auto* pasted = call.arguments.get_ptr<const std::string*>()) out_.text(*pasted);
     if (call.arguments.is_object()) format_members(call.arguments, /*quote_keys=*/false);
-    out_.text("}");
-    out_.control("<tool_call|>");
+    out_.text("}").control("<tool_call|>");
   }
 
   void tool_response(const ChatMessage& tool, const std::vector<ToolCall>& calls) {
@@ -380,16 +350,14 @@ class ChatRenderer {
     for (const ToolCall& call : calls) {
       if (by_id && call.id == tool.tool_call_id) name = call.name;  // the last one, as in the template
     }
-    out_.control("<|tool_response>");
-    out_.text(fmt::format("response:{}{{", name));
+    out_.control("<|tool_response>").text(fmt::format("response:{}{{", name));
     if (tool.response.is_object()) {
       format_members(tool.response, /*quote_keys=*/false);
     } else {
       out_.text("value:");
       format_argument(tool.response, /*quote_keys=*/false);
     }
-    out_.text("}");
-    out_.control("<tool_response|>");
+    out_.text("}").control("<tool_response|>");
   }
 
   /// @return whether there was any: before thoughts and white space are taken from it, but in the refreshed template.
@@ -433,27 +401,19 @@ class ChatRenderer {
   void frames(std::span<const std::int64_t> frame_seconds) {
     const char* const token = out_.has("<|video|>") ? "<|video|>" : "<|image|>";
     for (std::size_t i = 0; i < frame_seconds.size(); ++i) {
-      out_.text(fmt::format("{}{:02}:{:02} ", i == 0 ? "" : " ", frame_seconds[i] / 60, frame_seconds[i] % 60));
-      out_.control(token);
+      out_.text(fmt::format("{}{:02}:{:02} ", i == 0 ? "" : " ", frame_seconds[i] / 60, frame_seconds[i] % 60))
+          .control(token);
     }
   }
 
   void generation_prompt() {
     const bool early = format_.is_early();
     const bool in_turn = last_ == Last::kToolResponse || (last_ == Last::kToolCall && !early);
-    if (!in_turn) {
-      out_.control("<|turn>");
-      out_.text("model\n");
-    }
-    if (!conversation_.thinking && format_.primes_empty_thought && (!in_turn || early)) {
-      out_.control("<|channel>");
-      out_.text("thought\n");
-      out_.control("<channel|>");
-    }
-    if (conversation_.thinking && format_.revision == Revision::kRefreshed && last_ == Last::kToolResponse) {
-      out_.control("<|channel>");
-      out_.text("thought\n");
-    }
+    if (!in_turn) out_.control("<|turn>").text("model\n");
+    if (!conversation_.thinking && format_.primes_empty_thought && (!in_turn || early))
+      out_.control("<|channel>").text("thought\n").control("<channel|>");
+    if (conversation_.thinking && format_.revision == Revision::kRefreshed && last_ == Last::kToolResponse)
+      out_.control("<|channel>").text("thought\n");
   }
 
   // ---- values and tool declarations ----
@@ -463,36 +423,42 @@ class ChatRenderer {
     Separator comma(out_);
     for (const auto& [key, value] : dictsort(object)) {
       comma.next();
-      quote_keys ? out_.quoted(key) : out_.text(key);
-      out_.text(":");
+      (quote_keys ? out_.quoted(key) : out_.text(key)).text(":");
       format_argument(*value, quote_keys);
     }
   }
 
   void format_argument(const Json& value, bool quote_keys) {
     switch (value.type()) {
-      case Json::value_t::string: return out_.quoted(value.get_ref<const std::string&>());
-      case Json::value_t::boolean: return out_.text(value.get<bool>() ? "true" : "false");
-      case Json::value_t::null: return out_.text(format_.revision == Revision::kRefreshed ? "null" : "None");
-      case Json::value_t::number_integer: return out_.text(fmt::format("{}", value.get<std::int64_t>()));
-      case Json::value_t::number_unsigned: return out_.text(fmt::format("{}", value.get<std::uint64_t>()));
-      case Json::value_t::number_float: return out_.text(python_repr(value.get<double>()));
+      case Json::value_t::string: out_.quoted(value.get_ref<const std::string&>()); break;
+      case Json::value_t::boolean: out_.text(value.get<bool>() ? "true" : "false"); break;
+      case Json::value_t::null: out_.text(format_.revision == Revision::kRefreshed ? "null" : "None"); break;
+      case Json::value_t::number_integer: out_.text(fmt::format("{}", value.get<std::int64_t>())); break;
+      case Json::value_t::number_unsigned: out_.text(fmt::format("{}", value.get<std::uint64_t>())); break;
+      case Json::value_t::number_float: out_.text(python_repr(value.get<double>())); break;
       case Json::value_t::object:
         out_.text("{");
         format_members(value, quote_keys);
-        return out_.text("}");
-      case Json::value_t::array: {
-        out_.text("[");
-        Separator comma(out_);
-        for (const Json& item : value) {
-          comma.next();
-          format_argument(item, quote_keys);
-        }
-        return out_.text("]");
-      }
-      case Json::value_t::binary: return out_.text(digits_of(value));
+        out_.text("}");
+        break;
+      case Json::value_t::array:
+        format_list(value, [&](const Json& item) { format_argument(item, quote_keys); });
+        break;
+      case Json::value_t::binary: out_.text(digits_of(value)); break;
       case Json::value_t::discarded: break;  // no JSON text has it
     }
+  }
+
+  /// `[a,...]`
+  template <typename Write>
+  void format_list(const Json& items, Write write) {
+    out_.text("[");
+    Separator comma(out_);
+    for (const Json& item : items) {
+      comma.next();
+      write(item);
+    }
+    out_.text("]");
   }
 
   /// fmt prints the shortest digits as Python does, but an integral number without its ".0".
@@ -500,17 +466,6 @@ class ChatRenderer {
     std::string text = fmt::format("{}", value);
     if (text.find_first_not_of("-0123456789") == text.npos) text += ".0";
     return text;
-  }
-
-  /// `[<|"|>a<|"|>,...]`
-  void format_strings(const Json& items) {
-    out_.text("[");
-    Separator comma(out_);
-    for (const Json& item : items) {
-      comma.next();
-      out_.quoted(string_of(item));
-    }
-    out_.text("]");
   }
 
   /// What is no string has no place in a schema's names and descriptions; as JSON it stays readable.
@@ -526,51 +481,38 @@ class ChatRenderer {
   }
 
   void format_function_declaration(const ToolDeclaration& tool) {
-    out_.text(fmt::format("declaration:{}{{description:", tool.name));
-    out_.quoted(tool.description);
+    out_.text(fmt::format("declaration:{}{{description:", tool.name)).quoted(tool.description);
     if (is_true(tool.parameters)) {
       out_.text(",parameters:{");
       Separator comma(out_);
       if (const Json& properties = member(tool.parameters, "properties"); is_true(properties)) {
         comma.next();
-        out_.text("properties:{");
-        format_parameters(properties, /*skip_schema_keys=*/false);
-        out_.text("}");
+        format_properties(properties, /*skip_schema_keys=*/false);
       }
       required_field(tool.parameters, comma);
       const std::string type = type_of(tool.parameters);
-      comma.next();
-      out_.text("type:");
-      out_.quoted(type.empty() ? "OBJECT" : type);
-      out_.text("}");
+      comma.next().text("type:").quoted(type.empty() ? "OBJECT" : type).text("}");
     }
     if (!tool.response.is_null()) {
       out_.text(",response:{");
-      if (const Json& description = member(tool.response, "description"); is_true(description)) {
-        out_.text("description:");
-        out_.quoted(string_of(description));
-        out_.text(",");
-      }
-      if (type_of(tool.response) == "OBJECT") {
-        out_.text("type:");
-        out_.quoted("OBJECT");
-      }
+      if (const Json& description = member(tool.response, "description"); is_true(description))
+        out_.text("description:").quoted(string_of(description)).text(",");
+      if (type_of(tool.response) == "OBJECT") out_.text("type:").quoted("OBJECT");
       out_.text("}");
     }
     out_.text("}");
   }
 
-  void format_parameters(const Json& properties, bool skip_schema_keys) {
-    if (!properties.is_object()) return;
+  void format_properties(const Json& properties, bool skip_schema_keys) {
+    out_.text("properties:{");
     Separator comma(out_);
     for (const auto& [key, schema] : dictsort(properties)) {
       if ((skip_schema_keys || format_.is_early()) && is_schema_key(key)) continue;
-      comma.next();
-      out_.text(key);
-      out_.text(":{");
+      comma.next().text(key).text(":{");
       property(*schema);
       out_.text("}");
     }
+    out_.text("}");
   }
 
   static bool is_schema_key(std::string_view key) {
@@ -581,32 +523,27 @@ class ChatRenderer {
 
   // The fields of a property, each only where the schema has it.
   void description_field(const Json& schema, Separator& comma) {
-    if (const Json& description = member(schema, "description"); is_true(description)) {
-      comma.next();
-      out_.text("description:");
-      out_.quoted(string_of(description));
-    }
+    if (const Json& description = member(schema, "description"); is_true(description))
+      comma.next().text("description:").quoted(string_of(description));
   }
   void enum_field(const Json& schema, std::string_view type, Separator& comma) {
     if (const Json& values = member(schema, "enum"); type == "STRING" && is_true(values)) {
-      comma.next();
-      out_.text("enum:");
+      comma.next().text("enum:");
       format_argument(values, /*quote_keys=*/true);
     }
   }
   void nullable_field(const Json& schema, Separator& comma) {
-    if (is_true(member(schema, "nullable"))) {
-      comma.next();
-      out_.text("nullable:true");
-    }
+    if (is_true(member(schema, "nullable"))) comma.next().text("nullable:true");
   }
 
   void required_field(const Json& schema, Separator& comma) {
     if (const Json& required = member(schema, "required"); is_true(required)) {
-      comma.next();
-      out_.text("required:");
-      format_strings(required);
+      comma.next().text("required:");
+      format_names(required);
     }
+  }
+  void format_names(const Json& required) {
+    format_list(required, [&](const Json& name) { out_.quoted(string_of(name)); });
   }
 
   /// In the older templates' order, where only objects or lists come before the type, there are too many commas in
@@ -625,21 +562,13 @@ class ChatRenderer {
     }
     if (!early) nullable_field(schema, comma);
     if (type == "OBJECT") {
+      // A schema without `properties` is taken for the properties themselves, as the template does.
+      const Json& properties = member(schema, "properties");
       nested.next();
-      format_properties(schema);
+      format_properties(properties.is_object() ? properties : schema, /*skip_schema_keys=*/!properties.is_object());
       required_field(schema, nested);
     }
-    comma.next();
-    out_.text("type:");
-    out_.quoted(type);
-  }
-
-  /// An object's schema without `properties` is taken for the properties themselves, as the template does.
-  void format_properties(const Json& schema) {
-    const Json& properties = member(schema, "properties");
-    out_.text("properties:{");
-    format_parameters(properties.is_object() ? properties : schema, /*skip_schema_keys=*/!properties.is_object());
-    out_.text("}");
+    comma.next().text("type:").quoted(type);
   }
 
   void format_items(const Json& items) {
@@ -649,26 +578,17 @@ class ChatRenderer {
       if (value->is_null()) continue;
       comma.next();
       if (key == "properties") {
-        out_.text("properties:{");
-        format_parameters(*value, /*skip_schema_keys=*/false);
-        out_.text("}");
-      } else if (key == "required") {
-        out_.text("required:");
-        format_strings(*value);
-      } else if (key == "type") {
-        out_.text("type:");
-        if (value->is_array()) {
-          Json types = Json::array();
-          for (const Json& type : *value) types.push_back(upper(string_of(type)));
-          format_argument(types, /*quote_keys=*/true);
-        } else {
-          out_.quoted(upper(string_of(*value)));
-        }
-      } else {
-        out_.text(key);
-        out_.text(":");
-        format_argument(*value, /*quote_keys=*/true);
+        format_properties(*value, /*skip_schema_keys=*/false);
+        continue;
       }
+      out_.text(key).text(":");
+      const auto type = [&](const Json& one) { out_.quoted(upper(string_of(one))); };
+      if (key == "required")
+        format_names(*value);
+      else if (key == "type")
+        value->is_array() ? format_list(*value, type) : type(*value);
+      else
+        format_argument(*value, /*quote_keys=*/true);
     }
     out_.text("}");
   }

@@ -14,18 +14,6 @@ bool has_per_layer_embeddings(const nlohmann::json& config) {
   return size.is_number() && size != 0;
 }
 
-/// @param unknown  where a template is that was not recognised; empty if there is none.
-ChatFormat guessed(bool small, const std::string& unknown) {
-  ChatFormat guess;
-  guess.primes_empty_thought = !small;
-  if (!unknown.empty()) {
-    guess.warning = fmt::format(
-        "{}: a chat template that Outrider does not know; its prompts are written as Gemma 4's {} models' are", unknown,
-        small ? "small" : "large");
-  }
-  return guess;
-}
-
 }  // namespace
 
 std::optional<ChatFormat> recognise_chat_template(std::string_view jinja) {
@@ -60,7 +48,14 @@ Result<ChatFormat> load_chat_format(const ModelFiles& files) {
     ASSIGN_OR_RETURN(const nlohmann::json config, parse_json_object(text->text, text->name));
     small = has_per_layer_embeddings(config);
   }
-  return guessed(small, jinja ? jinja->name : "");
+  ChatFormat guess;
+  guess.primes_empty_thought = !small;
+  if (jinja) {
+    guess.warning = fmt::format(
+        "{}: a chat template that Outrider does not know; its prompts are written as Gemma 4's {} models' are",
+        jinja->name, small ? "small" : "large");
+  }
+  return guess;
 }
 
 }  // namespace outrider

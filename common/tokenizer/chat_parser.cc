@@ -55,19 +55,15 @@ std::string bare_json(const std::string& text) {
 
 ChatParser::ChatParser(const Tokenizer& tokenizer, std::span<const TokenId> prompt)
     : detokenizer_(tokenizer, /*skip_special=*/true),
-      turn_begin_(tokenizer.find("<|turn>")),
-      channel_begin_(tokenizer.find("<|channel>")),
-      channel_end_(tokenizer.find("<channel|>")),
-      call_begin_(tokenizer.find("<|tool_call>")),
-      call_end_(tokenizer.find("<tool_call|>")),
-      quote_(tokenizer.find("<|\"|>")) {
+      controls_(answer_controls(tokenizer)),
+      turn_begin_(tokenizer.find("<|turn>")) {
   for (const char* token : {"<|turn>", "<turn|>", "<eos>", "<|tool_response>", "<tool_response|>"}) {
     if (const auto id = tokenizer.find(token)) ends_.push_back(*id);
   }
   for (std::size_t i = prompt.size(); i-- > 0;) {
     const TokenId id = prompt[i];
-    if (id == channel_end_ || std::ranges::find(ends_, id) != ends_.end()) break;
-    if (id == channel_begin_) {
+    if (id == controls_.channel_end || std::ranges::find(ends_, id) != ends_.end()) break;
+    if (id == controls_.channel_begin) {
       state_ = State::kThought;  // the prompt has the label
       break;
     }
@@ -75,9 +71,8 @@ ChatParser::ChatParser(const Tokenizer& tokenizer, std::span<const TokenId> prom
 }
 
 std::vector<ChatEvent> ChatParser::push(TokenId id) {
-  const bool known = id == channel_begin_ || id == channel_end_ || id == call_begin_ || id == call_end_ ||
-                     id == quote_ || std::ranges::find(ends_, id) != ends_.end();
-  if (known) {
+  const auto within = controls_.all();
+  if (std::ranges::find(within, id) != within.end() || std::ranges::find(ends_, id) != ends_.end()) {
     text(detokenizer_.finish());
     control(id);
   } else {
@@ -96,20 +91,17 @@ ChatFinish ChatParser::finish(bool length_reached, std::vector<ChatEvent>& event
 }
 
 void ChatParser::control(TokenId id) {
-  if (id == quote_) {
-    if (state_ == State::kArguments) {
-      quote();
-    } else if (state_ == State::kCallHead) {
-      break_call();
-    }
+  if (id == controls_.quote) {
+    if (state_ == State::kArguments) return quote();
+    if (state_ == State::kCallHead) return break_call();
     return;
   }
   // The arguments are complete, and the model hands over with another token than usual.
   if (state_ == State::kArguments && call_.want == Want::kEnd) end_call();
   leave();
   if (id == turn_begin_) state_ = State::kTurnLabel;  // where the prompt ended within none
-  if (id == channel_begin_) state_ = State::kThoughtLabel;
-  if (id == call_begin_) state_ = State::kCallHead;
+  if (id == controls_.channel_begin) state_ = State::kThoughtLabel;
+  if (id == controls_.call_begin) state_ = State::kCallHead;
 }
 
 void ChatParser::leave() {
@@ -272,32 +264,17 @@ void ChatParser::argument_char(char c) {
 
 /// A quote token.
 void ChatParser::quote() {
-  switch (call_.want) {
-    case Want::kKey:
-      begin_value();
-      call_.json += '"';
-      call_.want = Want::kQuotedKey;
-      break;
-    case Want::kQuotedKey:
-      call_.json += '"';
-      call_.want = Want::kColon;
-      break;
-    case Want::kValue:
-    case Want::kItem:
-      begin_value();
-      call_.json += '"';
-      call_.want = Want::kString;
-      break;
-    case Want::kString:
-      call_.json += '"';
-      call_.want = Want::kComma;
-      break;
-    case Want::kBareKey:
-    case Want::kColon:
-    case Want::kBare:
-    case Want::kComma:
-    case Want::kEnd: return break_call();
-  }
+  const Want at = call_.want;
+  const bool opens_value = at == Want::kValue || at == Want::kItem;
+  if (at == Want::kKey || opens_value)
+    begin_value();
+  else if (at != Want::kQuotedKey && at != Want::kString)
+    return break_call();
+  call_.json += '"';
+  call_.want = opens_value           ? Want::kString
+               : at == Want::kKey    ? Want::kQuotedKey
+               : at == Want::kString ? Want::kComma
+                                     : Want::kColon;
   emit_json();
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -8,6 +7,7 @@
 #include <vector>
 
 #include "common/base/ids.h"
+#include "common/tokenizer/answer_controls.h"
 #include "common/tokenizer/chat.h"
 #include "common/tokenizer/detokenizer.h"
 #include "common/tokenizer/tokenizer.h"
@@ -109,7 +109,8 @@ class ChatParser {
   void emit_json();
 
   StreamingDetokenizer detokenizer_;
-  std::optional<TokenId> turn_begin_, channel_begin_, channel_end_, call_begin_, call_end_, quote_;
+  AnswerControls controls_;
+  std::optional<TokenId> turn_begin_;
   std::vector<TokenId> ends_;  // Control tokens that end whatever was open.
 
   State state_ = State::kContent;

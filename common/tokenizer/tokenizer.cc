@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <queue>
-#include <unordered_map>
 #include <utility>
 
 #include "common/base/random.h"
@@ -144,7 +143,7 @@ class Merges {
   using Place = std::uint32_t;
 
   void add(Rank rank, Place place) {
-    Places& places = rank == last_rank_ && last_ != nullptr ? *last_ : of(rank);
+    Places& places = of(rank);
     if (places.done == places.list.size()) {
       places.list.clear(), places.done = 0, places.sorted = true;
       ranks_.push(rank);
@@ -154,16 +153,14 @@ class Merges {
   }
   /// The next one, which is taken out.
   std::optional<std::pair<Rank, Place>> next() {
-    while (!ranks_.empty()) {
-      const Rank rank = ranks_.top();
-      Places& places = rank == last_rank_ && last_ != nullptr ? *last_ : of(rank);
-      if (!places.sorted) std::sort(places.list.begin() + static_cast<std::ptrdiff_t>(places.done), places.list.end());
-      places.sorted = true;
-      const Place place = places.list[places.done++];
-      if (places.done == places.list.size()) ranks_.pop();
-      return std::pair(rank, place);
-    }
-    return std::nullopt;
+    if (ranks_.empty()) return std::nullopt;
+    const Rank rank = ranks_.top();
+    Places& places = of(rank);
+    if (!places.sorted) std::sort(places.list.begin() + static_cast<std::ptrdiff_t>(places.done), places.list.end());
+    places.sorted = true;
+    const Place place = places.list[places.done++];
+    if (places.done == places.list.size()) ranks_.pop();
+    return std::pair(rank, place);
   }
 
  private:
@@ -173,8 +170,9 @@ class Merges {
     bool sorted = true;    ///< from there on
   };
   Places& of(Rank rank) {
+    if (last_ == nullptr || rank != last_rank_) last_ = &places_[rank];
     last_rank_ = rank;
-    return *(last_ = &places_[rank]);
+    return *last_;
   }
 
   std::unordered_map<Rank, Places> places_;

@@ -1,7 +1,6 @@
 #include "common/tokenizer/tokenizer_builder.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace outrider {
 
@@ -23,6 +22,12 @@ void Tokenizer::Builder::add_added_token(TokenId id, bool special, bool normaliz
   token.special = special;
   auto& kind = normalized ? tokenizer_.added_normalized_ : tokenizer_.added_;
   kind.push_back({token.text, id, special});
+}
+
+std::optional<std::pair<std::string_view, std::string_view>> Tokenizer::Builder::split_merge(std::string_view line) {
+  const std::size_t space = line.find(' ');  // one, as tokens have U+2581 for it
+  if (space == line.npos || line.rfind(' ') != space) return std::nullopt;
+  return std::pair(line.substr(0, space), line.substr(space + 1));
 }
 
 std::optional<std::string> Tokenizer::Builder::add_merge(std::string_view left, std::string_view right) {

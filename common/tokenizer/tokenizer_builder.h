@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/tokenizer/tokenizer.h"
@@ -30,6 +31,9 @@ class Tokenizer::Builder {
   /// @param special     a control, not text.
   /// @param normalized  looked for after the normalizer has run.
   void add_added_token(TokenId id, bool special, bool normalized);
+
+  /// The two sides of a merge that is written in one line, "LEFT RIGHT"; none of another line.
+  static std::optional<std::pair<std::string_view, std::string_view>> split_merge(std::string_view line);
 
   /// The next merge by rank.
   /// @return none if left, right and their sum are tokens; else the one that is not.

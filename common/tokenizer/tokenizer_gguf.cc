@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/file_error.h"
 #include "common/base/utf8.h"
 #include "common/checkpoint/gguf.h"
 #include "common/checkpoint/safetensors.h"
@@ -29,7 +30,7 @@ bool looks_like_control(std::string_view text) {
 Result<Tokenizer> Tokenizer::from_gguf(const GgufMetadata& metadata) {
   const std::string name = metadata.file().string();
   const auto fail = [&](Errc code, std::string_view thing, std::string_view seen, std::string_view wanted) {
-    return Error{code, fmt::format("{}: tokenizer.ggml.{} is {}, want {}", name, thing, seen, wanted)};
+    return file_error(code, name, "tokenizer.ggml.{} is {}, want {}", thing, seen, wanted);
   };
   ASSIGN_OR_RETURN(const auto model, metadata.get<std::string_view>("tokenizer.ggml.model"));
   if (model != "gemma4") return fail(Errc::kUnsupported, "model", quote(model), "\"gemma4\"");
@@ -68,17 +69,13 @@ Result<Tokenizer> Tokenizer::from_gguf(const GgufMetadata& metadata) {
     }
   }
   for (std::size_t i = 0; i < merges.size(); ++i) {
-    // Tokens have U+2581 for the space, so one space parts them.
-    const std::size_t space = merges[i].find(' ');
-    if (space == merges[i].npos || merges[i].find(' ', space + 1) != merges[i].npos) {
-      return fail(Errc::kMalformed, fmt::format("merges[{}]", i), quote(merges[i]), "\"LEFT RIGHT\"");
-    }
-    if (const auto missing = builder.add_merge(merges[i].substr(0, space), merges[i].substr(space + 1))) {
+    const auto pair = Builder::split_merge(merges[i]);
+    if (!pair) return fail(Errc::kMalformed, fmt::format("merges[{}]", i), quote(merges[i]), "\"LEFT RIGHT\"");
+    if (const auto missing = builder.add_merge(pair->first, pair->second)) {
       return fail(Errc::kMalformed, fmt::format("merges[{}]", i), quote(merges[i]),
                   fmt::format("made of tokens, which {} is not", quote(*missing)));
     }
-    if (merges[i].ends_with('>'))
-      called_normal.erase(std::string(merges[i].substr(0, space)).append(merges[i].substr(space + 1)));  // a text
+    if (merges[i].ends_with('>')) called_normal.erase(std::string(pair->first).append(pair->second));  // a text
   }
   for (const auto& [text, id] : called_normal) builder.add_added_token(id, /*special=*/true, /*normalized=*/false);
 

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/file_error.h"
 #include "common/base/json_fields.h"
 #include "common/checkpoint/model_files.h"
 #include "common/tokenizer/tokenizer.h"
@@ -16,13 +17,6 @@ namespace {
 using Json = nlohmann::json;
 
 const std::string* as_string(const Json& value) { return value.get_ptr<const std::string*>(); }
-
-bool is_string(const Json& value, std::string_view wanted) {
-  const std::string* const string = as_string(value);
-  return string != nullptr && *string == wanted;
-}
-
-bool says_true(const Json& value) { return value.is_boolean() && value.get<bool>(); }
 
 }  // namespace
 
@@ -50,7 +44,7 @@ class Tokenizer::Parser {
 
  private:
   Error fail(Errc code, std::string_view thing, std::string_view seen, std::string_view wanted) const {
-    return {code, fmt::format("{}: {} is {}, want {}", built().name_, thing, seen, wanted)};
+    return file_error(code, built().name_, "{} is {}, want {}", thing, seen, wanted);
   }
   Error malformed(std::string_view thing, std::string_view seen, std::string_view wanted) const {
     return fail(Errc::kMalformed, thing, seen, wanted);
@@ -62,15 +56,15 @@ class Tokenizer::Parser {
   Result<void> check_model(const Json& model) const {
     if (!model.is_object()) return malformed("model", show(model), "an object");
     const Json& type = member(model, "type");
-    if (!is_string(type, "BPE")) return unsupported("model.type", show(type), "\"BPE\"");
+    if (type != "BPE") return unsupported("model.type", show(type), "\"BPE\"");
     for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
       const Json& value = member(model, key);
-      if (!value.is_null() && !is_string(value, "")) {
+      if (!value.is_null() && value != "") {
         return unsupported(fmt::format("model.{}", key), show(value), "null");
       }
     }
     const Json& ignore_merges = member(model, "ignore_merges");
-    if (says_true(ignore_merges)) return unsupported("model.ignore_merges", "true", "false");
+    if (ignore_merges == true) return unsupported("model.ignore_merges", "true", "false");
     return {};
   }
 
@@ -112,7 +106,7 @@ class Tokenizer::Parser {
       return malformed("added_tokens[].content", show(content), "a string that is not empty");
     }
     for (const char* key : {"single_word", "lstrip", "rstrip"}) {
-      if (says_true(member(added, key))) {
+      if (member(added, key) == true) {
         return unsupported(fmt::format("{} of added token {}", key, show(content)), "true", "false");
       }
     }
@@ -127,8 +121,8 @@ class Tokenizer::Parser {
                        fmt::format("its id in the vocabulary, {}", *known));
     }
 
-    builder_.add_added_token(*built().find(*text), says_true(member(added, "special")),
-                             says_true(member(added, "normalized")));
+    builder_.add_added_token(*built().find(*text), member(added, "special") == true,
+                             member(added, "normalized") == true);
     return {};
   }
 
@@ -152,19 +146,13 @@ class Tokenizer::Parser {
   }
 
   /// Both forms that Hugging Face writes, the older one first.
-  static std::optional<std::pair<std::string, std::string>> merge_pair(const Json& merge) {
-    if (const std::string* const line = as_string(merge)) {
-      const std::size_t space = line->find(' ');
-      if (space == std::string::npos || line->find(' ', space + 1) != std::string::npos) {
-        return std::nullopt;
-      }
-      return std::pair{line->substr(0, space), line->substr(space + 1)};
-    }
+  static std::optional<std::pair<std::string_view, std::string_view>> merge_pair(const Json& merge) {
+    if (const std::string* const line = as_string(merge)) return Builder::split_merge(*line);
     if (!merge.is_array() || merge.size() != 2) return std::nullopt;
     const std::string* const left = as_string(merge[0]);
     const std::string* const right = as_string(merge[1]);
     if (left == nullptr || right == nullptr) return std::nullopt;
-    return std::pair{*left, *right};
+    return std::pair<std::string_view, std::string_view>(*left, *right);
   }
 
   Result<void> read_fallbacks(const Json& model) {
@@ -173,9 +161,9 @@ class Tokenizer::Parser {
       const std::string* const text = as_string(unk_token);
       const auto id = text == nullptr ? std::nullopt : built().find(*text);
       if (!id) return malformed("model.unk_token", show(unk_token), "null or one of model.vocab");
-      builder_.set_unknown(*id, says_true(member(model, "fuse_unk")));
+      builder_.set_unknown(*id, member(model, "fuse_unk") == true);
     }
-    if (says_true(member(model, "byte_fallback"))) {
+    if (member(model, "byte_fallback") == true) {
       for (unsigned byte = 0; byte < 256; ++byte) {
         const auto id = built().find(fmt::format("<0x{:02X}>", byte));
         if (id) builder_.set_byte_token(static_cast<std::uint8_t>(byte), *id);
@@ -192,7 +180,7 @@ class Tokenizer::Parser {
   /// A Replace of a plain string, in the normalizer or the decoder.
   Result<Replacement> read_replace(std::string_view where, const Json& replace) const {
     const Json& type = member(replace, "type");
-    if (!is_string(type, "Replace")) {
+    if (type != "Replace") {
       return unsupported(fmt::format("{}.type", where), show(type), "\"Replace\"");
     }
     const Json& pattern = member(replace, "pattern");
@@ -208,7 +196,7 @@ class Tokenizer::Parser {
 
   Result<void> read_normalizer(const Json& normalizer) {
     if (normalizer.is_null()) return {};
-    if (!is_string(member(normalizer, "type"), "Sequence")) {
+    if (member(normalizer, "type") != "Sequence") {
       ASSIGN_OR_RETURN(Replacement replacement, read_replace("normalizer", normalizer));
       builder_.add_normalizer(std::move(replacement));
       return {};
@@ -227,11 +215,11 @@ class Tokenizer::Parser {
   Result<void> check_pre_tokenizer(const Json& pre_tokenizer) const {
     if (pre_tokenizer.is_null()) return {};
     const Json& type = member(pre_tokenizer, "type");
-    if (!is_string(type, "Split")) {
+    if (type != "Split") {
       return unsupported("pre_tokenizer.type", show(type), "null or \"Split\"");
     }
     const Json& pattern = member(member(pre_tokenizer, "pattern"), "String");
-    if (!pattern.is_string() || says_true(member(pre_tokenizer, "invert"))) {
+    if (!pattern.is_string() || member(pre_tokenizer, "invert") == true) {
       return unsupported("pre_tokenizer.pattern",
                          pattern.is_string() ? "inverted" : show(member(pre_tokenizer, "pattern")),
                          "{\"String\": TEXT}, not inverted");
@@ -252,12 +240,11 @@ class Tokenizer::Parser {
   Result<void> read_decoder(const Json& decoder) {
     constexpr std::string_view kWanted = "a Sequence of Replace, ..., ByteFallback, Fuse";
     const Json& type = member(decoder, "type");
-    if (!is_string(type, "Sequence")) return unsupported("decoder.type", show(type), kWanted);
+    if (type != "Sequence") return unsupported("decoder.type", show(type), kWanted);
     const Json& steps = member(decoder, "decoders");
     if (!steps.is_array()) return malformed("decoder.decoders", show(steps), "an array");
     const std::size_t count = steps.size();
-    if (count < 2 || !is_string(member(steps[count - 2], "type"), "ByteFallback") ||
-        !is_string(member(steps[count - 1], "type"), "Fuse")) {
+    if (count < 2 || member(steps[count - 2], "type") != "ByteFallback" || member(steps[count - 1], "type") != "Fuse") {
       return unsupported("decoder.decoders", "another sequence", kWanted);
     }
     for (std::size_t i = 0; i + 2 < count; ++i) {
@@ -280,8 +267,7 @@ Result<Tokenizer> Tokenizer::load(const ModelFiles& files) {
   ASSIGN_OR_RETURN(const auto json, files.tokenizer_json());
   if (json) return parse(json->text, json->name);
   if (files.gguf_metadata() != nullptr) return from_gguf(*files.gguf_metadata());
-  return Error{Errc::kNotFound,
-               fmt::format("{}: holds neither tokenizer.json nor a GGUF model", files.path().string())};
+  return file_error(Errc::kNotFound, files.path(), "holds neither tokenizer.json nor a GGUF model");
 }
 
 std::string Tokenizer::to_json() const {

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/file_error.h"
 #include "common/vision/decoders.h"
 #include "common/vision/jump_guard.h"
 
@@ -100,9 +101,9 @@ class JpegReader : public JumpGuard {
 
 Result<Decoded> decode_jpeg(std::span<const std::byte> file, const std::string& name, const AdmitPicture& admit) {
   const auto reader = std::make_unique<JpegReader>(file);
-  const auto broken = [&] { return Error{Errc::kMalformed, fmt::format("{}: JPEG: {}", name, reader->message())}; };
+  const auto broken = [&] { return file_error(Errc::kMalformed, name, "JPEG: {}", reader->message()); };
   if (!reader->read_header()) return broken();
-  if (reader->is_cmyk()) return Error{Errc::kUnsupported, fmt::format("{}: a JPEG in CMYK, wanted RGB or greys", name)};
+  if (reader->is_cmyk()) return file_error(Errc::kUnsupported, name, "a JPEG in CMYK, wanted RGB or greys");
   Decoded decoded;
   decoded.exif = reader->exif();  // which is gone after the pixels
   ASSIGN_OR_RETURN(decoded.picture, make_picture(reader->height(), reader->width(), reader->coefficient_bytes(),

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/file_error.h"
 #include "common/vision/decoders.h"
 #include "common/vision/jump_guard.h"
 
@@ -78,7 +79,7 @@ class PngReader : public JumpGuard {
 
 Result<Decoded> decode_png(std::span<const std::byte> file, const std::string& name, const AdmitPicture& admit) {
   const auto reader = std::make_unique<PngReader>(file);
-  const auto broken = [&] { return Error{Errc::kMalformed, fmt::format("{}: PNG: {}", name, reader->message())}; };
+  const auto broken = [&] { return file_error(Errc::kMalformed, name, "PNG: {}", reader->message()); };
   if (!reader->read_header()) return broken();
   Decoded decoded;
   ASSIGN_OR_RETURN(decoded.picture, make_picture(reader->height(), reader->width(), 0, /*turned=*/true, name,

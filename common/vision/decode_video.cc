@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string_view>
@@ -8,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/file_error.h"
 #include "common/vision/decoders.h"
 #include "common/vision/video.h"
 
@@ -41,7 +41,7 @@ std::string said(int error) {
 }
 
 Error broken(const std::string& name, std::string_view problem) {
-  return Error{Errc::kMalformed, fmt::format("{}: a broken video: {}", name, problem)};
+  return file_error(Errc::kMalformed, name, "a broken video: {}", problem);
 }
 
 /// The demuxer for a file that begins so; null for another.
@@ -100,7 +100,7 @@ class Container {
       else
         candidate->discard = AVDISCARD_ALL;
     }
-    if (stream_ == nullptr) return Error{Errc::kUnsupported, fmt::format("{}: a video without pictures", name)};
+    if (stream_ == nullptr) return file_error(Errc::kUnsupported, name, "a video without pictures");
     return {};
   }
 
@@ -179,8 +179,8 @@ Result<std::vector<PacketFacts>> survey(Container& container, std::size_t file_b
     bytes += static_cast<std::size_t>(packet->size);
     if (bytes > 2 * file_bytes) return broken(name, "its frames take more than the file has");
     if (std::ssize(packets) == kVideoFileFramesMax) {
-      return Error{Errc::kOutOfRange,
-                   fmt::format("{}: a video of more than {} frames: cut it into pieces", name, kVideoFileFramesMax)};
+      return file_error(Errc::kOutOfRange, name, "a video of more than {} frames: cut it into pieces",
+                        kVideoFileFramesMax);
     }
     const std::int64_t time = packet->pts != AV_NOPTS_VALUE ? packet->pts : packet->dts;
     if (time == AV_NOPTS_VALUE) return broken(name, "a frame does not say when it is shown");
@@ -266,8 +266,8 @@ class Converter {
 
 Result<const AVCodec*> wanted_decoder(const AVCodecParameters& parameters, const std::string& name) {
   if (const AVCodec* const codec = decoder_of(parameters.codec_id)) return codec;
-  return Error{Errc::kUnsupported, fmt::format("{}: a video in {}, wanted H.264, H.265, VP8, VP9, AV1 or Motion JPEG",
-                                               name, avcodec_get_name(parameters.codec_id))};
+  return file_error(Errc::kUnsupported, name, "a video in {}, wanted H.264, H.265, VP8, VP9, AV1 or Motion JPEG",
+                    avcodec_get_name(parameters.codec_id));
 }
 
 Result<Decoder> open_decoder(const AVCodecParameters& parameters, const std::string& name) {
@@ -345,8 +345,8 @@ class Watching {
 
 Result<void> check_size(std::int64_t width, std::int64_t height, const std::string& name) {
   if (width < 1 || height < 1 || width > kVideoFramePixelsMax / height) {
-    return Error{Errc::kOutOfRange, fmt::format("{}: a video of {} x {} pixels, wanted at most {} pixels", name, width,
-                                                height, kVideoFramePixelsMax)};
+    return file_error(Errc::kOutOfRange, name, "a video of {} x {} pixels, wanted at most {} pixels", width, height,
+                      kVideoFramePixelsMax);
   }
   return {};
 }
@@ -354,9 +354,10 @@ Result<void> check_size(std::int64_t width, std::int64_t height, const std::stri
 Result<void> check_work(std::int64_t width, std::int64_t height, std::int64_t frames, const std::string& name,
                         const AdmitPicture& admit) {
   if (frames > kVideoDecodedPixelsMax / (width * height)) {
-    return Error{Errc::kOutOfRange, fmt::format("{}: {} frames of {} x {} pixels would have to be decoded, wanted at "
-                                                "most {} pixels: cut it into pieces, or make it smaller",
-                                                name, frames, width, height, kVideoDecodedPixelsMax)};
+    return file_error(Errc::kOutOfRange, name,
+                      "{} frames of {} x {} pixels would have to be decoded, wanted at "
+                      "most {} pixels: cut it into pieces, or make it smaller",
+                      frames, width, height, kVideoDecodedPixelsMax);
   }
   // Decoders keep up to 16 frames to refer to, of at most 3 bytes a pixel as a rule, and some on their way.
   constexpr std::int64_t kHeld = 20;
@@ -367,10 +368,8 @@ Result<void> check_work(std::int64_t width, std::int64_t height, std::int64_t fr
 
 Result<void> decode_video(std::span<const std::byte> file, const std::string& name, const AdmitPicture& admit,
                           const OnFrame& on_frame) {
-  if (file.size() > kVideoBytesMax) {
-    return Error{Errc::kOutOfRange,
-                 fmt::format("{}: a video of {} bytes, wanted at most {}", name, file.size(), kVideoBytesMax)};
-  }
+  if (file.size() > kVideoBytesMax)
+    return file_error(Errc::kOutOfRange, name, "a video of {} bytes, wanted at most {}", file.size(), kVideoBytesMax);
   static const bool quiet = [] {
     av_log_set_level(AV_LOG_QUIET);  // a stranger's file says nothing on the standard error
     av_max_alloc(kPieceBytesMax);
@@ -379,10 +378,8 @@ Result<void> decode_video(std::span<const std::byte> file, const std::string& na
   (void)quiet;
   const char* const demuxer =
       demuxer_of({reinterpret_cast<const char*>(file.data()), std::min<std::size_t>(file.size(), 12)});
-  if (demuxer == nullptr) {
-    return Error{Errc::kUnsupported,
-                 fmt::format("{}: not a video that can be read, wanted MP4, Matroska (WebM) or AVI", name)};
-  }
+  if (demuxer == nullptr)
+    return file_error(Errc::kUnsupported, name, "not a video that can be read, wanted MP4, Matroska (WebM) or AVI");
   std::vector<Target> targets;
   std::int64_t first_time = 0;
   {

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/file_error.h"
 #include "common/vision/decoders.h"
 
 namespace outrider {
@@ -36,7 +37,7 @@ const char* to_text(VP8StatusCode status) {
 
 Result<Decoded> decode_webp(std::span<const std::byte> file, const std::string& name, const AdmitPicture& admit) {
   const auto broken = [&](VP8StatusCode status) {
-    return Error{Errc::kMalformed, fmt::format("{}: WebP: {}", name, to_text(status))};
+    return file_error(Errc::kMalformed, name, "WebP: {}", to_text(status));
   };
   const WebPData data{reinterpret_cast<const std::uint8_t*>(file.data()), file.size()};
   WebPDecoderConfig config;
@@ -44,7 +45,7 @@ Result<Decoded> decode_webp(std::span<const std::byte> file, const std::string& 
   if (const VP8StatusCode status = WebPGetFeatures(data.bytes, data.size, &config.input); status != VP8_STATUS_OK)
     return broken(status);
   if (config.input.has_animation != 0)
-    return Error{Errc::kUnsupported, fmt::format("{}: an animated WebP, wanted one picture", name)};
+    return file_error(Errc::kUnsupported, name, "an animated WebP, wanted one picture");
   // libwebp is content with the pixels; what turns the picture comes after them.
   const std::uint32_t riff_bytes =
       data.bytes[4] | data.bytes[5] << 8 | data.bytes[6] << 16 | std::uint32_t{data.bytes[7]} << 24;

@@ -11,7 +11,6 @@ namespace {
 
 /// Patches that pass through a matrix together: some tenths of a second of one slow core, as in the vision tower.
 constexpr std::int64_t kStepPatches = 64;
-constexpr float kLayerNormEps = 1e-5F;
 
 }  // namespace
 
@@ -23,13 +22,10 @@ Result<PatchEmbedder::Norm> PatchEmbedder::Norm::load(const WeightReader& weight
   return norm;
 }
 
-void PatchEmbedder::Norm::apply(Matrix<float> x) const { layer_norm(x, weight, bias, kLayerNormEps); }
-
 Result<std::unique_ptr<PictureEncoder>> PatchEmbedder::load(const VisionConfig& config,
                                                             std::shared_ptr<const WeightSource> source) {
   std::unique_ptr<PatchEmbedder> ours(new PatchEmbedder(config));
-  ours->weights_ = std::move(source);
-  const WeightReader model = WeightReader(*ours->weights_, "model.").as(tower_type(ours->weights_->type()));
+  const WeightReader model = WeightReader(*source, "model.").as(tower_type(source->type()));
   const WeightReader weights = model.under("vision_embedder");
   const std::int64_t hidden = config.hidden_size;
   ASSIGN_OR_RETURN(ours->patch_norm_, Norm::load(weights, "patch_ln1", config.patch_floats()));
@@ -52,9 +48,7 @@ Matrix<const float> PatchEmbedder::encode(const Patches& picture, const Trace& t
                       soft = soft_.view(count, config_.text_hidden_size);
   std::ranges::copy(picture.values, pixels.data());
   patch_norm_.apply(pixels);
-  steps_.run(count, kStepPatches, [&](std::int64_t first, std::int64_t rows) {
-    dense_.forward(pixels.rows(first, rows), x.rows(first, rows));
-  });
+  steps_.run(dense_, kStepPatches, pixels, x);
   for (std::int64_t r = 0; r < count; ++r) kernels().add(x[r].data(), dense_bias_.data(), hidden);
   dense_norm_.apply(x);
   trace.note("patch_embedding", x);
@@ -68,9 +62,7 @@ Matrix<const float> PatchEmbedder::encode(const Patches& picture, const Trace& t
   position_norm_.apply(x);
   trace.note("placed", x);
   rms_norm(x, {}, config_.rms_norm_eps, x);
-  steps_.run(count, kStepPatches, [&](std::int64_t first, std::int64_t rows) {
-    embedding_projection_.forward(x.rows(first, rows), soft.rows(first, rows));
-  });
+  steps_.run(embedding_projection_, kStepPatches, x, soft);
   trace.note("soft_tokens", soft);
   return soft;
 }

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "common/model/embedding.h"
 #include "common/model/tower.h"
 #include "common/vision/picture_encoder.h"
 
@@ -32,12 +31,11 @@ class PatchEmbedder : public PictureEncoder {
     std::vector<float> weight, bias;
 
     static Result<Norm> load(const WeightReader& weights, const std::string& name, std::int64_t width);
-    void apply(Matrix<float> x) const;
+    void apply(Matrix<float> x) const { layer_norm(x, weight, bias, /*eps=*/1e-5F); }
   };
 
   using PictureEncoder::PictureEncoder;
 
-  std::shared_ptr<const WeightSource> weights_;
   Norm patch_norm_, dense_norm_, position_norm_;
   Linear dense_, embedding_projection_;
   std::vector<float> dense_bias_;

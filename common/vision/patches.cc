@@ -93,14 +93,10 @@ std::pair<std::int64_t, std::int64_t> target_size(std::int64_t h, std::int64_t w
 
 }  // namespace
 
-Picture resize_bicubic(const Picture& picture, std::int64_t height, std::int64_t width) {
-  if (height == picture.height && width == picture.width) return picture;
-  return resize_rows(resize_columns(picture, width), height);
-}
-
 Picture resize_for_tower(const Picture& picture, const VisionConfig& config, std::int64_t soft_tokens) {
   const auto [height, width] = target_size(picture.height, picture.width, config.soft_token_side(), soft_tokens);
-  return resize_bicubic(picture, height, width);
+  if (height == picture.height && width == picture.width) return picture;
+  return resize_rows(resize_columns(picture, width), height);  // as Pillow's BICUBIC does it: the same bits
 }
 
 std::int64_t resizing_bytes(std::int64_t height, std::int64_t width, const VisionConfig& config,

@@ -35,7 +35,4 @@ std::int64_t soft_token_count(const Picture& resized, const VisionConfig& config
 /// @return kOutOfRange for a picture that is wider or higher than the tower's table of positions.
 Result<Patches> cut_into_patches(const Picture& resized, const VisionConfig& config);
 
-/// The picture resized to height x width as Pillow's BICUBIC does it: the same bits.
-Picture resize_bicubic(const Picture& picture, std::int64_t height, std::int64_t width);
-
 }  // namespace outrider

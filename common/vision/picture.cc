@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/file_error.h"
 #include "common/vision/decoders.h"
 
 namespace outrider {
@@ -74,9 +75,9 @@ int orientation_of(std::span<const std::byte> exif) {
 Result<Picture> make_picture(std::int64_t height, std::int64_t width, std::int64_t format_bytes, bool turned,
                              const std::string& name, const AdmitPicture& admit) {
   if (height < 1 || width < 1 || std::max(height, width) > kPictureSideMax || height > kPicturePixelsMax / width) {
-    return Error{Errc::kOutOfRange, fmt::format("{}: a picture of {} x {} pixels, wanted sides of 1 to {} and at most "
-                                                "{} pixels",
-                                                name, width, height, kPictureSideMax, kPicturePixelsMax)};
+    return file_error(Errc::kOutOfRange, name,
+                      "a picture of {} x {} pixels, wanted sides of 1 to {} and at most {} pixels", width, height,
+                      kPictureSideMax, kPicturePixelsMax);
   }
   if (admit) {
     constexpr std::int64_t kReaderBytes = 1 << 20, kRowBytes = 16;  // tables, and pointers to rows
@@ -91,14 +92,14 @@ Result<Picture> make_picture(std::int64_t height, std::int64_t width, std::int64
 
 Result<Picture> decode_picture(std::span<const std::byte> file, const std::string& name, const AdmitPicture& admit) {
   if (file.size() > kPictureBytesMax) {
-    return Error{Errc::kOutOfRange,
-                 fmt::format("{}: a picture of {} bytes, wanted at most {}", name, file.size(), kPictureBytesMax)};
+    return file_error(Errc::kOutOfRange, name, "a picture of {} bytes, wanted at most {}", file.size(),
+                      kPictureBytesMax);
   }
   const std::string_view head(reinterpret_cast<const char*>(file.data()), std::min<std::size_t>(file.size(), 12));
   const bool png = head.starts_with("\x89PNG"), jpeg = head.starts_with("\xff\xd8");
   const bool webp = head.starts_with("RIFF") && head.substr(std::min<std::size_t>(head.size(), 8)) == "WEBP";
   if (!png && !jpeg && !webp)
-    return Error{Errc::kUnsupported, fmt::format("{}: not a picture that can be read, wanted PNG, JPEG or WebP", name)};
+    return file_error(Errc::kUnsupported, name, "not a picture that can be read, wanted PNG, JPEG or WebP");
   ASSIGN_OR_RETURN(Decoded decoded, (png ? decode_png : jpeg ? decode_jpeg : decode_webp)(file, name, admit));
   return turned(std::move(decoded.picture), orientation_of(decoded.exif));
 }

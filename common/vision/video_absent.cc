@@ -1,15 +1,15 @@
 // Where the program was built without FFmpeg's libraries.
 #include <fmt/format.h>
 
+#include "common/base/file_error.h"
 #include "common/vision/video.h"
 
 namespace outrider {
 
 Result<void> decode_video(std::span<const std::byte>, const std::string& name, const AdmitPicture&, const OnFrame&) {
-  return Error{Errc::kUnsupported,
-               fmt::format("{}: this program was built without FFmpeg's libraries (libavformat-dev, libavcodec-dev, "
-                           "libswscale-dev), and reads no files of videos: send pictures, one for every second",
-                           name)};
+  return file_error(Errc::kUnsupported, name,
+                    "this program was built without FFmpeg's libraries (libavformat-dev, libavcodec-dev, "
+                    "libswscale-dev), and reads no files of videos: send pictures, one for every second");
 }
 
 }  // namespace outrider

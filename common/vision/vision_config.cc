@@ -1,6 +1,5 @@
 #include "common/vision/vision_config.h"
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "common/base/json_fields.h"

@@ -47,12 +47,11 @@ void VisionTower::Layer::each_linear(Visit visit) const {
 Result<std::unique_ptr<PictureEncoder>> VisionTower::load(const VisionConfig& config,
                                                           std::shared_ptr<const WeightSource> source) {
   std::unique_ptr<VisionTower> tower(new VisionTower(config));
-  tower->weights_ = std::move(source);
-  tower->type_ = tower_type(tower->weights_->type());
-  const WeightReader model = WeightReader(*tower->weights_, "model.").as(tower->type_);
+  tower->type_ = tower_type(source->type());
+  const WeightReader model = WeightReader(*source, "model.").as(tower->type_);
   const WeightReader weights = model.under("vision_tower"), embedder = weights.under("patch_embedder");
   const std::int64_t hidden = config.hidden_size;
-  Progress progress(loading(tower->weights_->path(), "the vision tower of "), config.num_hidden_layers);
+  Progress progress(loading(source->path(), "the vision tower of "), config.num_hidden_layers);
   ASSIGN_OR_RETURN(tower->input_projection_, embedder.linear(config.patch_floats(), {{"input_proj", hidden}}));
   ASSIGN_OR_RETURN(tower->positions_,
                    embedder.table("position_embedding_table", 2 * config.position_embedding_size, hidden));
@@ -89,9 +88,7 @@ Matrix<const float> VisionTower::encode(const Patches& picture, const Trace& tra
   trace.note("pooled", pooled);
   rms_norm(pooled, {}, config_.rms_norm_eps, pooled);
   const Matrix<float> soft = scratch_.soft.view(pooled.size(0), config_.text_hidden_size);
-  steps_.run(soft.size(0), kStepRows, [&](std::int64_t first, std::int64_t rows) {
-    embedding_projection_.forward(pooled.rows(first, rows), soft.rows(first, rows));
-  });
+  steps_.run(embedding_projection_, kStepRows, pooled, soft);
   trace.note("soft_tokens", soft);
   return soft;
 }
@@ -99,9 +96,7 @@ Matrix<const float> VisionTower::encode(const Patches& picture, const Trace& tra
 void VisionTower::embed(const Patches& picture, Matrix<float> x) {
   const Matrix<float> pixels = scratch_.q.view(x.size(0), config_.patch_floats());
   std::ranges::transform(picture.values, pixels.data(), [](float value) { return 2 * (value - 0.5f); });
-  steps_.run(x.size(0), kStepRows, [&](std::int64_t first, std::int64_t rows) {
-    input_projection_.forward(pixels.rows(first, rows), x.rows(first, rows));
-  });
+  steps_.run(input_projection_, kStepRows, pixels, x);
   std::vector<float> sum(static_cast<std::size_t>(config_.hidden_size)), row(sum.size());
   for (std::int64_t r = 0; r < x.size(0); ++r) {
     positions_.read(r % picture.columns, sum);
@@ -219,18 +214,10 @@ void VisionTower::report_buffers(const BufferSink& sink) const {
     layers_[l].each_linear(
         [&](const char* part, const ClippedLinear& clipped) { report_linear(sink, name + part, clipped.linear()); });
   }
-  const std::pair<const char*, const Buffer&> buffers[] = {{"main_stream", scratch_.x},
-                                                           {"normed", scratch_.normed},
-                                                           {"clipped", scratch_.clipped},
-                                                           {"q", scratch_.q},
-                                                           {"k", scratch_.k},
-                                                           {"v", scratch_.v},
-                                                           {"attention", scratch_.attention},
-                                                           {"gate", scratch_.gate},
-                                                           {"up", scratch_.up},
-                                                           {"pooled", scratch_.pooled},
-                                                           {"soft_tokens", scratch_.soft}};
-  for (const auto& [name, buffer] : buffers) buffer.report(sink, std::string("vision_scratch.") + name);
+  const Scratch& s = scratch_;
+  for (const Buffer* buffer :
+       {&s.x, &s.normed, &s.clipped, &s.q, &s.k, &s.v, &s.attention, &s.gate, &s.up, &s.pooled, &s.soft})
+    buffer->report(sink, "vision_scratch.");
   sink({.name = "vision_scratch.kv",
         .dtype = to_string(DType::kBf16),
         .shape = {static_cast<std::int64_t>(scratch_.kv.size())},

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -39,7 +38,8 @@ class VisionTower : public PictureEncoder {
   };
   /// Of one encode, by purpose.
   struct Scratch {
-    Buffer x, normed, clipped, q, k, v, attention, gate, up, pooled, soft;
+    Buffer x{"main_stream"}, normed{"normed"}, clipped{"clipped"}, q{"q"}, k{"k"}, v{"v"}, attention{"attention"};
+    Buffer gate{"gate"}, up{"up"}, pooled{"pooled"}, soft{"soft_tokens"};
     AlignedArray<Bf16> kv;  ///< keys, then values
   };
 
@@ -55,7 +55,6 @@ class VisionTower : public PictureEncoder {
   KvView keys_and_values(Matrix<const float> k, Matrix<const float> v);
   Matrix<float> pool(const Patches& picture, Matrix<const float> x);
 
-  std::shared_ptr<const WeightSource> weights_;
   WeightType type_ = WeightType::kF32;
   Linear input_projection_, embedding_projection_;
   RowTable positions_;  ///< [2 * position_embedding_size, hidden_size]: of columns, then of rows

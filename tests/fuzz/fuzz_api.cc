@@ -56,8 +56,8 @@ void data_url(std::string_view url) {
     CHECK(bytes->size() <= url.size() / 4 * 3, "{} bytes of {} characters", bytes->size(), url.size());
   CHECK(file_characters(url) <= url.size(), "of {} characters", url.size());
   // What is said of one that is fetched is the same one.
-  if (const auto read = parse_media_url(url)) {
-    const auto again = parse_media_url((read->tls ? "https://" : "http://") + read->server() + read->target);
+  if (const auto read = parse_http_url(url)) {
+    const auto again = parse_http_url((read->tls ? "https://" : "http://") + read->server() + read->target);
     CHECK(again && again->host == read->host && again->port == read->port && again->target == read->target, "{}",
           read->server());
   }

@@ -296,10 +296,10 @@ TEST(PairOptions, SuppressedTokensAreNeverChosen) {
     const auto opened = Pair::open_local({.backbone = pair->dir() / "backbone", .assistant = pair->dir() / "assistant"},
                                          WeightType::kF32, 1)
                             .value();
-    const auto session = PairSession::open(opened).value();
-    EXPECT_EQ(session->prefill(golden.prompt_ids).value() == golden.greedy[0], pair == &copy);
-    const auto drafts = session->draft_tokens(4).value();
-    ASSERT_TRUE(session->verify_tokens(drafts)) << "goes on";
+    Client client = opened->connect().value();
+    EXPECT_EQ(client.prefill(golden.prompt_ids, opened->text().greedy()).value() == golden.greedy[0], pair == &copy);
+    const auto drafts = client.draft(4).value();
+    ASSERT_TRUE(client.verify(drafts)) << "goes on";
   }
 }
 

@@ -58,9 +58,9 @@ TEST(IpAddresses, ThatOnlyThisMachineCanReachAreNotPublic) {
     EXPECT_FALSE(parse_ip_address(text)) << text;
 }
 
-TEST(MediaUrls, AreReadStrictly) {
+TEST(HttpUrls, AreReadStrictly) {
   const auto read = [](const std::string& url) {
-    const Result<MediaUrl> parsed = parse_media_url(url);
+    const Result<HttpUrl> parsed = parse_http_url(url);
     return parsed ? fmt::format("{} {} {} {}", parsed->tls, parsed->host, parsed->port, parsed->target)
                   : parsed.error().message;
   };

@@ -26,12 +26,12 @@ T or_exit(Result<T> result) {
 }
 
 /// @return the answer's tokens, and for every round that could begin in it the drafts that would hold, of 16.
-nlohmann::json record(PairSession& session, const NanoGolden& golden) {
-  std::vector<TokenId> text = {or_exit(session.prefill(golden.prompt_ids))};
+nlohmann::json record(Client& client, const SamplingParams& greedy, const NanoGolden& golden) {
+  std::vector<TokenId> text = {or_exit(client.prefill(golden.prompt_ids, greedy))};
   std::vector<std::vector<TokenId>> drafts;
   while (text.size() < golden.greedy.size()) {
-    drafts.push_back(or_exit(session.draft_tokens(kDraftLength)));
-    text.push_back(or_exit(session.decode_one()));
+    drafts.push_back(or_exit(client.draft(kDraftLength)));
+    text.push_back(or_exit(client.verify({})).front());
   }
   std::vector<int> runs;
   for (std::size_t i = 0; i < drafts.size(); ++i) {
@@ -50,10 +50,10 @@ int main() {
   using namespace outrider;
   init_logging("policy_record_traces", "warn");
   const auto pair = or_exit(Pair::open_local(nano_pair(), WeightType::kBf16, 0));
-  const auto session = or_exit(PairSession::open(pair));
+  Client client = or_exit(pair->connect());
   nlohmann::json traces = nlohmann::json::array();
   for (const NanoGolden& golden : nano_goldens()) {
-    traces.push_back(record(*session, golden));
+    traces.push_back(record(client, pair->text().greedy(), golden));
   }
   const nlohmann::json object = {
       {"draft_length", kDraftLength},

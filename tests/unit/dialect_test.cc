@@ -344,6 +344,30 @@ TEST(Responses, AnAnswerThatSaysNothingIsAMessageWithoutText) {
   EXPECT_EQ(events.back()["response"]["output"].size(), 1u);
 }
 
+// A chat takes no message of an assistant's that has neither text nor calls.
+TEST(Responses, AThoughtThatIsCutOffCanBeGoneOnWith) {
+  for (const bool stream : {false, true}) {
+    Json answer = completion(), chunk = chunks()[1];
+    answer["choices"][0]["message"] = {{"role", "assistant"}, {"reasoning", "H"}, {"content", ""}};
+    chunk["choices"][0]["finish_reason"] = answer["choices"][0]["finish_reason"] = "length";
+    const auto pieces = std::make_shared<std::optional<std::string>>("data: " + chunk.dump() + "\n\ndata: [DONE]\n\n");
+    Json asked;
+    const auto chat = [&](const HttpRequest& http) {
+      asked = Json::parse(http.body);
+      if (!stream || *pieces == std::nullopt) return HttpReply{.body = answer.dump()};
+      return HttpReply{.body = {}, .next = [pieces] { return std::exchange(*pieces, std::nullopt); }};
+    };
+    const HttpRoute route = routes_of(chat).front();
+    HttpRequest http;
+    http.body = Json{{"input", "Hi"}, {"stream", stream}}.dump();
+    HttpReply reply = route.handler(http);
+    if (stream) reply.body = data_of(reply.next().value()).back()["response"].dump();
+    http.body = Json{{"input", "And?"}, {"previous_response_id", Json::parse(reply.body)["id"]}}.dump();
+    EXPECT_EQ(route.handler(http).status, 200);
+    EXPECT_EQ(asked["messages"][1], (Json{{"role", "assistant"}, {"content", ""}, {"reasoning", "H"}}));
+  }
+}
+
 // Found by fuzz_api: these ended as a 500 instead of a message that names what is wrong.
 TEST(Responses, ItemsOfAnyTypesAreReadOrRefused) {
   for (const Json& input : {Json::array({{{"content", "x"}}, {{"type", "function_call"}, {"call_id", "c"}}}),

@@ -12,11 +12,11 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/random.h"
-#include "common/grammar/answer_controls.h"
 #include "common/grammar/call_grammar.h"
 #include "common/grammar/grammar_text.h"
 #include "common/grammar/limits.h"
 #include "common/sampling/sampler.h"
+#include "common/tokenizer/answer_controls.h"
 #include "common/tokenizer/chat_parser.h"
 
 namespace outrider {
