@@ -348,7 +348,7 @@ ReadyCluster Launcher::ready_cluster() {
           [this]() -> Result<void> {
             const Running* const lost = look();
             if (lost == nullptr) return {};
-            return Error{Errc::kPeerGone, fmt::format("{} on {} has ended", lost->plan->name, lost->plan->host.name)};
+            return Error(Errc::kPeerGone, "{} on {} has ended", lost->plan->name, lost->plan->host.name);
           }};
 }
 

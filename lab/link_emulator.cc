@@ -30,7 +30,7 @@ sockaddr_in socket_address(const std::string& host, std::uint16_t port) {
   return address;
 }
 
-Error failed(const char* what) { return {Errc::kIo, fmt::format("link emulator: {}: {}", what, std::strerror(errno))}; }
+Error failed(const char* what) { return {Errc::kIo, "link emulator: {}: {}", what, std::strerror(errno)}; }
 
 }  // namespace
 
@@ -115,8 +115,8 @@ Result<std::unique_ptr<LinkEmulator>> LinkEmulator::start(const std::string& tar
   std::unique_ptr<LinkEmulator> link(new LinkEmulator);
   const std::size_t colon = target.rfind(':');
   const auto malformed = [&] {
-    return Error{Errc::kInvalidArgument,
-                 fmt::format("link emulator: target '{}', wanted tcp://NUMBER.NUMBER.NUMBER.NUMBER:PORT", target)};
+    return Error(Errc::kInvalidArgument, "link emulator: target '{}', wanted tcp://NUMBER.NUMBER.NUMBER.NUMBER:PORT",
+                 target);
   };
   if (!target.starts_with("tcp://") || colon == std::string::npos) return malformed();
   link->target_host_ = target.substr(6, colon - 6);

@@ -59,7 +59,7 @@ Result<ModelShape> published_shape(const std::string& name) {
   for (const ModelShape& shape : kShapes) {
     if (name == shape.name) return shape;
   }
-  return Error{Errc::kInvalidArgument, fmt::format("shape '{}', wanted {}", name, published_names())};
+  return Error(Errc::kInvalidArgument, "shape '{}', wanted {}", name, published_names());
 }
 
 ModelShape reduced(ModelShape v, int layers, std::int64_t shrink) {

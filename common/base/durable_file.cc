@@ -57,8 +57,8 @@ Result<DurableFile> DurableFile::open(const std::filesystem::path& path, int fla
   DurableFile file(path, descriptor);
   struct stat status;
   if (::fstat(descriptor, &status) != 0) return file.error("stat");
-  if (S_ISDIR(status.st_mode)) return Error{Errc::kIo, fmt::format("{}: is a folder, wanted a file", path.string())};
-  if (!S_ISREG(status.st_mode)) return Error{Errc::kIo, fmt::format("{}: not a regular file", path.string())};
+  if (S_ISDIR(status.st_mode)) return Error(Errc::kIo, "{}: is a folder, wanted a file", path.string());
+  if (!S_ISREG(status.st_mode)) return Error(Errc::kIo, "{}: not a regular file", path.string());
   return file;
 }
 
@@ -121,7 +121,7 @@ Result<void> DurableFile::sync() const {
 Result<void> DurableFile::lock() const {
   if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return {};
   if (errno != EWOULDBLOCK) return error("lock");
-  return Error{Errc::kUnavailable, fmt::format("{}: another process is writing it", path_.string())};
+  return Error(Errc::kUnavailable, "{}: another process is writing it", path_.string());
 }
 
 Result<void> sync_folder_of(const std::filesystem::path& path) {

@@ -15,8 +15,8 @@ namespace outrider {
 
 Error system_error(const std::filesystem::path& path, const char* action) {
   const int number = errno;
-  return {number == ENOENT || number == ENOTDIR ? Errc::kNotFound : Errc::kIo,
-          fmt::format("{}: cannot {}: {}", path.string(), action, std::generic_category().message(number))};
+  return {number == ENOENT || number == ENOTDIR ? Errc::kNotFound : Errc::kIo, "{}: cannot {}: {}", path.string(),
+          action, std::generic_category().message(number)};
 }
 
 namespace {
@@ -24,9 +24,7 @@ namespace {
 Result<std::span<const std::byte>> map_descriptor(int fd, const std::filesystem::path& path) {
   struct stat status;
   if (::fstat(fd, &status) != 0) return system_error(path, "stat");
-  if (!S_ISREG(status.st_mode)) {
-    return Error{Errc::kIo, fmt::format("{}: not a regular file", path.string())};
-  }
+  if (!S_ISREG(status.st_mode)) return Error(Errc::kIo, "{}: not a regular file", path.string());
   const auto size = static_cast<std::size_t>(status.st_size);
   if (size == 0) return std::span<const std::byte>();  // mmap refuses a length of 0.
   void* const address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
@@ -61,8 +59,8 @@ Result<std::string> read_text(const std::filesystem::path& path) {
   constexpr std::size_t kBytesMax = 100'000'000;  // The largest, a tokenizer.json, has a third of it.
   ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(path));
   if (file.bytes().size() > kBytesMax) {
-    return Error{Errc::kOutOfRange,
-                 fmt::format("{}: {} bytes long, wanted at most {}", path.string(), file.bytes().size(), kBytesMax)};
+    return Error(Errc::kOutOfRange, "{}: {} bytes long, wanted at most {}", path.string(), file.bytes().size(),
+                 kBytesMax);
   }
   return std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
 }

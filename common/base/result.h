@@ -30,6 +30,12 @@ enum class Errc {
 const char* to_string(Errc code);
 
 struct Error {
+  Error(Errc what, std::string text) : code(what), message(std::move(text)) {}
+  /// With a message of these values, as fmt::format makes it.
+  template <typename First, typename... Rest>
+  Error(Errc what, fmt::format_string<First, Rest...> format, First&& first, Rest&&... rest)
+      : Error(what, fmt::format(format, std::forward<First>(first), std::forward<Rest>(rest)...)) {}
+
   Errc code;
   std::string message;  ///< the thing, the value seen, the value wanted; one line
 };

@@ -40,10 +40,8 @@ Result<PairPaths> read_pair_json(const fs::path& dir) {
     const fs::path path = dir / relative;
     if (!is_pack(path)) return path;
     ASSIGN_OR_RETURN(const auto pack, Pack::open(path));
-    if (const std::string seen = hex(pack->info().fingerprint); seen != wanted) {
-      return Error{Errc::kMismatch,
-                   fmt::format("{}: {} has fingerprint {}, wanted {}", file.string(), path.string(), seen, wanted)};
-    }
+    if (const std::string seen = hex(pack->info().fingerprint); seen != wanted)
+      return Error(Errc::kMismatch, "{}: {} has fingerprint {}, wanted {}", file.string(), path.string(), seen, wanted);
     return path;
   };
   PairPaths paths;

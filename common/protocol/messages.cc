@@ -8,8 +8,7 @@ namespace {
 
 Result<void> check_logprobs(const std::vector<TokenLogprobs>& logprobs, std::size_t tokens) {
   if (logprobs.empty() || logprobs.size() == tokens) return {};
-  return Error{Errc::kMalformed,
-               fmt::format("{} logprobs for {} tokens, wanted as many or none", logprobs.size(), tokens)};
+  return Error(Errc::kMalformed, "{} logprobs for {} tokens, wanted as many or none", logprobs.size(), tokens);
 }
 
 }  // namespace
@@ -40,14 +39,14 @@ Result<void> Tokens::settle() const { return check_logprobs(logprobs, tokens.siz
 Result<void> RoundReport::settle() {
   outcome.drafted = static_cast<int>(drafts.size());
   if (outcome.accepted <= outcome.drafted) return {};
-  return Error{Errc::kMalformed, fmt::format("accepted is {}, wanted 0 to {}", outcome.accepted, outcome.drafted)};
+  return Error(Errc::kMalformed, "accepted is {}, wanted 0 to {}", outcome.accepted, outcome.drafted);
 }
 
 Result<void> RequestMetrics::settle() const {
   if (drafted_per_position.size() == accepted_per_position.size()) return {};
-  return Error{Errc::kMalformed,
-               fmt::format("drafted_per_position and accepted_per_position have {} and {} entries, wanted as many",
-                           drafted_per_position.size(), accepted_per_position.size())};
+  return Error(Errc::kMalformed,
+               "drafted_per_position and accepted_per_position have {} and {} entries, wanted as many",
+               drafted_per_position.size(), accepted_per_position.size());
 }
 
 namespace {

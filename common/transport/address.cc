@@ -65,9 +65,8 @@ Result<std::vector<std::string>> split_addresses(const std::string& addresses) {
     const std::string host = sane ? host_and_port(address).host : "";
     const bool tcp = !host.empty() && host != "*";
     if (!tcp && !(address.starts_with("inproc://") && end == address.npos && begin == 0)) {
-      return Error{Errc::kInvalidArgument,
-                   fmt::format("cannot connect to {}: wanted {}, or several of them with commas between", address,
-                               kAddressForm)};
+      return Error(Errc::kInvalidArgument, "cannot connect to {}: wanted {}, or several of them with commas between",
+                   address, kAddressForm);
     }
     list.push_back(std::move(address));
   }
@@ -90,7 +89,7 @@ Result<std::vector<std::string>> resolve(const std::string& address) {
   const HostPort where = host_and_port(address);
   int failed = 0;
   const AddressList list = look_up(where, 0, &failed);
-  if (!list) return Error{Errc::kNotFound, fmt::format("the name does not resolve ({})", gai_strerror(failed))};
+  if (!list) return Error(Errc::kNotFound, "the name does not resolve ({})", gai_strerror(failed));
   std::vector<std::string> numeric;
   for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
     char host[NI_MAXHOST];

@@ -14,8 +14,7 @@ Error not_for(const Identity& identity, const std::string& what) {
   for (const KeyRole role : kKeyRoles) {
     if (identity.may_be(role)) roles += (roles.empty() ? "" : " and ") + std::string(to_string(role));
   }
-  return {Errc::kMismatch,
-          fmt::format("the key of {} is for {}; it may not {}", identity.name, with_article(roles), what)};
+  return {Errc::kMismatch, "the key of {} is for {}; it may not {}", identity.name, with_article(roles), what};
 }
 
 KeyRole key_role(Role role) {
@@ -45,8 +44,8 @@ Result<void> admit(const Identity& identity, Message& message) {
     for (std::string* const said : {&request->on_behalf_of, &request->cache_scope})
       *said = identity.name + (said->empty() ? "" : "/" + *said);
     if (request->cache_scope.size() > kScopeBytes.max) {
-      return Error{Errc::kOutOfRange, fmt::format("cache_scope: {} bytes with the name of its key, wanted at most {}",
-                                                  request->cache_scope.size(), kScopeBytes.max)};
+      return Error(Errc::kOutOfRange, "cache_scope: {} bytes with the name of its key, wanted at most {}",
+                   request->cache_scope.size(), kScopeBytes.max);
     }
   }
   const bool may = std::ranges::any_of(
