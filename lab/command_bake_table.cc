@@ -78,8 +78,7 @@ void add_bake_table_command(Command& app) {
              "Tokens of the longest context that is counted");
   add_number(*command, "--max-tokens", flags->max_tokens, 1, 1 << 20, "Longest answer");
   ModelFlags::add_dtype(*command, flags->model.dtype);
-  add_node_options(*command, flags->cluster.verifier,
-                   [](const OptionInfo& info) { return info.name == std::string_view("--threads"); });
+  add_node_options(*command, flags->cluster.verifier, named({"--threads"}));
   command->callback([flags] { bake_table(*flags); });
 }
 

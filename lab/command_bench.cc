@@ -190,13 +190,9 @@ void add_bench_command(Command& app) {
   Command* command = bench->add_subcommand("pair", "Plain and speculative decoding side by side");
   auto flags = std::make_shared<BenchFlags>();
   flags->model.add_to(*command);
-  add_node_options(*command, flags->verifier, [](const OptionInfo& info) {
-    return info.of_cluster || info.name == std::string_view("--synthetic-acceptance") ||
-           info.name == std::string_view("--added-verify-us");
-  });
-  add_node_options(*command, flags->drafter, [](const OptionInfo& info) {
-    return info.name == std::string_view("--wire") || info.name == std::string_view("--added-draft-us");
-  });
+  add_node_options(*command, flags->verifier,
+                   named({"--verify-weights", "--threads", "--synthetic-acceptance", "--added-verify-us"}));
+  add_node_options(*command, flags->drafter, named({"--wire", "--added-draft-us"}));
   command->add_option("--draft-lengths", flags->draft_lengths, "Draft lengths or policies, one run each")
       ->delimiter(',')
       ->check(check_draft_length)

@@ -47,7 +47,7 @@ struct ShapeFlags {
     add_number(command, "--context", context, 1, 1 << 20, "Positions in the K/V cache before the rows");
     add_number(command, "--layers", layers, 0, 1024,
                "Layers of the backbone, in the published pattern; 0: all. Results are of these layers, not scaled");
-    add_node_options(command, verifier, [](const OptionInfo& info) { return info.name == std::string("--threads"); });
+    add_node_options(command, verifier, named({"--threads"}));
     report.add_to(command);
   }
   ShapeModels models() const { return shape_models(shape, or_throw(parse_weight_type(dtype)), layers); }

@@ -36,7 +36,7 @@ void write_addresses(const std::filesystem::path& file, const std::vector<std::s
   or_throw(replace_text(file, fmt::format("{}\n", fmt::join(addresses, "\n"))));
 }
 
-bool every(const OptionInfo&) { return true; }
+bool every(const char*, const OptionInfo&) { return true; }
 
 void add_coordinator(Command& app) {
   Command* command = app.add_subcommand("coordinator", "Run the rounds: workers and clients connect here");

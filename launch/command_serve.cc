@@ -288,8 +288,7 @@ void add_serve_command(Command& app) {
   flags->cluster.add_to(*command);
   CoordinatorOptions& coordinator = flags->cluster.cluster.coordinator;
   coordinator.requests_max = 64;
-  add_node_options(*command, coordinator,
-                   [](const OptionInfo& info) { return info.name == std::string_view("--max-requests"); });
+  add_node_options(*command, coordinator, named({"--max-requests"}));
   command->get_option("--max-requests")->excludes(command->get_option("--connect"));  // whose own matter it is
   command->callback([flags] { serve(*flags); });
 }
