@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "cluster-launch/reach_names.h"
+#include "cluster-launch/reach.h"
 #include "common/base/json_fields.h"
 #include "common/base/names.h"
 #include "common/kernels/isa.h"
