@@ -1,6 +1,5 @@
 #include "batch/batch_line.h"
 
-#include <algorithm>
 #include <limits>
 
 #include <fmt/format.h>

@@ -6,9 +6,6 @@
 #include <limits>
 #include <numeric>
 #include <tuple>
-#include <unordered_map>
-
-#include <fmt/format.h>
 
 #include "batch/batch_line.h"
 #include "common/base/text.h"

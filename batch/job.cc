@@ -8,8 +8,6 @@
 #include <system_error>
 #include <utility>
 
-#include <fmt/format.h>
-
 namespace outrider {
 namespace {
 

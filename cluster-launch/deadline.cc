@@ -4,8 +4,6 @@
 #include <cstdint>
 #include <ctime>
 
-#include <fmt/format.h>
-
 #include "cluster-launch/slurm_jobs.h"
 #include "common/base/text.h"
 

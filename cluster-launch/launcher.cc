@@ -14,7 +14,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "cluster-launch/facts.h"
 #include "cluster-launch/readiness.h"
 #include "cluster-launch/run_keys.h"
 #include "cluster-launch/slurm_jobs.h"

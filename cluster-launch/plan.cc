@@ -4,7 +4,6 @@
 #include <array>
 #include <initializer_list>
 #include <sstream>
-#include <type_traits>
 #include <utility>
 
 #include <fmt/format.h>

@@ -5,8 +5,6 @@
 
 #include <fcntl.h>
 
-#include <fmt/format.h>
-
 #include "common/base/durable_file.h"
 #include "common/base/files.h"
 #include "common/base/json_fields.h"

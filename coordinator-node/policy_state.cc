@@ -2,8 +2,6 @@
 
 #include <system_error>
 
-#include <fmt/format.h>
-
 #include "common/base/durable_file.h"
 #include "common/base/files.h"
 #include "common/logging/logging.h"

@@ -1,11 +1,8 @@
-#include <chrono>
 #include <cmath>
 #include <memory>
 #include <optional>
-#include <string_view>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "common/logging/logging.h"
 #include "common/policy/forecast.h"

@@ -5,12 +5,10 @@
 #include <map>
 #include <memory>
 #include <numeric>
-#include <optional>
 #include <thread>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include "common/base/random.h"
 #include "common/base/time.h"

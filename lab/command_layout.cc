@@ -6,13 +6,11 @@
 #include <map>
 #include <memory>
 #include <numeric>
-#include <optional>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "common/audio/sound_encoder.h"
-#include "common/base/files.h"
 #include "common/logging/logging.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/vision/picture_encoder.h"

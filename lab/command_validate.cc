@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 
 #include "common/audio/sound_encoder.h"
-#include "common/base/files.h"
 #include "common/checkpoint/checkpoint.h"
 #include "common/logging/logging.h"
 #include "common/model/assistant.h"

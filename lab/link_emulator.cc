@@ -12,7 +12,6 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
-#include <optional>
 #include <vector>
 
 #include <fmt/format.h>

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "common/base/names.h"

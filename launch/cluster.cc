@@ -10,14 +10,11 @@
 #include <cstring>
 #include <future>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include <fmt/ranges.h>
 
-#include "common/base/child.h"
 #include "common/base/time.h"
 
 namespace outrider {

@@ -1,7 +1,6 @@
 #include <unistd.h>
 #include <algorithm>
 
-#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>

@@ -8,8 +8,6 @@
 #include <cerrno>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "common/base/files.h"
 
 namespace outrider {

@@ -9,8 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <fmt/format.h>
-
 namespace outrider {
 
 Error system_error(const std::filesystem::path& path, const char* action) {

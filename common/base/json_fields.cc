@@ -1,7 +1,6 @@
 #include "common/base/json_fields.h"
 
 #include <algorithm>
-#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,9 +1,5 @@
 #include "common/protocol/line.h"
 
-#include <algorithm>
-
-#include <fmt/format.h>
-
 namespace outrider {
 
 Result<void> Line::enter(SessionId id, const PeerId& peer, const std::string& on_behalf_of, std::int64_t prompt_bytes) {

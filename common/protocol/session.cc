@@ -1,6 +1,5 @@
 #include "common/protocol/session.h"
 
-#include <algorithm>
 #include <iterator>
 #include <limits>
 

@@ -1,6 +1,5 @@
 #include "common/protocol/verifier_core.h"
 
-#include <algorithm>
 #include <span>
 #include <utility>
 

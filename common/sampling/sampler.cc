@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include <fmt/format.h>
-
 #include "common/base/token_tree.h"
 #include "common/kernels/ops.h"
 #include "common/sampling/masks.h"

@@ -11,7 +11,6 @@
 #include <fmt/ranges.h>
 
 #include "common/base/files.h"
-#include "common/logging/logging.h"
 
 namespace outrider {
 namespace {

@@ -6,7 +6,6 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <sstream>

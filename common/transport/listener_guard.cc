@@ -1,5 +1,4 @@
 #include "common/transport/listener_guard.h"
-#include "common/logging/logging.h"
 
 #include <fcntl.h>
 #include <sys/resource.h>

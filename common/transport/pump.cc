@@ -1,5 +1,4 @@
 #include "common/transport/pump.h"
-#include "common/logging/logging.h"
 
 namespace outrider {
 

@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "common/protocol/messages.h"
 
 namespace outrider {

@@ -12,7 +12,6 @@
 #include "lab/experiment/arrivals.h"
 #include "lab/read_bandwidth.h"
 #include "lab/statistics.h"
-#include "launch/command_support.h"
 
 namespace outrider {
 namespace {

@@ -1,7 +1,5 @@
 #include "lab/experiment/cell_plan.h"
 
-#include <fmt/format.h>
-
 namespace outrider {
 namespace {
 

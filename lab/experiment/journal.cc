@@ -6,8 +6,6 @@
 #include <string_view>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "common/base/files.h"
 
 namespace outrider {

@@ -3,8 +3,6 @@
 #include <future>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "cluster-launch/launcher.h"
 #include "cluster-launch/run_folder.h"
 

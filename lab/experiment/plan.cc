@@ -1,7 +1,6 @@
 #include "lab/experiment/plan.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include <fmt/format.h>
