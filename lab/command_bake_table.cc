@@ -26,7 +26,7 @@ void bake_table(const BakeTableFlags& flags) {
   init_logging("outrider", "warn");
   // Not found out after hours.
   if (!fs::is_directory(fs::absolute(flags.out).parent_path()))
-    throw std::runtime_error(fmt::format("{}: there is no such folder", flags.out.string()));
+    throw CommandError("{}: there is no such folder", flags.out.string());
   std::vector<Conversations> questions;
   for (const fs::path& file : flags.files) {
     const std::vector<Conversations> more = read_question_file(file);

@@ -113,8 +113,8 @@ void measure(Run& run, const Asker& asker, const std::vector<Question>& prompts,
       const std::vector<TokenId> alone = asker.ask(prompts[p], {}, run.plain),
                                  drafted = asker.ask(prompts[p], run.wanted, run.speculative);
       if (flags.verifier.synthetic_acceptance.empty() && alone != drafted) {
-        throw std::runtime_error(fmt::format("'{}': speculative and plain tokens differ at draft length {}",
-                                             flags.prompts[p], run.draft_length));
+        throw CommandError("'{}': speculative and plain tokens differ at draft length {}", flags.prompts[p],
+                           run.draft_length);
       }
     }
   }

@@ -240,14 +240,12 @@ struct SpeculativeFlags {
   /// Checks what belongs together, and chooses the draft length if nobody did.
   void settle() {
     if (!std::is_sorted(acceptance.rbegin(), acceptance.rend()) || acceptance.front() > 1 || acceptance.back() < 0) {
-      throw std::runtime_error(fmt::format("--synthetic-acceptance {}, wanted rates from 1 to 0 that do not rise",
-                                           fmt::join(acceptance, ",")));
+      throw CommandError("--synthetic-acceptance {}, wanted rates from 1 to 0 that do not rise",
+                         fmt::join(acceptance, ","));
     }
     if (draft_length == 0) draft_length = std::ssize(acceptance);
-    if (draft_length > std::ssize(acceptance)) {
-      throw std::runtime_error(
-          fmt::format("--draft-length {}, but --synthetic-acceptance has {} rates", draft_length, acceptance.size()));
-    }
+    if (draft_length > std::ssize(acceptance))
+      throw CommandError("--draft-length {}, but --synthetic-acceptance has {} rates", draft_length, acceptance.size());
   }
 };
 
@@ -473,8 +471,7 @@ void bench_drafter(const DrafterFlags& flags) {
   std::map<std::pair<std::int64_t, std::int64_t>, DraftPasses> passes;
   for (const std::int64_t size : flags.vocabulary) {
     if (size > models.backbone_config.vocab_size)
-      throw std::runtime_error(
-          fmt::format("--draft-vocabulary {}, wanted at most {}", size, models.backbone_config.vocab_size));
+      throw CommandError("--draft-vocabulary {}, wanted at most {}", size, models.backbone_config.vocab_size);
     std::vector<TokenId> ids(static_cast<std::size_t>(size));
     std::iota(ids.begin(), ids.end(), 0);
     assistants.push_back(models.assistant(ids));

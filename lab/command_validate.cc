@@ -4,7 +4,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <stdexcept>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -37,10 +36,10 @@ struct ValidateFlags {
 };
 
 /// What went wrong, and with which part of the pair: ends its step.
-struct Failure : std::runtime_error {
+struct Failure : CommandError {
   template <typename... Values>
   Failure(const char* part, fmt::format_string<Values...> format, Values&&... values)
-      : std::runtime_error(fmt::format(format, std::forward<Values>(values)...)), diagnosis(part) {}
+      : CommandError(format, std::forward<Values>(values)...), diagnosis(part) {}
   const char* diagnosis;
 };
 
@@ -71,7 +70,7 @@ Reference read_golden(const fs::path& dir) {
       reference.cases.push_back({golden_prompt(tensors), notes.at("greedy"), notes.at("matches")});
       reference.first_draft = notes.at("draft_tokens").at(0).get<TokenId>();
     } catch (const json::exception& error) {
-      throw std::runtime_error(fmt::format("{}: {}", (dir / "golden.json").string(), error.what()));
+      throw CommandError("{}: {}", (dir / "golden.json").string(), error.what());
     }
   }
   std::int64_t drafted = 0, accepted = 0;

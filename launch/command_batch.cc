@@ -100,14 +100,12 @@ void prepare_to_answer(Answering& answering, BatchFlags& flags) {
   if (!flags.plan.empty()) {
     answering.plan = PlanFile::read(flags.plan, /*hosts=*/{}, flags.backend);
     if (!answering.plan->plan.run.empty())
-      throw std::runtime_error(
-          fmt::format("{}: run: has commands of its own; with --plan the batch is what is run", flags.plan.string()));
+      throw CommandError("{}: run: has commands of its own; with --plan the batch is what is run", flags.plan.string());
     if (flags.model.model.empty()) flags.model.model = answering.plan->plan.model;
   }
   const PairPaths pair = flags.model.pair();
   answering.text = load_text_side(open_model(pair.backbone));
-  if (answering.text->context_max == 0)
-    throw std::runtime_error(fmt::format("{}: no config.json", pair.backbone.string()));
+  if (answering.text->context_max == 0) throw CommandError("{}: no config.json", pair.backbone.string());
   answering.made_by = answered_by(flags.model, pair, flags.name.empty() ? served_name(pair.backbone) : flags.name,
                                   flags.cluster.connect.empty() && flags.plan.empty());
 }
@@ -222,8 +220,8 @@ int run_launched(BatchJob& job, Answering& answering, BatchFlags& flags, StopRul
   if (began) return or_throw(status);
   if (stop() != BatchStop::kGoOn) return report_end(job, /*all_done=*/false);
   if (!status) std::fprintf(stderr, "outrider: %s\n", status.error().message.c_str());
-  throw std::runtime_error(
-      fmt::format("{}: the cluster was not ready; the run folder is {}", flags.plan.string(), folder.path().string()));
+  throw CommandError("{}: the cluster was not ready; the run folder is {}", flags.plan.string(),
+                     folder.path().string());
 }
 
 int run_batch(BatchFlags& flags) {

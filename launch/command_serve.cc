@@ -6,8 +6,6 @@
 #include <string>
 #include <thread>
 
-#include <fmt/format.h>
-
 #include "batch/batch_api.h"
 #include "common/base/progress.h"
 #include "common/base/time.h"
@@ -150,7 +148,7 @@ void serve(ServeFlags flags) {
   const PairPaths pair = flags.model.pair();
   const DraftLength draft_length = flags.draft_length.value();
   TextSide text = load_text_side(open_model(pair.backbone));
-  if (text.context_max == 0) throw std::runtime_error(fmt::format("{}: no config.json", pair.backbone.string()));
+  if (text.context_max == 0) throw CommandError("{}: no config.json", pair.backbone.string());
 
   Interrupt interrupt(/*also_sigterm=*/true);
   TransportContext context(flags.cluster.security);

@@ -167,7 +167,7 @@ inline LogitBias parse_logit_bias(const std::string& text) {
     if (id_end == colon && bias_end == bias.size()) return {id, value};
   } catch (const std::exception&) {  // no numbers: said below
   }
-  throw std::runtime_error(fmt::format("--logit-bias: '{}', wanted ID:BIAS like 2633:-5", text));
+  throw CommandError("--logit-bias: '{}', wanted ID:BIAS like 2633:-5", text);
 }
 
 /// How answers are chosen: greedily, unless asked otherwise. The rule above temperature 0 is `match`.
@@ -216,8 +216,7 @@ struct SamplingFlags {
         std::any_of(of_draws.begin(), of_draws.end(), [](const Option* option) { return option->count() > 0; })) {
       std::vector<std::string> names;
       for (const Option* option : of_draws) names.push_back(option->get_name());
-      throw std::runtime_error(
-          fmt::format("{} need a --temperature above 0 (--sample alone has 1)", fmt::join(names, ", ")));
+      throw CommandError("{} need a --temperature above 0 (--sample alone has 1)", fmt::join(names, ", "));
     }
     if (!result.greedy() && options.at("seed")->count() == 0) result.seed = std::random_device()();
     if (rejection) result.rule = SamplingRule::kRejection;
