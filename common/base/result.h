@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <exception>
 #include <string>
 #include <type_traits>
@@ -27,7 +29,11 @@ enum class Errc {
 };
 
 /// Short stable name, for logs and JSON.
-const char* to_string(Errc code);
+inline const char* to_string(Errc code) {
+  return std::array{"invalid_argument", "not_found", "malformed",    "unsupported", "mismatch",  "version_mismatch",
+                    "timeout",          "peer_gone", "out_of_range", "unavailable", "cancelled", "io"}
+      .at(static_cast<std::size_t>(code));
+}
 
 struct Error {
   Error(Errc what, std::string text) : code(what), message(std::move(text)) {}

@@ -17,20 +17,14 @@ Error not_for(const Identity& identity, const std::string& what) {
   return {Errc::kMismatch, "the key of {} is for {}; it may not {}", identity.name, with_article(roles), what};
 }
 
-KeyRole key_role(Role role) {
-  switch (role) {
-    case Role::kVerifier: return KeyRole::kVerifier;
-    case Role::kDrafter: return KeyRole::kDrafter;
-    case Role::kEncoder: break;
-  }
-  return KeyRole::kEncoder;
-}
+// A Role is the KeyRole of its number.
+static_assert(static_cast<int>(KeyRole::kClient) == static_cast<int>(kLastRole) + 1);
 
 }  // namespace
 
 Result<void> admit(const Identity& identity, Message& message) {
   if (auto* hello = std::get_if<Hello>(&message.body)) {
-    if (!identity.may_be(key_role(hello->role)))
+    if (!identity.may_be(static_cast<KeyRole>(hello->role)))
       return not_for(identity, "join as " + with_article(to_string(hello->role)));
     hello->name = fmt::format("{}/{}", identity.name, hello->name);
     return {};

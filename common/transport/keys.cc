@@ -191,16 +191,6 @@ Result<std::vector<Key>> read_public_keys(const std::string& text) {
   return keys;
 }
 
-const char* to_string(KeyRole role) {
-  switch (role) {
-    case KeyRole::kVerifier: return "verifier";
-    case KeyRole::kDrafter: return "drafter";
-    case KeyRole::kEncoder: return "encoder";
-    case KeyRole::kClient: break;
-  }
-  return "client";
-}
-
 Result<KeyRole> parse_key_role(std::string_view text) {
   for (const KeyRole role : kKeyRoles) {
     if (text == to_string(role)) return role;
