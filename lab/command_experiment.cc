@@ -14,7 +14,6 @@
 #include "common/base/random.h"
 #include "common/kernels/isa.h"
 #include "common/logging/logging.h"
-#include "lab/experiment/arrivals.h"
 #include "lab/experiment/cell.h"
 #include "lab/experiment/cell_plan.h"
 #include "lab/experiment/journal.h"

@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 
 #include "common/base/random.h"
-#include "lab/experiment/arrivals.h"
 #include "lab/read_bandwidth.h"
 #include "lab/statistics.h"
 

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "lab/experiment/acceptance.h"
 #include "lab/experiment/machine.h"
 #include "lab/experiment/rig.h"
 
