@@ -48,9 +48,8 @@ Result<BatchInput> BatchInput::open(const std::filesystem::path& path, Order ord
     if (order == Order::kPrefix) input.prefixes_.push_back(0);
     if (blank || line->too_long) continue;
     const auto parsed = parse_batch_line(line->text);
-    const auto* request = std::get_if<BatchRequest>(&parsed);
-    if (request != nullptr && order == Order::kPrefix) input.prefixes_.back() = prefix_key(*request);
-    const std::string& custom_id = request ? request->custom_id : std::get<BatchError>(parsed).custom_id;
+    if (parsed && order == Order::kPrefix) input.prefixes_.back() = prefix_key(*parsed);
+    const std::string& custom_id = parsed ? parsed->custom_id : parsed.error().custom_id;
     if (!custom_id.empty()) names.push_back({hash128(custom_id), input.lines() - 1});
   }
   ASSIGN_OR_RETURN(input.bytes_, input.file_.size());
@@ -60,10 +59,8 @@ Result<BatchInput> BatchInput::open(const std::filesystem::path& path, Order ord
   if (twice == names.end()) return input;
   ASSIGN_OR_RETURN(const std::string text, input.read(twice->line));
   const auto parsed = parse_batch_line(text);
-  const auto* request = std::get_if<BatchRequest>(&parsed);
   return Error(Errc::kInvalidArgument, "{}: lines {} and {} have the same custom_id '{}'", path.string(),
-               twice->line + 1, std::next(twice)->line + 1,
-               request ? request->custom_id : std::get<BatchError>(parsed).custom_id);
+               twice->line + 1, std::next(twice)->line + 1, parsed ? parsed->custom_id : parsed.error().custom_id);
 }
 
 Result<std::string> BatchInput::read(std::uint32_t line) const {

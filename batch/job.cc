@@ -209,29 +209,27 @@ BatchJob::Outcome BatchJob::answer_line(std::uint32_t line, const BatchAnswer& a
   };
   const Result<std::string> text = input_.read(line);
   if (!text) return error({.custom_id = {}, .code = "invalid_json_line", .message = text.error().message});
-  const auto parsed = parse_batch_line(*text, options_.only_url);
-  if (const auto* wrong = std::get_if<BatchError>(&parsed)) return error(*wrong);
-  const auto& request = std::get<BatchRequest>(parsed);
+  const auto request = parse_batch_line(*text, options_.only_url);
+  if (!request) return error(request.error());
   HttpRequest http;
   http.method = "POST";
-  http.path = request.url;
-  http.body = body_to_send(request);
+  http.path = request->url;
+  http.body = body_to_send(*request);
   http.client = kClient;
   http.gone = http.server_ends = [this] { return cut_off_.load(); };
   const HttpReply reply = answer(http);
   if (reply.status != 200) {
     if (cut_off_) return {Outcome::Kind::kCutOff, {}};
-    const BatchError wrong = error_of(request, reply);
+    const BatchError wrong = error_of(*request, reply);
     if (!may_pass(reply.status)) return error(wrong);
     return {.kind = Outcome::Kind::kMayPass,
             .result = error_line(wrong, line + 1),
             .failure = failure_of(reply.status),
             .problem = wrong.message};
   }
-  auto settled = settle_reply(request, reply.body);
-  if (const auto* wrong = std::get_if<BatchError>(&settled)) return error(*wrong);
-  auto& good = std::get<BatchReply>(settled);
-  return {Outcome::Kind::kOk, std::move(good.line), good.tokens};
+  auto good = settle_reply(*request, reply.body);
+  if (!good) return error(good.error());
+  return {Outcome::Kind::kOk, std::move(good->line), good->tokens};
 }
 
 Result<void> BatchJob::record(std::uint32_t line, const Outcome& outcome) {
@@ -301,8 +299,7 @@ Result<void> BatchJob::give_up_open_lines(const std::string& code, const std::st
     BatchError error{.code = code, .message = message};
     if (const Result<std::string> text = input_.read(line)) {
       const auto parsed = parse_batch_line(*text);
-      const auto* const wrong = std::get_if<BatchError>(&parsed);
-      error.custom_id = wrong != nullptr ? wrong->custom_id : std::get<BatchRequest>(parsed).custom_id;
+      error.custom_id = parsed ? parsed->custom_id : parsed.error().custom_id;
     }
     RETURN_IF_ERROR(record(line, {Outcome::Kind::kError, error_line(error, line + 1)}));
   }

@@ -163,13 +163,12 @@ int check(const BatchFlags& flags, const Answering& answering) {
   std::uint32_t wrong = 0;
   for (const std::uint32_t line : input.to_send(flags.job.shard)) {
     const Result<std::string> text = input.read(line);
-    const auto parsed = text ? parse_batch_line(*text) : BatchError{.message = text.error().message};
+    const auto request = text ? parse_batch_line(*text) : BatchError{.message = text.error().message};
     std::string message;
-    if (const auto* error = std::get_if<BatchError>(&parsed)) {
-      message = error->message;
+    if (!request) {
+      message = request.error().message;
     } else if (answering.api != nullptr) {
-      const auto& request = std::get<BatchRequest>(parsed);
-      if (const auto refused = answering.api->check(request.url, body_to_send(request))) message = refused->message;
+      if (const auto refused = answering.api->check(request->url, body_to_send(*request))) message = refused->message;
     }
     if (message.empty()) continue;
     ++wrong;
