@@ -3,10 +3,8 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
-#include <utility>
 
 #include "common/base/files.h"
 
@@ -60,19 +58,6 @@ Result<DurableFile> DurableFile::open(const std::filesystem::path& path, int fla
   return file;
 }
 
-DurableFile::DurableFile(DurableFile&& other) noexcept
-    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
-
-DurableFile& DurableFile::operator=(DurableFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(descriptor_, other.descriptor_);
-  return *this;
-}
-
-DurableFile::~DurableFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
 Error DurableFile::error(const char* action) const { return system_error(path_, action); }
 
 Result<std::uint64_t> DurableFile::size() const {
@@ -124,13 +109,10 @@ Result<void> DurableFile::lock() const {
 
 Result<void> sync_folder_of(const std::filesystem::path& path) {
   const std::filesystem::path folder = folder_of(path);
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const Descriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (descriptor < 0) return system_error(folder, "open");
-  const int synced = ::fsync(descriptor);
-  const int number = errno;
-  ::close(descriptor);
-  errno = number;
-  if (synced != 0 && errno != EINVAL) return system_error(folder, "sync");  // EINVAL: a file system without
+  // EINVAL: a file system without
+  if (::fsync(descriptor) != 0 && errno != EINVAL) return system_error(folder, "sync");
   return {};
 }
 

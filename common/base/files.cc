@@ -7,7 +7,8 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
+
+#include "common/base/descriptor.h"
 
 namespace outrider {
 
@@ -34,12 +35,10 @@ Result<std::span<const std::byte>> map_descriptor(int fd, const std::filesystem:
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
   // O_NONBLOCK: opening a FIFO must end in an error, not wait for its writer.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return system_error(path, "open");
-  const Result<std::span<const std::byte>> bytes = map_descriptor(fd, path);
-  ::close(fd);  // The mapping keeps the file.
-  if (!bytes) return bytes.error();
-  return MappedFile(*bytes);
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // the mapping keeps it
+  if (file < 0) return system_error(path, "open");
+  ASSIGN_OR_RETURN(const std::span<const std::byte> bytes, map_descriptor(file, path));
+  return MappedFile(bytes);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}

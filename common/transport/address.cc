@@ -14,6 +14,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/descriptor.h"
 #include "common/base/text.h"
 
 namespace outrider {
@@ -106,7 +107,7 @@ std::string why_unreachable(const std::string& numeric) {
   int failed = 0;
   const AddressList list = look_up(host_and_port(numeric), AI_NUMERICHOST, &failed);
   if (!list) return gai_strerror(failed);
-  const int fd = ::socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const Descriptor fd(::socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (fd < 0) return std::generic_category().message(errno);
   int error = ::connect(fd, list->ai_addr, list->ai_addrlen) == 0 ? 0 : errno;
   if (error == EINPROGRESS) {
@@ -118,7 +119,6 @@ std::string why_unreachable(const std::string& numeric) {
       ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
     }
   }
-  ::close(fd);
   if (error == 0) return "";
   std::string text = std::generic_category().message(error);
   text[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(text[0])));

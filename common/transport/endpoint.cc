@@ -18,6 +18,7 @@
 #include <fmt/format.h>
 #include <zmq.hpp>
 
+#include "common/base/descriptor.h"
 #include "common/base/token_bucket.h"
 #include "common/logging/logging.h"
 #include "common/transport/address.h"
@@ -143,9 +144,6 @@ class EventFd {
   EventFd() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
     if (fd_ < 0) throw zmq::error_t();  // carries errno
   }
-  ~EventFd() { close(fd_); }
-  EventFd(const EventFd&) = delete;
-  EventFd& operator=(const EventFd&) = delete;
 
   int fd() const { return fd_; }
   void signal() { [[maybe_unused]] const int rc = eventfd_write(fd_, 1); }
@@ -155,7 +153,7 @@ class EventFd {
   }
 
  private:
-  int fd_;
+  const Descriptor fd_;
 };
 
 struct TransportContext::Impl {

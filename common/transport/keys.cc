@@ -15,6 +15,7 @@
 #include <fmt/ranges.h>
 
 #include "common/base/check.h"
+#include "common/base/descriptor.h"
 #include "common/base/durable_file.h"
 #include "common/base/files.h"
 #include "common/base/text.h"
@@ -42,14 +43,12 @@ std::string reason(int number) { return std::generic_category().message(number);
 
 /// Writes a file that is not there yet; where that fails it is not there afterwards. @param mode  who may read it
 Result<void> write_new(const std::filesystem::path& path, const std::string& text, mode_t mode) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
-  if (fd < 0 && errno == EEXIST)
+  const Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
+  if (file < 0 && errno == EEXIST)
     return Error(Errc::kInvalidArgument, "{} is there already; it is not overwritten", path.string());
-  const bool written = fd >= 0 && ::write(fd, text.data(), text.size()) == std::ssize(text);
+  if (file >= 0 && ::write(file, text.data(), text.size()) == std::ssize(text)) return {};
   const int number = errno;
-  if (fd >= 0) ::close(fd);
-  if (written) return {};
-  if (fd >= 0) ::unlink(path.c_str());
+  if (file >= 0) ::unlink(path.c_str());
   return Error(Errc::kIo, "{}: cannot be written: {}", path.string(), reason(number));
 }
 
@@ -63,19 +62,13 @@ Result<void> make_folder_of(const std::filesystem::path& path) {
   return {};
 }
 
-/// Of all that change files of a folder one at a time. Where it cannot be opened, nor can the file.
-class FolderLock {
- public:
-  explicit FolderLock(const std::filesystem::path& file)
-      : folder_(::open(file.has_parent_path() ? file.parent_path().c_str() : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-    ::flock(folder_, LOCK_EX);
-  }
-  FolderLock(const FolderLock&) = delete;
-  ~FolderLock() { ::close(folder_); }
-
- private:
-  const int folder_;
-};
+/// The lock of all that change files of a folder one at a time. Where it cannot be opened, nor can the file.
+Descriptor lock_folder_of(const std::filesystem::path& file) {
+  const std::string folder = file.has_parent_path() ? file.parent_path().string() : ".";
+  Descriptor lock(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ::flock(lock, LOCK_EX);
+  return lock;
+}
 
 /// As PostgreSQL has it: nobody else reads a file of ours; one of root's its group may read, since Kubernetes mounts a
 /// Secret so.
@@ -217,7 +210,7 @@ AuthorizedKeys parse_authorized_keys(std::string_view text) {
 Result<void> authorize_key(const std::filesystem::path& file, const AuthorizedKey& key) {
   RETURN_IF_ERROR(check_name(key.name));
   RETURN_IF_ERROR(make_folder_of(file));
-  const FolderLock lock(file);
+  const Descriptor lock = lock_folder_of(file);
   std::string text;
   if (std::error_code ignored; std::filesystem::exists(file, ignored)) {
     ASSIGN_OR_RETURN(text, read_text(file));
@@ -232,7 +225,7 @@ Result<void> authorize_key(const std::filesystem::path& file, const AuthorizedKe
 }
 
 Result<int> revoke_keys(const std::filesystem::path& file, std::string_view name) {
-  const FolderLock lock(file);
+  const Descriptor lock = lock_folder_of(file);
   ASSIGN_OR_RETURN(const std::string text, read_text(file));
   std::string kept;
   int revoked = 0;
