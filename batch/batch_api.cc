@@ -130,8 +130,7 @@ Result<std::unique_ptr<BatchApi>> BatchApi::open(BatchApiOptions options) {
   std::error_code failed;
   for (const char* kind : {kFiles, kBatches}) {
     std::filesystem::create_directories(options.dir / kind, failed);
-    if (failed)
-      return Error{Errc::kIo, fmt::format("{}: cannot create: {}", (options.dir / kind).string(), failed.message())};
+    if (failed) return Error(Errc::kIo, "{}: cannot create: {}", (options.dir / kind).string(), failed.message());
   }
   ASSIGN_OR_RETURN(DurableFile lock, DurableFile::open(options.dir / "lock", O_RDWR | O_CREAT));
   RETURN_IF_ERROR(lock.lock());
@@ -162,12 +161,11 @@ Result<void> BatchApi::load(const char* kind, Table& table) const {
     ASSIGN_OR_RETURN(const std::string text, read_text(entry.path()));
     ASSIGN_OR_RETURN(Json object, parse_json_object(text, entry.path().string()));
     if (!member(object, "id").is_string() || member(object, "id") != entry.path().stem().string())
-      return Error{Errc::kMalformed, fmt::format("{}: not made by outrider serve", entry.path().string())};
+      return Error(Errc::kMalformed, "{}: not made by outrider serve", entry.path().string());
     const std::string id = object["id"];
     table[id] = std::move(object);
   }
-  return failed ? Result<void>(Error{Errc::kIo, fmt::format("{}: cannot read: {}", kind, failed.message())})
-                : Result<void>();
+  return failed ? Result<void>(Error(Errc::kIo, "{}: cannot read: {}", kind, failed.message())) : Result<void>();
 }
 
 void BatchApi::forget_halves() const {
@@ -473,9 +471,9 @@ void BatchApi::run_batch(const std::string& id) {
   }
   if (full)
     update(id, {{"errors", errors_of({Errc::kOutOfRange,
-                                      fmt::format("with what it has written there are more than {} bytes of files, "
-                                                  "which is all that this server keeps; the files have what was done",
-                                                  options_.bytes_max)})}});
+                                      "with what it has written there are more than {} bytes of files, "
+                                      "which is all that this server keeps; the files have what was done",
+                                      options_.bytes_max})}});
   if (const Result<void> finished = finish(id, **job, status); !finished) fail(id, finished.error());
 }
 

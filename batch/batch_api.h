@@ -16,7 +16,6 @@
 
 #include "batch/job.h"
 #include "common/base/durable_file.h"
-#include "http-server/api_error.h"
 #include "http-server/http_server.h"
 
 namespace outrider {

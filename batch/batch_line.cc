@@ -1,6 +1,5 @@
 #include "batch/batch_line.h"
 
-#include <algorithm>
 #include <limits>
 
 #include <fmt/format.h>
@@ -54,7 +53,7 @@ std::string first_text(const Json& value, std::size_t bytes_max) {
 
 }  // namespace
 
-std::variant<BatchRequest, BatchError> parse_batch_line(std::string_view line, std::string_view only_url) {
+Result<BatchRequest, BatchError> parse_batch_line(std::string_view line, std::string_view only_url) {
   constexpr const char* kBadLine = "invalid_json_line";
   if (json_nesting(line) > kJsonDepthMax + 1)
     return BatchError{.code = kBadLine, .message = fmt::format("nests deeper than {} levels", kJsonDepthMax + 1)};
@@ -103,7 +102,7 @@ BatchTokens& BatchTokens::operator+=(const BatchTokens& other) {
   return *this;
 }
 
-std::variant<BatchReply, BatchError> settle_reply(const BatchRequest& request, const std::string& reply_body) {
+Result<BatchReply, BatchError> settle_reply(const BatchRequest& request, const std::string& reply_body) {
   Json body = json_nesting(reply_body) > 2 * kJsonDepthMax ? Json() : parse_json(reply_body);
   if (!body.is_object()) {
     return BatchError{.custom_id = request.custom_id,

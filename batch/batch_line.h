@@ -3,10 +3,10 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <variant>
 
 #include <nlohmann/json.hpp>
 
+#include "common/base/result.h"
 #include "http-server/http_server.h"
 
 // A line of a batch as pure functions: OpenAI's line to a request of the HTTP API, and its reply to a line of the
@@ -30,7 +30,7 @@ struct BatchError {
 };
 
 /// @param only_url  the one that all lines must have; empty: either.
-std::variant<BatchRequest, BatchError> parse_batch_line(std::string_view line, std::string_view only_url = {});
+Result<BatchRequest, BatchError> parse_batch_line(std::string_view line, std::string_view only_url = {});
 
 /// 32 hexadecimal digits that are the same whenever and wherever the line is done: a part of every id in the output.
 std::string id_of(std::string_view custom_id);
@@ -52,7 +52,7 @@ struct BatchReply {
 };
 /// What a reply with status 200 says.
 /// @return an error for a reply that is not a JSON object.
-std::variant<BatchReply, BatchError> settle_reply(const BatchRequest& request, const std::string& reply_body);
+Result<BatchReply, BatchError> settle_reply(const BatchRequest& request, const std::string& reply_body);
 /// A reply with another status.
 BatchError error_of(const BatchRequest& request, const HttpReply& reply);
 /// A line of the errors, without its newline.

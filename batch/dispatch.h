@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <optional>
 #include <queue>
-#include <string>
 #include <unordered_map>
 #include <vector>
 

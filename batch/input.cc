@@ -6,9 +6,6 @@
 #include <limits>
 #include <numeric>
 #include <tuple>
-#include <unordered_map>
-
-#include <fmt/format.h>
 
 #include "batch/batch_line.h"
 #include "common/base/text.h"
@@ -31,7 +28,7 @@ Result<Shard> Shard::parse(const std::string& text) {
   const auto index = to_number<std::uint32_t>(text.substr(0, slash)),
              count = to_number<std::uint32_t>(text.substr(slash + 1));
   if (slash != text.npos && index && count && *index >= 1 && *index <= *count) return Shard{*index, *count};
-  return Error{Errc::kInvalidArgument, fmt::format("--shard is '{}', wanted I/N like 1/4", text)};
+  return Error(Errc::kInvalidArgument, "--shard is '{}', wanted I/N like 1/4", text);
 }
 
 Result<BatchInput> BatchInput::open(const std::filesystem::path& path, Order order) {
@@ -45,15 +42,14 @@ Result<BatchInput> BatchInput::open(const std::filesystem::path& path, Order ord
     if (!line) break;
     const bool blank = !line->too_long && line->text.find_first_not_of(" \t\r") == line->text.npos;
     const auto length = static_cast<std::uint32_t>(line->text.size());
-    if (input.lines() == kTooLong) return Error{Errc::kOutOfRange, fmt::format("{}: too many lines", path.string())};
+    if (input.lines() == kTooLong) return Error(Errc::kOutOfRange, "{}: too many lines", path.string());
     input.offsets_.push_back(line->offset);
     input.lengths_.push_back(line->too_long ? kTooLong : blank ? 0 : length);
     if (order == Order::kPrefix) input.prefixes_.push_back(0);
     if (blank || line->too_long) continue;
     const auto parsed = parse_batch_line(line->text);
-    const auto* request = std::get_if<BatchRequest>(&parsed);
-    if (request != nullptr && order == Order::kPrefix) input.prefixes_.back() = prefix_key(*request);
-    const std::string& custom_id = request ? request->custom_id : std::get<BatchError>(parsed).custom_id;
+    if (parsed && order == Order::kPrefix) input.prefixes_.back() = prefix_key(*parsed);
+    const std::string& custom_id = parsed ? parsed->custom_id : parsed.error().custom_id;
     if (!custom_id.empty()) names.push_back({hash128(custom_id), input.lines() - 1});
   }
   ASSIGN_OR_RETURN(input.bytes_, input.file_.size());
@@ -63,19 +59,14 @@ Result<BatchInput> BatchInput::open(const std::filesystem::path& path, Order ord
   if (twice == names.end()) return input;
   ASSIGN_OR_RETURN(const std::string text, input.read(twice->line));
   const auto parsed = parse_batch_line(text);
-  const auto* request = std::get_if<BatchRequest>(&parsed);
-  return Error{
-      Errc::kInvalidArgument,
-      fmt::format("{}: lines {} and {} have the same custom_id '{}'", path.string(), twice->line + 1,
-                  std::next(twice)->line + 1, request ? request->custom_id : std::get<BatchError>(parsed).custom_id)};
+  return Error(Errc::kInvalidArgument, "{}: lines {} and {} have the same custom_id '{}'", path.string(),
+               twice->line + 1, std::next(twice)->line + 1, parsed ? parsed->custom_id : parsed.error().custom_id);
 }
 
 Result<std::string> BatchInput::read(std::uint32_t line) const {
-  if (lengths_[line] == kTooLong)
-    return Error{Errc::kOutOfRange, fmt::format("is longer than {} bytes", LineReader::kLineBytesMax)};
+  if (lengths_[line] == kTooLong) return Error(Errc::kOutOfRange, "is longer than {} bytes", LineReader::kLineBytesMax);
   ASSIGN_OR_RETURN(std::string text, file_.read_at(offsets_[line], lengths_[line]));
-  if (text.size() < lengths_[line])
-    return Error{Errc::kIo, fmt::format("{}: has become shorter", file_.path().string())};
+  if (text.size() < lengths_[line]) return Error(Errc::kIo, "{}: has become shorter", file_.path().string());
   return text;
 }
 

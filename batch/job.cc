@@ -8,8 +8,6 @@
 #include <system_error>
 #include <utility>
 
-#include <fmt/format.h>
-
 namespace outrider {
 namespace {
 
@@ -35,7 +33,7 @@ Result<void> append_results(const std::vector<Results>& all, bool ok, const Appe
       if (entry.length == 0 || entry.ok != ok) continue;
       ASSIGN_OR_RETURN(std::string line, results.journal.read_at(entry.offset, entry.length));
       if (line.size() != entry.length)
-        return Error{Errc::kIo, fmt::format("{}: has become shorter", results.journal.path().string())};
+        return Error(Errc::kIo, "{}: has become shorter", results.journal.path().string());
       line += '\n';
       RETURN_IF_ERROR(append(line));
     }
@@ -65,12 +63,12 @@ Result<void> check_free(const BatchOptions& options, const BatchPaths& paths) {
   std::error_code ignored;
   for (const std::filesystem::path& path : {paths.output, paths.errors, paths.journal, paths.progress}) {
     if (std::filesystem::equivalent(options.input, path, ignored))
-      return Error{Errc::kInvalidArgument, fmt::format("{}: is the input, wanted another output", path.string())};
+      return Error(Errc::kInvalidArgument, "{}: is the input, wanted another output", path.string());
   }
   if (options.restart) return {};
   if (std::filesystem::exists(paths.output, ignored) && !std::filesystem::exists(paths.journal, ignored)) {
-    return Error{Errc::kMismatch, fmt::format("{}: is there, and no journal of a job with it; --restart replaces it",
-                                              paths.output.string())};
+    return Error(Errc::kMismatch, "{}: is there, and no journal of a job with it; --restart replaces it",
+                 paths.output.string());
   }
   return {};
 }
@@ -211,29 +209,27 @@ BatchJob::Outcome BatchJob::answer_line(std::uint32_t line, const BatchAnswer& a
   };
   const Result<std::string> text = input_.read(line);
   if (!text) return error({.custom_id = {}, .code = "invalid_json_line", .message = text.error().message});
-  const auto parsed = parse_batch_line(*text, options_.only_url);
-  if (const auto* wrong = std::get_if<BatchError>(&parsed)) return error(*wrong);
-  const auto& request = std::get<BatchRequest>(parsed);
+  const auto request = parse_batch_line(*text, options_.only_url);
+  if (!request) return error(request.error());
   HttpRequest http;
   http.method = "POST";
-  http.path = request.url;
-  http.body = body_to_send(request);
+  http.path = request->url;
+  http.body = body_to_send(*request);
   http.client = kClient;
   http.gone = http.server_ends = [this] { return cut_off_.load(); };
   const HttpReply reply = answer(http);
   if (reply.status != 200) {
     if (cut_off_) return {Outcome::Kind::kCutOff, {}};
-    const BatchError wrong = error_of(request, reply);
+    const BatchError wrong = error_of(*request, reply);
     if (!may_pass(reply.status)) return error(wrong);
     return {.kind = Outcome::Kind::kMayPass,
             .result = error_line(wrong, line + 1),
             .failure = failure_of(reply.status),
             .problem = wrong.message};
   }
-  auto settled = settle_reply(request, reply.body);
-  if (const auto* wrong = std::get_if<BatchError>(&settled)) return error(*wrong);
-  auto& good = std::get<BatchReply>(settled);
-  return {Outcome::Kind::kOk, std::move(good.line), good.tokens};
+  auto good = settle_reply(*request, reply.body);
+  if (!good) return error(good.error());
+  return {Outcome::Kind::kOk, std::move(good->line), good->tokens};
 }
 
 Result<void> BatchJob::record(std::uint32_t line, const Outcome& outcome) {
@@ -270,9 +266,8 @@ Result<void> BatchJob::work_through(const BatchAnswer& answer, const BatchContro
     if (const Result<void> state = journal_->state(); !state && !error) error = state.error();
     if (!error && stop == BatchStop::kGoOn && dispatch.outage(now())) {
       const std::string problem = counts().last_problem;
-      error = Error{Errc::kPeerGone,
-                    fmt::format("nobody has answered for {:.0f} minutes{}{}", to_seconds(Dispatch::kSilenceMax) / 60,
-                                problem.empty() ? "" : ": ", problem)};
+      error = Error(Errc::kPeerGone, "nobody has answered for {:.0f} minutes{}{}",
+                    to_seconds(Dispatch::kSilenceMax) / 60, problem.empty() ? "" : ": ", problem);
     }
     {
       const std::lock_guard lock(mutex_);
@@ -304,8 +299,7 @@ Result<void> BatchJob::give_up_open_lines(const std::string& code, const std::st
     BatchError error{.code = code, .message = message};
     if (const Result<std::string> text = input_.read(line)) {
       const auto parsed = parse_batch_line(*text);
-      const auto* const wrong = std::get_if<BatchError>(&parsed);
-      error.custom_id = wrong != nullptr ? wrong->custom_id : std::get<BatchRequest>(parsed).custom_id;
+      error.custom_id = parsed ? parsed->custom_id : parsed.error().custom_id;
     }
     RETURN_IF_ERROR(record(line, {Outcome::Kind::kError, error_line(error, line + 1)}));
   }
@@ -358,15 +352,14 @@ Result<BatchCounts> merge_batches(const std::filesystem::path& output,
   for (const std::filesystem::path& path : shards) {
     ASSIGN_OR_RETURN(DurableFile journal, DurableFile::open(BatchPaths::of(path).journal, O_RDONLY));
     if (std::error_code ignored; std::filesystem::equivalent(output, journal.path(), ignored))
-      return Error{Errc::kInvalidArgument,
-                   fmt::format("{}: is a shard's journal, wanted another output", output.string())};
+      return Error(Errc::kInvalidArgument, "{}: is a shard's journal, wanted another output", output.string());
     std::map<std::uint32_t, JournalEntry> last;
     ASSIGN_OR_RETURN(Manifest manifest,
                      Journal::read(journal, [&](const JournalEntry& entry) { last[entry.line] = entry; }));
     ASSIGN_OR_RETURN(const Shard shard, Shard::parse(manifest[kShard]));
     if (std::to_string(last.size()) != manifest[kRequests]) {
-      return Error{Errc::kUnavailable, fmt::format("{}: {} of {} lines are done, wanted all", journal.path().string(),
-                                                   last.size(), manifest[kRequests])};
+      return Error(Errc::kUnavailable, "{}: {} of {} lines are done, wanted all", journal.path().string(), last.size(),
+                   manifest[kRequests]);
     }
     manifest.erase(kRequests);
     manifest.erase(kShard);
@@ -382,8 +375,8 @@ Result<BatchCounts> merge_batches(const std::filesystem::path& output,
   std::ranges::sort(parts, {}, [](const Part& part) { return part.shard.index; });
   for (std::uint32_t i = 0; i < parts.size(); ++i) {
     if (parts[i].shard.index == i + 1 && parts[i].shard.count == parts.size()) continue;
-    return Error{Errc::kMismatch, fmt::format("{}: is shard {}, wanted {}/{}: each shard once", parts[i].path.string(),
-                                              parts[i].shard.text(), i + 1, parts.size())};
+    return Error(Errc::kMismatch, "{}: is shard {}, wanted {}/{}: each shard once", parts[i].path.string(),
+                 parts[i].shard.text(), i + 1, parts.size());
   }
   counts.total = counts.completed + counts.failed;
   std::vector<Results> results;

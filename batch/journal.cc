@@ -82,7 +82,7 @@ std::string manifest_text(const Manifest& manifest) {
 }
 
 Error not_a_journal(const std::filesystem::path& path) {
-  return {Errc::kMalformed, fmt::format("{}: not a journal of outrider batch", path.string())};
+  return {Errc::kMalformed, "{}: not a journal of outrider batch", path.string()};
 }
 
 std::optional<Manifest> parse_manifest(std::string_view line) {
@@ -129,8 +129,8 @@ Result<void> check_same_job(const Manifest& journal, const Manifest& now, const 
       return at == manifest.end() ? std::string("nothing") : fmt::format("'{}'", at->second);
     };
     if (value(journal) != value(now)) {
-      return Error{Errc::kMismatch, fmt::format("{}: was begun with {} {}, now it is {}; --restart discards it",
-                                                path.string(), key, value(journal), value(now))};
+      return Error(Errc::kMismatch, "{}: was begun with {} {}, now it is {}; --restart discards it", path.string(), key,
+                   value(journal), value(now));
     }
   }
   return {};

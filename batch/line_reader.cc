@@ -1,5 +1,6 @@
 #include "batch/line_reader.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace outrider {
@@ -25,24 +26,20 @@ Result<bool> LineReader::read_more() {
 Result<std::optional<LineReader::Line>> LineReader::next() {
   while (true) {
     const std::size_t newline = buffer_.find('\n', searched_);
-    if (newline != std::string::npos) {
-      Line line{.text = std::string_view(buffer_).substr(taken_, newline - taken_), .offset = line_offset_};
-      line.too_long = std::exchange(too_long_, false) || line.text.size() > kLineBytesMax;
-      if (line.too_long) line.text = {};
-      taken_ = searched_ = newline + 1;
-      line_offset_ = offset_ + taken_;
-      return std::optional(line);
+    const bool ended = newline != std::string::npos;
+    if (!ended) {
+      searched_ = buffer_.size();
+      if (buffer_.size() - taken_ > kLineBytesMax) too_long_ = true;
+      ASSIGN_OR_RETURN(const bool more, read_more());
+      if (more) continue;
+      if (!too_long_ && taken_ == buffer_.size()) return std::optional<Line>();
     }
-    searched_ = buffer_.size();
-    if (buffer_.size() - taken_ > kLineBytesMax) too_long_ = true;
-    ASSIGN_OR_RETURN(const bool more, read_more());
-    if (more) continue;
-    const bool rest = too_long_ || taken_ < buffer_.size();
-    if (!rest) return std::optional<Line>();
-    Line line{.text = std::string_view(buffer_).substr(taken_), .offset = line_offset_, .ended = false};
-    line.too_long = std::exchange(too_long_, false);
+    const std::size_t end = ended ? newline : buffer_.size();
+    Line line{.text = std::string_view(buffer_).substr(taken_, end - taken_), .offset = line_offset_, .ended = ended};
+    line.too_long = std::exchange(too_long_, false) || line.text.size() > kLineBytesMax;
     if (line.too_long) line.text = {};
-    taken_ = searched_ = buffer_.size();
+    taken_ = searched_ = std::min(end + 1, buffer_.size());
+    line_offset_ = offset_ + taken_;
     return std::optional(line);
   }
 }

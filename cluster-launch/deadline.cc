@@ -4,8 +4,6 @@
 #include <cstdint>
 #include <ctime>
 
-#include <fmt/format.h>
-
 #include "cluster-launch/slurm_jobs.h"
 #include "common/base/text.h"
 
@@ -39,11 +37,11 @@ Result<std::optional<WallTime>> parse_deadline(const std::string& text) {
     ASSIGN_OR_RETURN(const std::string end, ask_slurm_of_this_job("%e"));
     if (end == "N/A" || end == "NONE") return std::optional<WallTime>();
     if (const std::optional<WallTime> time = parse_time(end)) return time;
-    return Error{Errc::kUnavailable, fmt::format("--deadline slurm: squeue says '{}'", end)};
+    return Error(Errc::kUnavailable, "--deadline slurm: squeue says '{}'", end);
   }
   if (const auto duration = parse_duration(text)) return std::optional(std::chrono::system_clock::now() + *duration);
   if (const std::optional<WallTime> time = parse_time(text)) return time;
-  return Error{Errc::kInvalidArgument, fmt::format("--deadline is '{}', wanted {}", text, kDeadlineForms)};
+  return Error(Errc::kInvalidArgument, "--deadline is '{}', wanted {}", text, kDeadlineForms);
 }
 
 }  // namespace outrider

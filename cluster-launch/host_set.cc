@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kNamesMax = 4096;
 
 Error bad(std::string_view set, std::string_view problem) {
-  return {Errc::kInvalidArgument, fmt::format("host set '{}': {}, wanted something like node[1-8,12]", set, problem)};
+  return {Errc::kInvalidArgument, "host set '{}': {}, wanted something like node[1-8,12]", set, problem};
 }
 
 /// The parts of a text between commas that are not in brackets.

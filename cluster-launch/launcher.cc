@@ -14,7 +14,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "cluster-launch/facts.h"
 #include "cluster-launch/readiness.h"
 #include "cluster-launch/run_keys.h"
 #include "cluster-launch/slurm_jobs.h"
@@ -348,7 +347,7 @@ ReadyCluster Launcher::ready_cluster() {
           [this]() -> Result<void> {
             const Running* const lost = look();
             if (lost == nullptr) return {};
-            return Error{Errc::kPeerGone, fmt::format("{} on {} has ended", lost->plan->name, lost->plan->host.name)};
+            return Error(Errc::kPeerGone, "{} on {} has ended", lost->plan->name, lost->plan->host.name);
           }};
 }
 

@@ -4,7 +4,6 @@
 #include <array>
 #include <initializer_list>
 #include <sstream>
-#include <type_traits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -18,14 +17,14 @@ namespace {
 using nlohmann::json;
 
 /// The key in a plan of an option like --max-requests.
-std::string key_of(const OptionInfo& option) {
-  std::string key = option.name + 2;
+std::string key_of(const char* option) {
+  std::string key = option + 2;
   std::ranges::replace(key, '-', '_');
   return key;
 }
 
 /// The launcher gives workers their names.
-bool is_ours(const OptionInfo& option) { return option.name == std::string_view("--name"); }
+bool is_ours(std::string_view option) { return option == "--name"; }
 
 /// Writes the schema of one described struct.
 class SchemaWriter {
@@ -70,29 +69,28 @@ class SchemaWriter {
   template <class Options>
   void options(const std::vector<std::string>&) {
     Options declared;
-    declare_options([&](const OptionInfo& info, auto& value) { option(info, value); }, declared);
+    const auto option = [&]<typename T>(const char* name, const T& value, const OptionInfo& info) {
+      if (is_ours(name)) return;
+      const auto [min, max] = info.range;
+      Json schema = {{"type", "string"}};
+      if constexpr (std::is_same_v<T, bool>) {
+        schema = {{"type", "boolean"}};
+      } else if constexpr (std::is_integral_v<T>) {
+        schema = {{"type", "integer"},
+                  {"minimum", static_cast<std::int64_t>(min)},
+                  {"maximum", static_cast<std::int64_t>(max)},
+                  {"default", value}};
+      } else if constexpr (std::is_same_v<T, double>) {
+        schema = {{"type", "number"}, {"minimum", min}, {"maximum", max}, {"default", value}};
+      } else if constexpr (std::is_same_v<T, std::vector<double>>) {
+        schema = {{"type", "array"}, {"items", {{"type", "number"}, {"minimum", min}, {"maximum", max}}}};
+      }
+      add(key_of(name), {info.help}, std::move(schema));
+    };
+    declare_options(option, declared);
   }
 
  private:
-  template <typename T>
-  void option(const OptionInfo& info, const T& value) {
-    if (is_ours(info)) return;
-    Json schema = {{"type", "string"}};
-    if constexpr (std::is_same_v<T, bool>) {
-      schema = {{"type", "boolean"}};
-    } else if constexpr (std::is_integral_v<T>) {
-      schema = {{"type", "integer"},
-                {"minimum", static_cast<std::int64_t>(info.min)},
-                {"maximum", static_cast<std::int64_t>(info.max)},
-                {"default", value}};
-    } else if constexpr (std::is_same_v<T, double>) {
-      schema = {{"type", "number"}, {"minimum", info.min}, {"maximum", info.max}, {"default", value}};
-    } else if constexpr (std::is_same_v<T, std::vector<double>>) {
-      schema = {{"type", "array"}, {"items", {{"type", "number"}, {"minimum", info.min}, {"maximum", info.max}}}};
-    }
-    add(key_of(info), {info.help}, std::move(schema));
-  }
-
   void add(const std::string& key, KeyInfo info, Json schema) {
     schema["description"] = info.help;
     if (info.required) required_.push_back(key);
@@ -160,38 +158,36 @@ class Reader {
   template <class Options>
   void options(std::vector<std::string>& arguments) {
     Options declared;
-    declare_options([&](const OptionInfo& info, auto& value) { option(info, value, arguments); }, declared);
+    const auto option = [&]<typename T>(const char* name, const T&, const OptionInfo& info) {
+      const std::string key = key_of(name);
+      const json* const given = keys_.find(key.c_str());
+      if (is_ours(name) || given == nullptr) return;
+      const auto [min, max] = info.range;
+      std::string text;
+      if constexpr (std::is_same_v<T, bool>) {
+        if (keys_.boolean(key.c_str())) arguments.emplace_back(name);
+        return;
+      } else if constexpr (std::is_integral_v<T>) {
+        text = std::to_string(
+            keys_.integer(key.c_str(), {}, static_cast<std::int64_t>(min), static_cast<std::int64_t>(max)));
+      } else if constexpr (std::is_same_v<T, double>) {
+        text = fmt::format("{}", keys_.number(key.c_str(), {}, min, max));
+      } else if constexpr (std::is_same_v<T, std::vector<double>>) {
+        for (const json& entry : keys_.array(key.c_str())) {
+          const double number = entry.is_number() ? entry.get<double>() : min - 1;
+          if (number < min || number > max)
+            return keys_.wrong(key.c_str(), fmt::format("an array of numbers from {} to {}", min, max));
+          text += fmt::format("{}{}", text.empty() ? "" : ",", number);
+        }
+      } else {
+        text = keys_.text(key.c_str());
+      }
+      arguments.insert(arguments.end(), {name, text});
+    };
+    declare_options(option, declared);
   }
 
  private:
-  template <typename T>
-  void option(const OptionInfo& info, const T&, std::vector<std::string>& arguments) {
-    if (is_ours(info)) return;
-    const std::string key = key_of(info);
-    const json* const given = keys_.find(key.c_str());
-    if (given == nullptr) return;
-    std::string text;
-    if constexpr (std::is_same_v<T, bool>) {
-      if (keys_.boolean(key.c_str())) arguments.emplace_back(info.name);
-      return;
-    } else if constexpr (std::is_integral_v<T>) {
-      text = std::to_string(
-          keys_.integer(key.c_str(), {}, static_cast<std::int64_t>(info.min), static_cast<std::int64_t>(info.max)));
-    } else if constexpr (std::is_same_v<T, double>) {
-      text = fmt::format("{}", keys_.number(key.c_str(), {}, info.min, info.max));
-    } else if constexpr (std::is_same_v<T, std::vector<double>>) {
-      for (const json& entry : keys_.array(key.c_str())) {
-        const double number = entry.is_number() ? entry.get<double>() : info.min - 1;
-        if (number < info.min || number > info.max)
-          return keys_.wrong(key.c_str(), fmt::format("an array of numbers from {} to {}", info.min, info.max));
-        text += fmt::format("{}{}", text.empty() ? "" : ",", number);
-      }
-    } else {
-      text = keys_.text(key.c_str());
-    }
-    arguments.insert(arguments.end(), {info.name, text});
-  }
-
   const JsonFields& keys_;
 };
 
@@ -221,8 +217,8 @@ Result<HostFile> read_host_file(std::string_view text, std::string_view file) {
       } else if (key == "address" && !value.empty()) {
         host["address"] = value;
       } else if (key != "slots" || (slots = to_number<int>(value).value_or(0)) < 1 || slots > 4096) {
-        return Error{Errc::kInvalidArgument, fmt::format("{}:{}: '{}', wanted role={}, slots=1 or more, or address=",
-                                                         file, number, word, fmt::join(kRoles, "|"))};
+        return Error(Errc::kInvalidArgument, "{}:{}: '{}', wanted role={}, slots=1 or more, or address=", file, number,
+                     word, fmt::join(kRoles, "|"));
       }
     }
     for (int slot = 0; slot < slots; ++slot) result.placed[role] += (result.placed[role].empty() ? "" : ",") + name;
@@ -253,8 +249,8 @@ Result<void> place_on_hosts(json& plan, std::string_view text, std::string_view 
     json* const one = single ? &said : said.is_array() && said.size() == 1 ? &said[0] : nullptr;
     // Where it runs, the plan must not say itself.
     if (one == nullptr || !one->is_object() || one->contains("hosts") || one->contains("count")) {
-      return Error{Errc::kInvalidArgument, fmt::format("{} is {}: with a host file, wanted {} without hosts and count",
-                                                       key, show(said), single ? "an object" : "one group")};
+      return Error(Errc::kInvalidArgument, "{} is {}: with a host file, wanted {} without hosts and count", key,
+                   show(said), single ? "an object" : "one group");
     }
     (*one)["hosts"] = hosts;
   }

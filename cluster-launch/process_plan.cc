@@ -25,11 +25,11 @@ Result<std::vector<Host>> all_hosts(const Plan& plan) {
     ASSIGN_OR_RETURN(const std::vector<std::string> addresses,
                      expand_host_set(group.address.empty() ? group.name : group.address));
     if (addresses.size() != names.size())
-      return Error{Errc::kInvalidArgument, fmt::format("host set '{}' has {} names, its address '{}' {}", group.name,
-                                                       names.size(), group.address, addresses.size())};
+      return Error(Errc::kInvalidArgument, "host set '{}' has {} names, its address '{}' {}", group.name, names.size(),
+                   group.address, addresses.size());
     for (std::size_t i = 0; i < names.size(); ++i) {
       if (std::ranges::find(hosts, names[i], &Host::name) != hosts.end())
-        return Error{Errc::kInvalidArgument, fmt::format("hosts: {} is there twice", names[i])};
+        return Error(Errc::kInvalidArgument, "hosts: {} is there twice", names[i]);
       hosts.push_back({names[i], addresses[i], group.ssh, group.cpus});
     }
   }
@@ -44,8 +44,7 @@ Result<std::vector<Host>> hosts_of(const RolePlan& role, const char* key, const 
   std::vector<Host> hosts;
   for (const std::string& name : names) {
     const auto found = std::ranges::find(all, name, &Host::name);
-    if (found == all.end())
-      return Error{Errc::kInvalidArgument, fmt::format("{}.hosts: {} is none of the plan's hosts", key, name)};
+    if (found == all.end()) return Error(Errc::kInvalidArgument, "{}.hosts: {} is none of the plan's hosts", key, name);
     hosts.push_back(*found);
   }
   return hosts;
@@ -115,8 +114,7 @@ class Planner {
     });
     if (result_.listen.empty()) result_.listen = across ? "tcp://0.0.0.0:*" : "tcp://127.0.0.1:*";
     if (across && (result_.listen.starts_with("tcp://127.") || result_.listen.starts_with("tcp://localhost:")))
-      return Error{Errc::kInvalidArgument,
-                   fmt::format("coordinator.listen is {}, which other hosts cannot dial", result_.listen)};
+      return Error(Errc::kInvalidArgument, "coordinator.listen is {}, which other hosts cannot dial", result_.listen);
     return std::move(result_);
   }
 
@@ -124,8 +122,8 @@ class Planner {
   template <class Options>
   Result<void> add_worker(const char* role, const WorkerPlan<Options>& group, std::size_t number, const Host& host) {
     if (const std::int64_t threads = threads_in(group.options); host.cpus > 0 && threads > host.cpus)
-      return Error{Errc::kInvalidArgument,
-                   fmt::format("{}s: {} threads on {}, which has {} CPUs", role, threads, host.name, host.cpus)};
+      return Error(Errc::kInvalidArgument, "{}s: {} threads on {}, which has {} CPUs", role, threads, host.name,
+                   host.cpus);
     PlannedProcess process{.role = role,
                            .name = fmt::format("{}.{}", role, next_[role]++),
                            .host = host,

@@ -55,10 +55,9 @@ Result<std::vector<Cargo>> cargoes_of(const Plan& plan, const ProcessPlan& proce
       }
     }
     for (const auto& [from, to] : cargo.items) {
-      if (!to.is_absolute())
-        return Error{Errc::kInvalidArgument, fmt::format("{}: wanted an absolute path", to.string())};
+      if (!to.is_absolute()) return Error(Errc::kInvalidArgument, "{}: wanted an absolute path", to.string());
       std::error_code error;
-      if (!fs::exists(from, error)) return Error{Errc::kNotFound, fmt::format("{}: is not here", from.string())};
+      if (!fs::exists(from, error)) return Error(Errc::kNotFound, "{}: is not here", from.string());
     }
     // Hosts of one address are one machine.
     std::vector<std::string> dialled = host.ssh;

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <filesystem>
-#include <string>
 
 #include "cluster-launch/plan.h"
 #include "cluster-launch/process_plan.h"

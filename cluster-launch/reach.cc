@@ -32,8 +32,6 @@ std::optional<std::uint64_t> take_number(std::string_view& text) {
 
 }  // namespace
 
-const char* to_string(Reach reach) { return kReachNames.begin()[static_cast<std::size_t>(reach)]; }
-
 std::optional<Reach> reach_named(std::string_view name) {
   const auto* const found = std::ranges::find(kReachNames, name);
   if (found == kReachNames.end()) return std::nullopt;

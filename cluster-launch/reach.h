@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -7,14 +9,15 @@
 #include <vector>
 
 #include "cluster-launch/process_plan.h"
-#include "cluster-launch/reach_names.h"
 #include "common/base/child.h"
 
 namespace outrider {
 
 /// How commands get to a host: a step of Slurm's is for the node of this name, in the job that this process is in.
 enum class Reach { kLocal, kSsh, kSrun };
-const char* to_string(Reach reach);
+/// Their names, in this order.
+inline constexpr std::initializer_list<const char*> kReachNames = {"local", "ssh", "srun"};
+inline const char* to_string(Reach reach) { return kReachNames.begin()[static_cast<std::size_t>(reach)]; }
 /// @return none for another name
 std::optional<Reach> reach_named(std::string_view name);
 

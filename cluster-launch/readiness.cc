@@ -52,7 +52,7 @@ Result<void> prove_verifiers(TransportContext& context, const std::vector<std::s
     });
     if (idle == status.workers.end()) return {};
     if (static_cast<int>(holding.size()) >= kTextsMax * std::max(status.verifiers, 1))
-      return Error{Errc::kUnavailable, fmt::format("{}: none of {} texts was given to it", idle->name, holding.size())};
+      return Error(Errc::kUnavailable, "{}: none of {} texts was given to it", idle->name, holding.size());
   }
 }
 

@@ -5,8 +5,6 @@
 
 #include <fcntl.h>
 
-#include <fmt/format.h>
-
 #include "common/base/durable_file.h"
 #include "common/base/files.h"
 #include "common/base/json_fields.h"
@@ -18,7 +16,7 @@ namespace fs = std::filesystem;
 constexpr const char* kLedger = "ledger.jsonl";
 
 Error is_a_run(const fs::path& path) {
-  return {Errc::kInvalidArgument, fmt::format("{}: is a run already, wanted a new folder", path.string())};
+  return {Errc::kInvalidArgument, "{}: is a run already, wanted a new folder", path.string()};
 }
 }  // namespace
 
@@ -26,7 +24,7 @@ Result<RunFolder> RunFolder::create(const fs::path& path, const nlohmann::json& 
   std::error_code error;
   if (fs::exists(path / kLedger, error)) return is_a_run(path);
   fs::create_directories(path / "logs", error);
-  if (error) return Error{Errc::kIo, fmt::format("{}: {}", path.string(), error.message())};
+  if (error) return Error(Errc::kIo, "{}: {}", path.string(), error.message());
   const RunFolder folder(fs::absolute(path));
   RETURN_IF_ERROR(folder.write("plan.json", nlohmann::ordered_json(plan)));
   return folder;
@@ -35,7 +33,7 @@ Result<RunFolder> RunFolder::create(const fs::path& path, const nlohmann::json& 
 Result<RunFolder> RunFolder::open(const fs::path& path) {
   std::error_code error;
   if (!fs::exists(path / "plan.json", error))
-    return Error{Errc::kNotFound, fmt::format("{}: no plan.json, wanted the folder of a run", path.string())};
+    return Error(Errc::kNotFound, "{}: no plan.json, wanted the folder of a run", path.string());
   return RunFolder(fs::absolute(path));
 }
 

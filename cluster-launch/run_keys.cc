@@ -27,7 +27,7 @@ Result<RunKeys> RunKeys::create(const RunFolder& folder) {
   std::error_code error;
   fs::create_directory(keys, error);
   if (!error) fs::permissions(keys, fs::perms::owner_all, error);
-  if (error) return Error{Errc::kIo, fmt::format("{}: {}", keys.string(), error.message())};
+  if (error) return Error(Errc::kIo, "{}: {}", keys.string(), error.message());
   RETURN_IF_ERROR(create_private_key(keys / kCoordinator));
   for (const KeyRole role : kKeyRoles) {
     ASSIGN_OR_RETURN(const KeyPair pair, create_private_key(keys / to_string(role)));

@@ -9,7 +9,6 @@
 #include <fmt/ranges.h>
 
 #include "cluster-launch/facts.h"
-#include "cluster-launch/run_folder.h"
 #include "cluster-launch/run_keys.h"
 #include "common/base/text.h"
 

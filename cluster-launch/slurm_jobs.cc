@@ -33,11 +33,10 @@ Result<std::string> ask_slurm_of_this_job(const std::string& format) {
   const char* const id = std::getenv("SLURM_JOB_ID");
   const std::string job = id == nullptr ? "" : id;
   if (job.empty() || job.find_first_not_of("0123456789_") != job.npos)
-    return Error{Errc::kUnavailable, fmt::format("SLURM_JOB_ID is '{}', wanted a job's number", job)};
+    return Error(Errc::kUnavailable, "SLURM_JOB_ID is '{}', wanted a job's number", job);
   Captured answer = run_all({{"squeue", "-h", "-j", job, "-o", format}}, kSlurmSeconds).front();
   answer.out.erase(std::min(answer.out.find_first_of(" \n"), answer.out.size()));
-  if (answer.status != 0 || answer.out.empty())
-    return Error{Errc::kUnavailable, fmt::format("squeue says nothing of job {}", job)};
+  if (answer.status != 0 || answer.out.empty()) return Error(Errc::kUnavailable, "squeue says nothing of job {}", job);
   return std::move(answer.out);
 }
 
@@ -65,7 +64,7 @@ Result<void> submit_to_slurm(const std::vector<RenderedFile>& scripts, const Run
     const Captured answer =
         run_all({{"sbatch", "--parsable", (folder.path() / script.name).string()}}, kSlurmSeconds).front();
     if (answer.status != 0)
-      return Error{Errc::kIo, fmt::format("sbatch {}: {}", script.name, answer.out.substr(0, answer.out.find('\n')))};
+      return Error(Errc::kIo, "sbatch {}: {}", script.name, answer.out.substr(0, answer.out.find('\n')));
     LedgerEntry entry{.name = script.name, .where = "slurm", .host = {}, .process = {}, .job = {}};
     entry.job = answer.out.substr(0, answer.out.find_first_of(";\n"));  // "12" or "12;cluster"
     RETURN_IF_ERROR(folder.append(entry));

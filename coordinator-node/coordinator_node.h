@@ -23,49 +23,31 @@ struct CoordinatorOptions {
 
 template <class Visitor>
 void declare_options(Visitor&& visit, CoordinatorOptions& options) {
-  visit(OptionInfo{.name = "--policy-state",
-                   .help = "File that keeps over restarts what the ucb1 and thompson policies learned"},
-        options.policy_state);
-  visit(OptionInfo{.name = "--draft-table",
-                   .help = "Table of the model's own answers (bake-table makes one): a source of drafts for auto, "
-                           "ucb1, thompson and +table",
-                   .of_cluster = true},
-        options.draft_table);
-  visit(OptionInfo{.name = "--drafters-per-text",
-                   .help = "Drafters that are asked for each round's drafts: the first that answers has drafted",
-                   .min = 1,
-                   .max = 8},
-        options.core.drafters_per_text);
-  visit(OptionInfo{.name = "--rejection-log",
-                   .help = "File to append a JSON line to for every round that loses a draft: which, where, and how "
-                           "far the drafter was off",
-                   .of_cluster = true},
-        options.rejection_log);
-  visit(OptionInfo{.name = "--audit",
-                   .help = "Share of the answers that another verifier of the same numeric class verifies again; what "
-                           "differs is logged and counted",
-                   .min = 0,
-                   .max = 1},
-        options.core.audit.share);
-  visit(OptionInfo{.name = "--max-requests",
-                   .help = "Texts written at once; 0: 1024. The others wait for their turn",
-                   .min = 0,
-                   .max = 1024},
-        options.requests_max);
+  visit("--policy-state", options.policy_state,
+        {"File that keeps over restarts what the ucb1 and thompson policies learned"});
+  visit("--draft-table", options.draft_table,
+        {.help = "Table of the model's own answers (bake-table makes one): a source of drafts for auto, ucb1, thompson "
+                 "and +table",
+         .of_cluster = true});
+  visit("--drafters-per-text", options.core.drafters_per_text,
+        {"Drafters that are asked for each round's drafts: the first that answers has drafted", {1, 8}});
+  visit("--rejection-log", options.rejection_log,
+        {.help = "File to append a JSON line to for every round that loses a draft: which, where, and how far the "
+                 "drafter was off",
+         .of_cluster = true});
+  visit("--audit", options.core.audit.share,
+        {"Share of the answers that another verifier of the same numeric class verifies again; what differs is logged "
+         "and counted",
+         {0, 1}});
+  visit("--max-requests", options.requests_max,
+        {"Texts written at once; 0: 1024. The others wait for their turn", {0, 1024}});
   FailoverConfig& failover = options.core.failover;
-  visit(OptionInfo{.name = "--failover-wait",
-                   .help = "Seconds that a text whose verifier died waits for one that would give the same bytes",
-                   .min = 0,
-                   .max = 86'400},
-        options.failover_wait_s);
-  visit(OptionInfo{.name = "--failover-limit",
-                   .help = "Verifiers that one text may lose before it fails; 0: it fails with the first",
-                   .min = 0,
-                   .max = 1 << 20},
-        failover.limit);
-  visit(OptionInfo{.name = "--allow-inexact-failover",
-                   .help = "Then let it go on at any verifier of the model, though its bytes may differ from there on"},
-        failover.allow_inexact);
+  visit("--failover-wait", options.failover_wait_s,
+        {"Seconds that a text whose verifier died waits for one that would give the same bytes", {0, 86'400}});
+  visit("--failover-limit", failover.limit,
+        {"Verifiers that one text may lose before it fails; 0: it fails with the first", {0, 1 << 20}});
+  visit("--allow-inexact-failover", failover.allow_inexact,
+        {"Then let it go on at any verifier of the model, though its bytes may differ from there on"});
 }
 
 /// Serves until `stop` (then Ok), or says why it cannot start. on_listening gets the real address once

@@ -2,8 +2,6 @@
 
 #include <system_error>
 
-#include <fmt/format.h>
-
 #include "common/base/durable_file.h"
 #include "common/base/files.h"
 #include "common/logging/logging.h"
@@ -16,7 +14,7 @@ Result<PolicyState> PolicyState::open(const std::filesystem::path& path, Policie
     ASSIGN_OR_RETURN(const std::string text, read_text(path));
     // What a machine's crash may leave of a file that was being written.
     if (auto loaded = text.empty() ? Result<void>() : policies.load(text); !loaded)
-      return Error{loaded.error().code, fmt::format("{}: {}", path.string(), loaded.error().message)};
+      return Error(loaded.error().code, "{}: {}", path.string(), loaded.error().message);
   }
   PolicyState state;
   state.path_ = path;

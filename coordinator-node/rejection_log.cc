@@ -14,8 +14,7 @@ Result<RejectionLog> RejectionLog::open(const std::filesystem::path& path) {
   errno = 0;
   log.file_.open(path, std::ios::app);
   if (!log.file_)
-    return Error{Errc::kIo, fmt::format("rejection log {}: cannot be opened for writing: {}", path.string(),
-                                        std::strerror(errno))};
+    return Error(Errc::kIo, "rejection log {}: cannot be opened for writing: {}", path.string(), std::strerror(errno));
   return log;
 }
 

@@ -18,7 +18,7 @@ struct DrafterOptions {
   WeightType weight_type = WeightType::kBf16;
   std::string join = {};  ///< the coordinator's address
   WorkerOptions worker = {};
-  int threads = 1;         ///< of a forward pass; more pay for long texts only (docs/lab/amx.md, "Drafter")
+  int threads = 1;  ///< of a forward pass; more pay for long texts only (docs/lab/amx.md, "Drafter")
   std::string draft_vocabulary = "all";  ///< draft_vocabulary.h
   std::string wire = "auto";             ///< a WireForm
   int added_draft_us = 0;  ///< for measurements: what a draft takes longer than it does here, microseconds
@@ -28,26 +28,17 @@ struct DrafterOptions {
 template <class Visitor>
 void declare_options(Visitor&& visit, DrafterOptions& options) {
   declare_options(visit, options.worker);
-  visit(OptionInfo{.name = "--threads",
-                   .help = "Threads of the assistant's forward pass; 0: every core",
-                   .min = 0,
-                   .max = kThreadsMax},
-        options.threads);
-  visit(OptionInfo{.name = "--draft-vocabulary",
-                   .help = "Draft only FILE's tokens, or the first N of the assistant's draft_vocabulary.txt; all: any",
-                   .of_cluster = true},
-        options.draft_vocabulary);
-  visit(OptionInfo{.name = "--wire",
-                   .help = "What K/V and hidden rows are rounded to on their way to the drafter: exact, int8, int4; "
-                           "auto: int8 while the link is thin",
-                   .of_cluster = true},
-        options.wire);
-  visit(kExitWhenRefused, options.core.link.exit_when_refused);
-  visit(OptionInfo{.name = "--added-draft-us",
-                   .help = "For measurements of a slower host: every draft takes so many microseconds longer",
-                   .min = 0,
-                   .max = 10'000'000},
-        options.added_draft_us);
+  visit("--threads", options.threads, {"Threads of the assistant's forward pass; 0: every core", {0, kThreadsMax}});
+  visit("--draft-vocabulary", options.draft_vocabulary,
+        {.help = "Draft only FILE's tokens, or the first N of the assistant's draft_vocabulary.txt; all: any",
+         .of_cluster = true});
+  visit("--wire", options.wire,
+        {.help = "What K/V and hidden rows are rounded to on their way to the drafter: exact, int8, int4; auto: int8 "
+                 "while the link is thin",
+         .of_cluster = true});
+  visit("--exit-when-refused", options.core.link.exit_when_refused, kExitWhenRefused);
+  visit("--added-draft-us", options.added_draft_us,
+        {"For measurements of a slower host: every draft takes so many microseconds longer", {0, 10'000'000}});
 }
 
 /// Loads the assistant, joins the coordinator and drafts until `stop` (then Ok) or until it cannot

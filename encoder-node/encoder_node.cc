@@ -40,8 +40,8 @@ Result<void> run_encoder(TransportContext& context, const EncoderOptions& option
   if (const auto tokenizer = Tokenizer::load(files)) facts.tokenizer_fingerprint = tokenizer->fingerprint();
   Towers towers = Towers::load(files, options.weight_type);
   if (!towers.vision && !towers.audio)
-    return Error{Errc::kUnsupported, fmt::format("nothing to encode with: {}; {}", towers.vision.error().message,
-                                                 towers.audio.error().message)};
+    return Error(Errc::kUnsupported, "nothing to encode with: {}; {}", towers.vision.error().message,
+                 towers.audio.error().message);
   std::string encoding_class = towers.encoding_class(options.weight_type, weights->fingerprint());
   log_info("event=loaded model={} dtype={} isa={} threads={} pictures={} sounds={}", options.backbone.string(),
            to_string(options.weight_type), to_string(active_isa()), team_size(), towers.vision.has_value(),

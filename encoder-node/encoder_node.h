@@ -24,9 +24,8 @@ struct EncoderOptions {
 template <class Visitor>
 void declare_options(Visitor&& visit, EncoderOptions& options) {
   declare_options(visit, options.worker);
-  visit(OptionInfo{.name = "--threads", .help = "Threads of the towers; 0: every core", .min = 0, .max = kThreadsMax},
-        options.threads);
-  visit(kExitWhenRefused, options.core.link.exit_when_refused);
+  visit("--threads", options.threads, {"Threads of the towers; 0: every core", {0, kThreadsMax}});
+  visit("--exit-when-refused", options.core.link.exit_when_refused, kExitWhenRefused);
 }
 
 /// Loads a model's towers, joins the coordinator and encodes pictures and sounds until `stop` (then Ok) or until it

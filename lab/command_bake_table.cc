@@ -26,7 +26,7 @@ void bake_table(const BakeTableFlags& flags) {
   init_logging("outrider", "warn");
   // Not found out after hours.
   if (!fs::is_directory(fs::absolute(flags.out).parent_path()))
-    throw std::runtime_error(fmt::format("{}: there is no such folder", flags.out.string()));
+    throw CommandError("{}: there is no such folder", flags.out.string());
   std::vector<Conversations> questions;
   for (const fs::path& file : flags.files) {
     const std::vector<Conversations> more = read_question_file(file);
@@ -78,8 +78,7 @@ void add_bake_table_command(Command& app) {
              "Tokens of the longest context that is counted");
   add_number(*command, "--max-tokens", flags->max_tokens, 1, 1 << 20, "Longest answer");
   ModelFlags::add_dtype(*command, flags->model.dtype);
-  add_node_options(*command, flags->cluster.verifier,
-                   [](const OptionInfo& info) { return info.name == std::string_view("--threads"); });
+  add_node_options(*command, flags->cluster.verifier, named({"--threads"}));
   command->callback([flags] { bake_table(*flags); });
 }
 

@@ -1,11 +1,8 @@
-#include <chrono>
 #include <cmath>
 #include <memory>
 #include <optional>
-#include <string_view>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "common/logging/logging.h"
 #include "common/policy/forecast.h"
@@ -116,8 +113,8 @@ void measure(Run& run, const Asker& asker, const std::vector<Question>& prompts,
       const std::vector<TokenId> alone = asker.ask(prompts[p], {}, run.plain),
                                  drafted = asker.ask(prompts[p], run.wanted, run.speculative);
       if (flags.verifier.synthetic_acceptance.empty() && alone != drafted) {
-        throw std::runtime_error(fmt::format("'{}': speculative and plain tokens differ at draft length {}",
-                                             flags.prompts[p], run.draft_length));
+        throw CommandError("'{}': speculative and plain tokens differ at draft length {}", flags.prompts[p],
+                           run.draft_length);
       }
     }
   }
@@ -190,13 +187,9 @@ void add_bench_command(Command& app) {
   Command* command = bench->add_subcommand("pair", "Plain and speculative decoding side by side");
   auto flags = std::make_shared<BenchFlags>();
   flags->model.add_to(*command);
-  add_node_options(*command, flags->verifier, [](const OptionInfo& info) {
-    return info.of_cluster || info.name == std::string_view("--synthetic-acceptance") ||
-           info.name == std::string_view("--added-verify-us");
-  });
-  add_node_options(*command, flags->drafter, [](const OptionInfo& info) {
-    return info.name == std::string_view("--wire") || info.name == std::string_view("--added-draft-us");
-  });
+  add_node_options(*command, flags->verifier,
+                   named({"--verify-weights", "--threads", "--synthetic-acceptance", "--added-verify-us"}));
+  add_node_options(*command, flags->drafter, named({"--wire", "--added-draft-us"}));
   command->add_option("--draft-lengths", flags->draft_lengths, "Draft lengths or policies, one run each")
       ->delimiter(',')
       ->check(check_draft_length)

@@ -67,7 +67,7 @@ bool ask(const Conversations& question, const TextSide& text, const Asker& asker
   return hold(question, text, [&](const std::string& turn, const Question& asked) {
     const std::vector<TokenId> alone = asker.ask(asked, {}, category.plain);
     if (alone != asker.ask(asked, drafts, category.drafted))
-      throw std::runtime_error(fmt::format("'{}': speculative and plain tokens differ", turn.substr(0, 60)));
+      throw CommandError("'{}': speculative and plain tokens differ", turn.substr(0, 60));
     ++category.turns;
     return alone;
   });
@@ -85,7 +85,7 @@ void write_csv(const std::filesystem::path& path, const std::vector<Row>& rows) 
     return "\"" + replaced(field.value.get<std::string>(), "\"", "\"\"") + "\"";
   };
   for (const Row& row : rows) line(row, value);
-  if (!file.flush()) throw std::runtime_error(fmt::format("{}: cannot be written", path.string()));
+  if (!file.flush()) throw CommandError("{}: cannot be written", path.string());
 }
 
 void bench_ask(const AskFlags& flags) {
@@ -115,7 +115,7 @@ void bench_ask(const AskFlags& flags) {
     rows.push_back(category.row());
     all.add(category);
   }
-  if (rows.empty()) throw std::runtime_error(fmt::format("{}: no question fits the context", flags.file.string()));
+  if (rows.empty()) throw CommandError("{}: no question fits the context", flags.file.string());
   rows.push_back(all.row());
   Row report = {{"file", flags.file.string()},
                 {"model", pair.backbone.string()},

@@ -5,12 +5,10 @@
 #include <map>
 #include <memory>
 #include <numeric>
-#include <optional>
 #include <thread>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include "common/base/random.h"
 #include "common/base/time.h"
@@ -47,7 +45,7 @@ struct ShapeFlags {
     add_number(command, "--context", context, 1, 1 << 20, "Positions in the K/V cache before the rows");
     add_number(command, "--layers", layers, 0, 1024,
                "Layers of the backbone, in the published pattern; 0: all. Results are of these layers, not scaled");
-    add_node_options(command, verifier, [](const OptionInfo& info) { return info.name == std::string("--threads"); });
+    add_node_options(command, verifier, named({"--threads"}));
     report.add_to(command);
   }
   ShapeModels models() const { return shape_models(shape, or_throw(parse_weight_type(dtype)), layers); }
@@ -242,14 +240,12 @@ struct SpeculativeFlags {
   /// Checks what belongs together, and chooses the draft length if nobody did.
   void settle() {
     if (!std::is_sorted(acceptance.rbegin(), acceptance.rend()) || acceptance.front() > 1 || acceptance.back() < 0) {
-      throw std::runtime_error(fmt::format("--synthetic-acceptance {}, wanted rates from 1 to 0 that do not rise",
-                                           fmt::join(acceptance, ",")));
+      throw CommandError("--synthetic-acceptance {}, wanted rates from 1 to 0 that do not rise",
+                         fmt::join(acceptance, ","));
     }
     if (draft_length == 0) draft_length = std::ssize(acceptance);
-    if (draft_length > std::ssize(acceptance)) {
-      throw std::runtime_error(
-          fmt::format("--draft-length {}, but --synthetic-acceptance has {} rates", draft_length, acceptance.size()));
-    }
+    if (draft_length > std::ssize(acceptance))
+      throw CommandError("--draft-length {}, but --synthetic-acceptance has {} rates", draft_length, acceptance.size());
   }
 };
 
@@ -475,8 +471,7 @@ void bench_drafter(const DrafterFlags& flags) {
   std::map<std::pair<std::int64_t, std::int64_t>, DraftPasses> passes;
   for (const std::int64_t size : flags.vocabulary) {
     if (size > models.backbone_config.vocab_size)
-      throw std::runtime_error(
-          fmt::format("--draft-vocabulary {}, wanted at most {}", size, models.backbone_config.vocab_size));
+      throw CommandError("--draft-vocabulary {}, wanted at most {}", size, models.backbone_config.vocab_size);
     std::vector<TokenId> ids(static_cast<std::size_t>(size));
     std::iota(ids.begin(), ids.end(), 0);
     assistants.push_back(models.assistant(ids));

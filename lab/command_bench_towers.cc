@@ -120,7 +120,7 @@ void hear(const TowerFlags& flags, const ModelShape& shape, WeightType type, Row
 void bench_towers(const TowerFlags& flags) {
   init_logging("outrider", "warn");
   if (std::ranges::find(kSoftTokenBudgets, flags.soft_tokens) == kSoftTokenBudgets.end())
-    throw std::runtime_error(fmt::format("--soft-tokens {}, wanted 70, 140, 280, 560 or 1120", flags.soft_tokens));
+    throw CommandError("--soft-tokens {}, wanted 70, 140, 280, 560 or 1120", flags.soft_tokens);
   set_team_size(thread_count(flags.threads));
   const ModelShape shape = or_throw(published_shape(flags.shape));
   const WeightType type = or_throw(parse_weight_type(flags.dtype));

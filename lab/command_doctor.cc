@@ -3,8 +3,6 @@
 #include <memory>
 #include <vector>
 
-#include <fmt/format.h>
-
 #include "common/base/host.h"
 #include "common/checkpoint/checkpoint.h"
 #include "common/checkpoint/pack.h"

@@ -14,7 +14,6 @@
 #include "common/base/random.h"
 #include "common/kernels/isa.h"
 #include "common/logging/logging.h"
-#include "lab/experiment/arrivals.h"
 #include "lab/experiment/cell.h"
 #include "lab/experiment/cell_plan.h"
 #include "lab/experiment/journal.h"
@@ -159,7 +158,7 @@ class Experiment {
     for (const Axes& cell : plan_.cells) {
       const auto refuse = [&](const std::optional<std::string>& axis, const std::string& why) {
         if (!axis) return;
-        throw std::runtime_error(fmt::format("{}: {} is {}, but {}", file, *axis, to_json(cell)[*axis].dump(), why));
+        throw CommandError("{}: {} is {}, but {}", file, *axis, to_json(cell)[*axis].dump(), why);
       };
       if (!connect_.empty()) {
         refuse(axis_of_rig(cell), "with --connect the cluster is as it is");
@@ -247,16 +246,15 @@ void take_lock(const fs::path& dir, const Json& lock) {
     const Json wanted = lock.value(part, Json::object());
     for (const auto& [key, value] : wanted.items()) {
       if (seen.value(key, Json()) != value)
-        throw std::runtime_error(
-            fmt::format("{}: {}.{} is another than now: one folder is for one plan, machine and program", path.string(),
-                        part, key));
+        throw CommandError("{}: {}.{} is another than now: one folder is for one plan, machine and program",
+                           path.string(), part, key);
     }
   }
 }
 
 void check_texts(const Json& line) {
   if (line["texts_equal"] == false)
-    throw std::runtime_error(fmt::format("cell {}: the arms' texts differ: a bug of Outrider's", line["cell"].dump()));
+    throw CommandError("cell {}: the arms' texts differ: a bug of Outrider's", line["cell"].dump());
 }
 
 /// How many attempts each cell has had; all that there may be, where it has been measured.
@@ -265,7 +263,7 @@ std::vector<int> attempts_so_far(const ExperimentPlan& plan, const std::vector<J
   for (const Json& line : lines) {
     check_texts(line);
     const std::size_t cell = line["cell"];
-    if (cell >= attempts.size()) throw std::runtime_error(fmt::format("cells.jsonl: no cell {} in the plan", cell));
+    if (cell >= attempts.size()) throw CommandError("cells.jsonl: no cell {} in the plan", cell);
     attempts[cell] = line["void"].is_null() ? plan.void_rule.attempts : attempts[cell] + 1;
   }
   return attempts;
@@ -295,8 +293,8 @@ void run_plan(Experiment& experiment, const ExperimentFlags& flags) {
   CellJournal requests = or_throw(CellJournal::open(flags.out / "requests.jsonl"));
   std::vector<Json> lines = cells.lines();
   if (!lines.empty() && !flags.resume)
-    throw std::runtime_error(fmt::format("{} has {} cells already: --resume goes on, another --out begins anew",
-                                         flags.out.string(), lines.size()));
+    throw CommandError("{} has {} cells already: --resume goes on, another --out begins anew", flags.out.string(),
+                       lines.size());
   const Json lock = experiment.lock();
   take_lock(flags.out, lock);
   // Requests of a cell whose line was never written: that cell is measured again.

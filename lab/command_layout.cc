@@ -6,13 +6,10 @@
 #include <map>
 #include <memory>
 #include <numeric>
-#include <optional>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "common/audio/sound_encoder.h"
-#include "common/base/files.h"
 #include "common/logging/logging.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/vision/picture_encoder.h"
@@ -152,8 +149,8 @@ void layout(const LayoutFlags& flags) {
   const ModelFiles files = open_model(pair.backbone), assistant_files = open_model(pair.assistant);
   const TextConfig config = or_throw(load_text_config(files));
   if (flags.context + flags.draft_length + 1 > config.max_position_embeddings) {
-    throw std::runtime_error(fmt::format("--context {}: with {} drafts more than the model's {} positions",
-                                         flags.context, flags.draft_length, config.max_position_embeddings));
+    throw CommandError("--context {}: with {} drafts more than the model's {} positions", flags.context,
+                       flags.draft_length, config.max_position_embeddings);
   }
   const auto load_assistant = [&] {
     return or_throw(Assistant::load(assistant_files, config, *or_throw(open_weights(files, type)), type));

@@ -43,8 +43,8 @@ PairPaths find_model(const fs::path& folder, const fs::path& model) {
     if (const fs::path candidate = parent / "models" / absolute.filename(); fs::exists(candidate))
       return or_throw(pair_paths(candidate));
   }
-  throw std::runtime_error(fmt::format("{}: no backbone/ in it, and no models/{} beside it; give --model",
-                                       folder.string(), absolute.filename().string()));
+  throw CommandError("{}: no backbone/ in it, and no models/{} beside it; give --model", folder.string(),
+                     absolute.filename().string());
 }
 
 std::vector<float> floats_of(const TensorEntry& entry) {

@@ -101,7 +101,7 @@ Sums compare(Backbone& exact, Backbone& rounded, TokenId bos, std::span<const To
 
 std::string read_file(const fs::path& path) {
   std::string text = or_throw(read_text(path));
-  if (text.empty()) throw std::runtime_error(fmt::format("{}: is empty", path.string()));
+  if (text.empty()) throw CommandError("{}: is empty", path.string());
   return text;
 }
 
@@ -120,11 +120,11 @@ void perplexity(const PerplexityFlags& flags) {
   const std::unique_ptr<Backbone> rounded =
       or_throw(Backbone::load(files, or_throw(parse_weight_type(flags.dtype)), kPrefillChunk));
   if (tokenizer.vocab_size() > exact->config().vocab_size) {
-    throw std::runtime_error(fmt::format("{}: a tokenizer of {} tokens, the model has {}", tokenizer.name(),
-                                         tokenizer.vocab_size(), exact->config().vocab_size));
+    throw CommandError("{}: a tokenizer of {} tokens, the model has {}", tokenizer.name(), tokenizer.vocab_size(),
+                       exact->config().vocab_size);
   }
   const std::optional<TokenId> bos = tokenizer.find("<bos>");
-  if (!bos) throw std::runtime_error(fmt::format("{}: no token <bos>", tokenizer.name()));
+  if (!bos) throw CommandError("{}: no token <bos>", tokenizer.name());
   Sums all;
   std::vector<Row> rows;
   for (const fs::path& file : flags.files) {
@@ -135,8 +135,8 @@ void perplexity(const PerplexityFlags& flags) {
   if (flags.files.size() > 1) rows.push_back(all.row("all", flags.dtype));
   std::fputs(table(rows).c_str(), stdout);
   if (flags.within > 0 && !(all.percent_above() <= flags.within)) {
-    throw std::runtime_error(fmt::format("perplexity of {} is {:.3f} % above that of f32, wanted at most {} %",
-                                         flags.dtype, all.percent_above(), flags.within));
+    throw CommandError("perplexity of {} is {:.3f} % above that of f32, wanted at most {} %", flags.dtype,
+                       all.percent_above(), flags.within);
   }
 }
 

@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 
 #include "common/audio/sound_encoder.h"
-#include "common/base/files.h"
 #include "common/checkpoint/checkpoint.h"
 #include "common/logging/logging.h"
 #include "common/model/assistant.h"
@@ -36,11 +35,19 @@ struct ValidateFlags {
   std::optional<double> acceptance_min;
 };
 
-/// What went wrong, and with which part of the pair.
-struct Failure {
-  std::string diagnosis, message;
+/// What went wrong, and with which part of the pair: ends its step.
+struct Failure : CommandError {
+  template <typename... Values>
+  Failure(const char* part, fmt::format_string<Values...> format, Values&&... values)
+      : CommandError(format, std::forward<Values>(values)...), diagnosis(part) {}
+  const char* diagnosis;
 };
-using Outcome = std::optional<Failure>;
+
+template <typename T>
+T or_fail(const char* part, Result<T> result) {
+  if (!result) throw Failure(part, "{}", result.error().message);
+  return std::move(result).value();
+}
 
 /// What is known before a pair runs.
 struct Reference {
@@ -63,7 +70,7 @@ Reference read_golden(const fs::path& dir) {
       reference.cases.push_back({golden_prompt(tensors), notes.at("greedy"), notes.at("matches")});
       reference.first_draft = notes.at("draft_tokens").at(0).get<TokenId>();
     } catch (const json::exception& error) {
-      throw std::runtime_error(fmt::format("{}: {}", (dir / "golden.json").string(), error.what()));
+      throw CommandError("{}: {}", (dir / "golden.json").string(), error.what());
     }
   }
   std::int64_t drafted = 0, accepted = 0;
@@ -114,7 +121,7 @@ class Validation {
 
   /// @return whether every step passed.
   bool run() {
-    const std::pair<const char*, Outcome (Validation::*)(Row&)> steps[] = {
+    const std::pair<const char*, void (Validation::*)(Row&)> steps[] = {
         {"backbone-only decode", &Validation::decode_alone},    {"assistant load", &Validation::load_assistant},
         {"hidden export shape", &Validation::check_export},     {"assistant consumes it", &Validation::consume},
         {"one-token draft and verify", &Validation::one_token}, {"multi-token loop", &Validation::loop}};
@@ -124,10 +131,14 @@ class Validation {
       Row facts;
       const char* status = "not run";
       if (passed) {
-        const Outcome failure = (this->*step)(facts);
-        passed = !failure;
-        status = passed ? "passed" : "failed";
-        if (failure) facts.add({{"diagnosis", failure->diagnosis}, {"message", failure->message}});
+        try {
+          (this->*step)(facts);
+          status = "passed";
+        } catch (const Failure& failure) {
+          passed = false;
+          status = "failed";
+          facts.add({{"diagnosis", failure.diagnosis}, {"message", failure.what()}});
+        }
       }
       if (!flags_.report.json) fmt::print("{} {:<28} {}\n{}", reports.size() + 1, name, status, key_lines(facts));
       reports.push_back({{"step", reports.size() + 1}, {"name", name}, {"status", status}});
@@ -177,15 +188,12 @@ class Validation {
 
   // ---- 1 ----
 
-  Outcome decode_alone(Row& facts) {
-    const Result<ModelFiles> files = ModelFiles::open(flags_.target);
-    if (!files) return Failure{"target", files.error().message};
-    Result<std::unique_ptr<Backbone>> backbone = Backbone::load(*files, type_, kRowsMax);
-    if (!backbone) return Failure{"target", backbone.error().message};
-    backbone_ = std::move(*backbone);
+  void decode_alone(Row& facts) {
+    const ModelFiles files = or_fail("target", ModelFiles::open(flags_.target));
+    backbone_ = or_fail("target", Backbone::load(files, type_, kRowsMax));
     const TextConfig& config = backbone_->config();
-    reference_ = flags_.golden.empty() ? own_reference(*files, config) : read_golden(flags_.golden);
-    stop_ids_ = or_throw(load_generation_config(*files)).eos_token_ids;
+    reference_ = flags_.golden.empty() ? own_reference(files, config) : read_golden(flags_.golden);
+    stop_ids_ = or_throw(load_generation_config(files)).eos_token_ids;
     facts.push_back({"reference", reference_.source});
     std::int64_t tokens = 0;
     for (std::size_t i = 0; i < reference_.cases.size(); ++i) {
@@ -194,30 +202,29 @@ class Validation {
         return 0 <= token && token < config.vocab_size;
       });
       if (!fits)
-        return Failure{"target", fmt::format("prompt {} of {} has ids outside the vocabulary of {}", i,
-                                             reference_.source, config.vocab_size)};
+        throw Failure("target", "prompt {} of {} has ids outside the vocabulary of {}", i, reference_.source,
+                      config.vocab_size);
       const std::vector<TokenId> answer = decode(text, {});
-      if (!sound_) return Failure{"target", "hidden rows or logits are not finite numbers"};
+      if (!sound_) throw Failure("target", "hidden rows or logits are not finite numbers");
       tokens += std::ssize(answer);
       // Another type than the reference's may choose otherwise and be right.
       if (type_ == WeightType::kF32 && !text.greedy.empty() &&
           !std::equal(answer.begin(), answer.end(), text.greedy.begin())) {
         const auto at = std::mismatch(answer.begin(), answer.end(), text.greedy.begin()).first - answer.begin();
-        return Failure{
-            "target", fmt::format("prompt {}: token {} is {}, recorded is {}: other weights than the reference's", i,
-                                  at, answer[static_cast<std::size_t>(at)], text.greedy[static_cast<std::size_t>(at)])};
+        throw Failure("target", "prompt {}: token {} is {}, recorded is {}: other weights than the reference's", i, at,
+                      answer[static_cast<std::size_t>(at)], text.greedy[static_cast<std::size_t>(at)]);
       }
       text.greedy = answer;
     }
     facts.push_back({"prompts", reference_.cases.size()});
     facts.push_back({"tokens", tokens});
     if (flags_.golden.empty()) facts.push_back({"first_answer_ids", reference_.cases[0].greedy});
-    if (Outcome wrong = see(*files, facts)) return wrong;
-    return hear(*files, facts);
+    see(files, facts);
+    hear(files, facts);
   }
 
   /// Two pictures in front of a prompt, of a model that sees.
-  Outcome see(const ModelFiles& files, Row& facts) {
+  void see(const ModelFiles& files, Row& facts) {
     const Result<std::unique_ptr<PictureEncoder>> tower = PictureEncoder::load(files, type_);
     if (!tower) return no_tower("vision tower", "vision_tower", tower.error(), facts);
     const VisionConfig& config = (*tower)->config();
@@ -235,7 +242,7 @@ class Validation {
   }
 
   /// Likewise two sounds of half a second, of a model that hears.
-  Outcome hear(const ModelFiles& files, Row& facts) {
+  void hear(const ModelFiles& files, Row& facts) {
     const Result<std::unique_ptr<SoundEncoder>> tower = SoundEncoder::load(files, type_);
     if (!tower) return no_tower("audio tower", "audio_tower", tower.error(), facts);
     facts.push_back({"audio_tower", fmt::format("{} layers", (*tower)->config().num_hidden_layers)});
@@ -248,76 +255,67 @@ class Validation {
                       });
   }
 
-  static Outcome no_tower(const char* what, const char* fact, const Error& why, Row& facts) {
-    if (why.code != Errc::kNotFound) return Failure{what, why.message};
+  static void no_tower(const char* what, const char* fact, const Error& why, Row& facts) {
+    if (why.code != Errc::kNotFound) throw Failure(what, "{}", why.message);
     facts.push_back({fact, "none"});
-    return {};
   }
 
   /// What follows each of two is sound, and not the same. @param encode  the soft tokens of the one of that step
   template <typename Encode>
-  Outcome tell_apart(const char* what, TokenId token, bool both_ways, const Encode& encode) {
+  void tell_apart(const char* what, TokenId token, bool both_ways, const Encode& encode) {
     std::vector<std::vector<float>> after;
     for (const int step : {1, 5}) {
       const Result<Matrix<const float>> soft = encode(step);
-      if (!soft) return Failure{what, soft.error().message};
+      if (!soft) throw Failure(what, "{}", soft.error().message);
       if (!finite({soft->data(), static_cast<std::size_t>(soft->size(0) * soft->size(1))}))
-        return Failure{what, "soft tokens are not finite numbers"};
+        throw Failure(what, "soft tokens are not finite numbers");
       std::vector<TokenId> prompt(static_cast<std::size_t>(soft->size(0)), token);
       prompt.insert(prompt.end(), reference_.cases[0].prompt.begin(), reference_.cases[0].prompt.end());
       const SoftRows rows{.first = 0, .values = *soft, .both_ways = both_ways};
       InProcessPair pair(*backbone_);
       pair.prefill(prompt, {}, {&rows, 1});
-      if (!finite(pair.hidden())) return Failure{what, "hidden rows after soft tokens are not finite numbers"};
+      if (!finite(pair.hidden())) throw Failure(what, "hidden rows after soft tokens are not finite numbers");
       after.push_back(pair.hidden());
     }
-    if (after[0] == after[1]) return Failure{what, "two inputs make no difference to what follows"};
-    return {};
+    if (after[0] == after[1]) throw Failure(what, "two inputs make no difference to what follows");
   }
 
   // ---- 2 ----
 
-  Outcome load_assistant(Row& facts) {
-    const Result<ModelFiles> files = ModelFiles::open(flags_.assistant);
-    if (!files) return Failure{"assistant", files.error().message};
-    Result<AssistantConfig> config = load_assistant_config(*files);
-    if (!config) return Failure{"assistant", config.error().message};
-    if (config->text.vocab_size != backbone_->config().vocab_size) {
-      return Failure{"tokenizer", fmt::format("the assistant's vocabulary has {} tokens, the target's {}",
-                                              config->text.vocab_size, backbone_->config().vocab_size)};
+  void load_assistant(Row& facts) {
+    const ModelFiles files = or_fail("assistant", ModelFiles::open(flags_.assistant));
+    const AssistantConfig config = or_fail("assistant", load_assistant_config(files));
+    if (config.text.vocab_size != backbone_->config().vocab_size) {
+      throw Failure("tokenizer", "the assistant's vocabulary has {} tokens, the target's {}", config.text.vocab_size,
+                    backbone_->config().vocab_size);
     }
     const ModelFiles target_files = open_model(flags_.target);
-    if (or_throw(target_files.tokenizer_json()) && or_throw(files->tokenizer_json())) {
-      const Result<Tokenizer> target = Tokenizer::load(target_files), assistant = Tokenizer::load(*files);
-      if (!target) return Failure{"tokenizer", target.error().message};
-      if (!assistant) return Failure{"tokenizer", assistant.error().message};
-      for (TokenId id = 0; id < std::max(target->vocab_size(), assistant->vocab_size()); ++id) {
-        if (target->token_text(id) == assistant->token_text(id)) continue;
-        return Failure{
-            "tokenizer",
-            fmt::format("token {} is '{}' in {} and '{}' in {}: the assistant was made for another vocabulary", id,
-                        target->token_text(id), target->name(), assistant->token_text(id), assistant->name())};
+    if (or_throw(target_files.tokenizer_json()) && or_throw(files.tokenizer_json())) {
+      const Tokenizer target = or_fail("tokenizer", Tokenizer::load(target_files)),
+                      assistant = or_fail("tokenizer", Tokenizer::load(files));
+      for (TokenId id = 0; id < std::max(target.vocab_size(), assistant.vocab_size()); ++id) {
+        if (target.token_text(id) == assistant.token_text(id)) continue;
+        throw Failure("tokenizer",
+                      "token {} is '{}' in {} and '{}' in {}: the assistant was made for another vocabulary", id,
+                      target.token_text(id), target.name(), assistant.token_text(id), assistant.name());
       }
       facts.push_back({"tokenizers", "same tokens"});
     } else {
       facts.push_back({"tokenizers", "not compared: one side has no tokenizer.json"});
     }
     Result<std::unique_ptr<Assistant>> assistant =
-        Assistant::load(*files, backbone_->config(), backbone_->weights(), type_);
-    if (!assistant)
-      return Failure{assistant.error().code == Errc::kMismatch ? "bridge" : "assistant", assistant.error().message};
-    assistant_ = std::move(*assistant);
-    return {};
+        Assistant::load(files, backbone_->config(), backbone_->weights(), type_);
+    const bool fits = assistant || assistant.error().code != Errc::kMismatch;
+    assistant_ = or_fail(fits ? "assistant" : "bridge", std::move(assistant));
   }
 
   // ---- 3 ----
 
-  Outcome check_export(Row& facts) {
+  void check_export(Row& facts) {
     const std::int64_t wanted = assistant_->config().backbone_hidden_size;
     facts.push_back({"hidden_row", std::vector{hidden_width_}});
     if (hidden_width_ != wanted)
-      return Failure{"bridge",
-                     fmt::format("the target exports rows of {}, the assistant reads {}", hidden_width_, wanted)};
+      throw Failure("bridge", "the target exports rows of {}, the assistant reads {}", hidden_width_, wanted);
     const KvCache cache = backbone_->make_cache();
     const DonorReplica replica = assistant_->make_replica();
     for (const auto& [kind, layer, name] : {std::tuple(AttentionKind::kSliding, &replica.sliding, "sliding"),
@@ -325,16 +323,15 @@ class Validation {
       const LayerKv& donor = cache.layer(backbone_->donor_cache(kind));
       facts.push_back({fmt::format("donor_{}", name), std::vector{donor.num_key_value_heads(), donor.head_dim()}});
       if (donor.row_bytes() != layer->row_bytes()) {
-        return Failure{"bridge", fmt::format("the {} donor has rows of {} bytes, the assistant reads {}", name,
-                                             donor.row_bytes(), layer->row_bytes())};
+        throw Failure("bridge", "the {} donor has rows of {} bytes, the assistant reads {}", name, donor.row_bytes(),
+                      layer->row_bytes());
       }
     }
-    return {};
   }
 
   // ---- 4 ----
 
-  Outcome consume(Row& facts) {
+  void consume(Row& facts) {
     bool fine = true;
     std::size_t state = 0;
     Question text = reference_.cases[0];
@@ -349,8 +346,7 @@ class Validation {
       if (!first_draft_) first_draft_ = step.token;
     });
     facts.push_back({"next_state", std::vector{state}});
-    if (!fine) return Failure{"assistant", "its scores or its next state are not finite numbers, or all alike"};
-    return {};
+    if (!fine) throw Failure("assistant", "its scores or its next state are not finite numbers, or all alike");
   }
 
   // ---- 5 and 6 ----
@@ -379,21 +375,18 @@ class Validation {
     return std::nullopt;
   }
 
-  Outcome one_token(Row& facts) {
+  void one_token(Row& facts) {
     if (first_draft_) facts.push_back({"first_draft", *first_draft_});
     if (type_ == WeightType::kF32 && reference_.first_draft && first_draft_ != reference_.first_draft) {
-      return Failure{
-          "hand-off",
-          fmt::format("the first draft is {}, recorded is {}: the assistant reads other inputs than the reference's",
-                      first_draft_.value_or(-1), *reference_.first_draft)};
+      throw Failure("hand-off",
+                    "the first draft is {}, recorded is {}: the assistant reads other inputs than the reference's",
+                    first_draft_.value_or(-1), *reference_.first_draft);
     }
     Counts counts;
     if (const auto at = speculate(reference_.cases[0], 1, 1, counts)) {
-      return Failure{"verification",
-                     fmt::format("token {} differs from plain decoding: a bug of Outrider's, please report it", *at)};
+      throw Failure("verification", "token {} differs from plain decoding: a bug of Outrider's, please report it", *at);
     }
     facts.push_back({"accepted", counts.accepted});
-    return {};
   }
 
   /// What an assistant that was trained another way would want in place of ours.
@@ -404,14 +397,12 @@ class Validation {
     std::int64_t hits = 0, gained = 0, lost = 0;  ///< gained: right where ours is wrong
   };
 
-  Outcome loop(Row& facts) {
+  void loop(Row& facts) {
     Counts counts;
     for (std::size_t i = 0; i < reference_.cases.size(); ++i) {
       if (const auto at = speculate(reference_.cases[i], kDrafts, reference_.cases[i].prompt.size() + 4096, counts)) {
-        return Failure{
-            "verification",
-            fmt::format("prompt {}: token {} differs from plain decoding: a bug of Outrider's, please report it", i,
-                        *at)};
+        throw Failure("verification",
+                      "prompt {}: token {} differs from plain decoding: a bug of Outrider's, please report it", i, *at);
       }
     }
     const double rate =
@@ -425,18 +416,18 @@ class Validation {
     facts.push_back({"acceptance_rate", rate});
     facts.push_back({"acceptance_floor", floor});
 
-    if (Outcome failure = try_alternatives(facts)) return failure;
+    try_alternatives(facts);
     if (rate < floor) {
-      return Failure{"acceptance", fmt::format("{:.3f} of the drafts are accepted, wanted {:.3f}: the text is right "
-                                               "but drafting does not pay; an assistant of another "
-                                               "fine-tune, or untrained (--acceptance-min 0 takes it)",
-                                               rate, floor)};
+      throw Failure("acceptance",
+                    "{:.3f} of the drafts are accepted, wanted {:.3f}: the text is right "
+                    "but drafting does not pay; an assistant of another "
+                    "fine-tune, or untrained (--acceptance-min 0 takes it)",
+                    rate, floor);
     }
-    return {};
   }
 
   /// Whether an assistant that was trained another way would draft clearly better here.
-  Outcome try_alternatives(Row& facts) {
+  void try_alternatives(Row& facts) {
     const auto step = [&](const Visit& v, std::span<const float> state, const StepVariant& variant) {
       return assistant_->draft_step(v.token, state, v.replica, variant).token;
     };
@@ -477,12 +468,10 @@ class Validation {
     }
     facts.push_back({"first_draft_rate", share(hits)});
     facts.push_back({"first_draft_rate_by_variant", rates});
-    if (best == nullptr) return {};
-    return Failure{
-        best->diagnosis,
-        fmt::format(
-            "the first draft is right in {:.2f} of {} positions, and in {:.2f} {}: the assistant was trained so",
-            share(hits), samples, share(best->hits), best->what)};
+    if (best == nullptr) return;
+    throw Failure(best->diagnosis,
+                  "the first draft is right in {:.2f} of {} positions, and in {:.2f} {}: the assistant was trained so",
+                  share(hits), samples, share(best->hits), best->what);
   }
 
   const ValidateFlags& flags_;

@@ -12,7 +12,6 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
-#include <optional>
 #include <vector>
 
 #include <fmt/format.h>
@@ -30,7 +29,7 @@ sockaddr_in socket_address(const std::string& host, std::uint16_t port) {
   return address;
 }
 
-Error failed(const char* what) { return {Errc::kIo, fmt::format("link emulator: {}: {}", what, std::strerror(errno))}; }
+Error failed(const char* what) { return {Errc::kIo, "link emulator: {}: {}", what, std::strerror(errno)}; }
 
 }  // namespace
 
@@ -115,8 +114,8 @@ Result<std::unique_ptr<LinkEmulator>> LinkEmulator::start(const std::string& tar
   std::unique_ptr<LinkEmulator> link(new LinkEmulator);
   const std::size_t colon = target.rfind(':');
   const auto malformed = [&] {
-    return Error{Errc::kInvalidArgument,
-                 fmt::format("link emulator: target '{}', wanted tcp://NUMBER.NUMBER.NUMBER.NUMBER:PORT", target)};
+    return Error(Errc::kInvalidArgument, "link emulator: target '{}', wanted tcp://NUMBER.NUMBER.NUMBER.NUMBER:PORT",
+                 target);
   };
   if (!target.starts_with("tcp://") || colon == std::string::npos) return malformed();
   link->target_host_ = target.substr(6, colon - 6);
@@ -126,7 +125,7 @@ Result<std::unique_ptr<LinkEmulator>> LinkEmulator::start(const std::string& tar
       inet_pton(AF_INET, link->target_host_.c_str(), &number) != 1) {
     return malformed();
   }
-  link->listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  link->listener_ = Descriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (link->listener_ < 0) return failed("socket");
   sockaddr_in address = socket_address("127.0.0.1", 0);
   socklen_t size = sizeof address;
@@ -143,38 +142,27 @@ void LinkEmulator::set(const Link& link) {
   shared_.link = link;
 }
 
-LinkEmulator::~LinkEmulator() {
-  acceptor_.request_stop();
-  if (acceptor_.joinable()) acceptor_.join();
-  if (listener_ >= 0) close(listener_);
-}
-
 void LinkEmulator::accept_connections(std::stop_token stop) {
-  std::vector<int> sockets;
+  std::vector<Descriptor> sockets;
   while (!stop.stop_requested()) {
     pollfd ready{listener_, POLLIN, 0};
     if (poll(&ready, 1, 50) <= 0) continue;
-    const int in = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+    Descriptor in(accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC));
     if (in < 0) continue;
-    const int out = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    Descriptor out(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const sockaddr_in address = socket_address(target_host_, target_port_);
-    if (out < 0 || connect(out, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-      close(in);
-      if (out >= 0) close(out);
+    if (out < 0 || connect(out, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
       continue;  // the peer sees a closed connection and tries again
-    }
     const int one = 1;
-    for (const int fd : {in, out}) {
-      setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-      sockets.push_back(fd);
-    }
+    for (const Descriptor* const fd : {&in, &out}) setsockopt(*fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     pipes_.push_back(std::make_unique<Pipe>(in, out, shared_, pipes_.size()));
     pipes_.push_back(std::make_unique<Pipe>(out, in, shared_, pipes_.size()));
+    sockets.push_back(std::move(in));
+    sockets.push_back(std::move(out));
   }
   // All of them first: each ends only when both of its sockets are down.
-  for (const int fd : sockets) shutdown(fd, SHUT_RDWR);
+  for (const Descriptor& socket : sockets) shutdown(socket, SHUT_RDWR);
   pipes_.clear();
-  for (const int fd : sockets) close(fd);
 }
 
 }  // namespace outrider

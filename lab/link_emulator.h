@@ -6,6 +6,7 @@
 #include <string>
 #include <thread>
 
+#include "common/base/descriptor.h"
 #include "common/base/result.h"
 #include "common/base/time.h"
 #include "lab/link.h"
@@ -21,7 +22,6 @@ class LinkEmulator {
   /// @param target tcp://ADDRESS:PORT that connections lead to, ADDRESS a number. @return kIo with the reason when it
   /// cannot listen.
   static Result<std::unique_ptr<LinkEmulator>> start(const std::string& target);
-  ~LinkEmulator();
 
   /// Where to connect instead of `target`.
   const std::string& address() const { return address_; }
@@ -43,10 +43,10 @@ class LinkEmulator {
 
   std::string address_, target_host_;
   std::uint16_t target_port_ = 0;
-  int listener_ = -1;
+  Descriptor listener_;
   Shared shared_;
   std::list<std::unique_ptr<Pipe>> pipes_;  ///< the accepting thread's until it ends
-  std::jthread acceptor_;
+  std::jthread acceptor_;                   ///< last: it ends before what it uses
 };
 
 }  // namespace outrider

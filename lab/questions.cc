@@ -66,7 +66,7 @@ std::vector<Question> read_golden_questions(const std::filesystem::path& path) {
 
 std::vector<TokenId> golden_prompt(const Checkpoint& golden) {
   const TensorEntry* input = golden.find("input_ids");
-  if (input == nullptr) throw std::runtime_error(fmt::format("{}: no tensor 'input_ids'", golden.path().string()));
+  if (input == nullptr) throw CommandError("{}: no tensor 'input_ids'", golden.path().string());
   std::vector<std::int64_t> ids(static_cast<std::size_t>(input->element_count()));
   or_throw(read_i64(*input, ids));
   return {ids.begin(), ids.end()};
@@ -74,7 +74,7 @@ std::vector<TokenId> golden_prompt(const Checkpoint& golden) {
 
 std::vector<Conversations> read_question_file(const std::filesystem::path& path, std::int64_t limit) {
   std::ifstream file(path);
-  if (!file) throw std::runtime_error(fmt::format("{}: cannot be read", path.string()));
+  if (!file) throw CommandError("{}: cannot be read", path.string());
   std::vector<Conversations> questions;
   int number = 0;
   for (std::string line; std::getline(file, line);) {
@@ -88,13 +88,13 @@ std::vector<Conversations> read_question_file(const std::filesystem::path& path,
                       object.contains("turns") && object["turns"].is_array() && !object["turns"].empty() &&
                       std::ranges::all_of(object["turns"], text);
     if (!good)
-      throw std::runtime_error(fmt::format(
+      throw CommandError(
           R"({}, line {}: wanted {{"category": "...", "turns": ["...", ...]}}, as MT-bench and Spec-Bench have it)",
-          path.string(), number));
+          path.string(), number);
     questions.push_back({object["category"], object["turns"]});
     if (limit > 0 && std::ssize(questions) >= limit) break;
   }
-  if (questions.empty()) throw std::runtime_error(fmt::format("{}: no questions", path.string()));
+  if (questions.empty()) throw CommandError("{}: no questions", path.string());
   return questions;
 }
 

@@ -1,6 +1,5 @@
 #include "lab/random_weights.h"
 
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <map>

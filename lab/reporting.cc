@@ -75,7 +75,7 @@ void write_report(const ReportFlags& flags, const Row& report, const std::string
   if (flags.out.empty()) return;
   std::ofstream file(flags.out);
   file << json;
-  if (!file.flush()) throw std::runtime_error(fmt::format("{}: cannot be written", flags.out.string()));
+  if (!file.flush()) throw CommandError("{}: cannot be written", flags.out.string());
 }
 
 }  // namespace outrider

@@ -44,8 +44,8 @@ ShapeModels shape_models(const std::string& name, WeightType type, int layers) {
     models.assistant_config = or_throw(load_assistant_config(open_model(nano.assistant)));
     models.layers_of_shape = models.backbone_config.num_hidden_layers;
     if (layers != 0 && layers != models.layers_of_shape) {
-      throw std::runtime_error(
-          fmt::format("--layers {} of nano, wanted all {}: its layers do not repeat", layers, models.layers_of_shape));
+      throw CommandError("--layers {} of nano, wanted all {}: its layers do not repeat", layers,
+                         models.layers_of_shape);
     }
     return models;
   }
@@ -54,7 +54,7 @@ ShapeModels shape_models(const std::string& name, WeightType type, int layers) {
   ModelShape shape = *known;
   models.layers_of_shape = shape.num_hidden_layers;
   if (layers > shape.num_hidden_layers)
-    throw std::runtime_error(fmt::format("--layers {} of {}, which has {}", layers, name, shape.num_hidden_layers));
+    throw CommandError("--layers {} of {}, which has {}", layers, name, shape.num_hidden_layers);
   if (layers > 0) shape = reduced(shape, layers);
   models.backbone_config = or_throw(parse_text_config(backbone_config_json(shape), name));
   models.assistant_config = or_throw(parse_assistant_config(assistant_config_json(shape), name));

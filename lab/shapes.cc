@@ -4,7 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "common/base/names.h"
@@ -59,7 +58,7 @@ Result<ModelShape> published_shape(const std::string& name) {
   for (const ModelShape& shape : kShapes) {
     if (name == shape.name) return shape;
   }
-  return Error{Errc::kInvalidArgument, fmt::format("shape '{}', wanted {}", name, published_names())};
+  return Error(Errc::kInvalidArgument, "shape '{}', wanted {}", name, published_names());
 }
 
 ModelShape reduced(ModelShape v, int layers, std::int64_t shrink) {

@@ -10,14 +10,11 @@
 #include <cstring>
 #include <future>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include <fmt/ranges.h>
 
-#include "common/base/child.h"
 #include "common/base/time.h"
 
 namespace outrider {
@@ -108,7 +105,7 @@ class ProcessCluster final : public Cluster {
 
   Result<void> start() {
     int out[2];
-    if (pipe2(out, O_CLOEXEC) != 0) return Error{Errc::kIo, fmt::format("pipe: {}", std::strerror(errno))};
+    if (pipe2(out, O_CLOEXEC) != 0) return Error(Errc::kIo, "pipe: {}", std::strerror(errno));
     const Result<void> started = spawn("coordinator", {"--listen", "tcp://127.0.0.1:*"}, options_.coordinator, out[1]);
     close(out[1]);
     if (started) address_ = read_line(out[0]);
@@ -169,11 +166,11 @@ class ProcessCluster final : public Cluster {
   Result<void> spawn(const std::string& role, std::vector<std::string> arguments, Options& options, int out) {
     arguments.insert(arguments.begin(), {options_.program, role});
     declare_options(
-        [&]<typename T>(const OptionInfo& info, const T& value) {
+        [&]<typename T>(const char* name, const T& value, const OptionInfo&) {
           if constexpr (std::is_same_v<T, bool>) {
-            if (value) arguments.push_back(info.name);
+            if (value) arguments.push_back(name);
           } else if (const std::string text = argument(value); !text.empty())
-            arguments.insert(arguments.end(), {info.name, text});
+            arguments.insert(arguments.end(), {name, text});
         },
         options);
     std::map<std::string, std::string> environment;

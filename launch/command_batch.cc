@@ -100,14 +100,12 @@ void prepare_to_answer(Answering& answering, BatchFlags& flags) {
   if (!flags.plan.empty()) {
     answering.plan = PlanFile::read(flags.plan, /*hosts=*/{}, flags.backend);
     if (!answering.plan->plan.run.empty())
-      throw std::runtime_error(
-          fmt::format("{}: run: has commands of its own; with --plan the batch is what is run", flags.plan.string()));
+      throw CommandError("{}: run: has commands of its own; with --plan the batch is what is run", flags.plan.string());
     if (flags.model.model.empty()) flags.model.model = answering.plan->plan.model;
   }
   const PairPaths pair = flags.model.pair();
   answering.text = load_text_side(open_model(pair.backbone));
-  if (answering.text->context_max == 0)
-    throw std::runtime_error(fmt::format("{}: no config.json", pair.backbone.string()));
+  if (answering.text->context_max == 0) throw CommandError("{}: no config.json", pair.backbone.string());
   answering.made_by = answered_by(flags.model, pair, flags.name.empty() ? served_name(pair.backbone) : flags.name,
                                   flags.cluster.connect.empty() && flags.plan.empty());
 }
@@ -165,13 +163,12 @@ int check(const BatchFlags& flags, const Answering& answering) {
   std::uint32_t wrong = 0;
   for (const std::uint32_t line : input.to_send(flags.job.shard)) {
     const Result<std::string> text = input.read(line);
-    const auto parsed = text ? parse_batch_line(*text) : BatchError{.message = text.error().message};
+    const auto request = text ? parse_batch_line(*text) : BatchError{.message = text.error().message};
     std::string message;
-    if (const auto* error = std::get_if<BatchError>(&parsed)) {
-      message = error->message;
+    if (!request) {
+      message = request.error().message;
     } else if (answering.api != nullptr) {
-      const auto& request = std::get<BatchRequest>(parsed);
-      if (const auto refused = answering.api->check(request.url, body_to_send(request))) message = refused->message;
+      if (const auto refused = answering.api->check(request->url, body_to_send(*request))) message = refused->message;
     }
     if (message.empty()) continue;
     ++wrong;
@@ -222,8 +219,8 @@ int run_launched(BatchJob& job, Answering& answering, BatchFlags& flags, StopRul
   if (began) return or_throw(status);
   if (stop() != BatchStop::kGoOn) return report_end(job, /*all_done=*/false);
   if (!status) std::fprintf(stderr, "outrider: %s\n", status.error().message.c_str());
-  throw std::runtime_error(
-      fmt::format("{}: the cluster was not ready; the run folder is {}", flags.plan.string(), folder.path().string()));
+  throw CommandError("{}: the cluster was not ready; the run folder is {}", flags.plan.string(),
+                     folder.path().string());
 }
 
 int run_batch(BatchFlags& flags) {

@@ -132,9 +132,10 @@ class Chat {
 void Chat::show(const std::filesystem::path& file, ContentPart::Kind kind) {
   const auto admit = [&](std::size_t more) -> Result<void> {
     if (media_.size() + more <= kMediaMax) return {};
-    return Error{Errc::kOutOfRange, fmt::format("{}: this conversation would have {} pictures, frames of videos and "
-                                                "sounds, {} are its most; /reset forgets them",
-                                                file.string(), media_.size() + more, kMediaMax)};
+    return Error(Errc::kOutOfRange,
+                 "{}: this conversation would have {} pictures, frames of videos and "
+                 "sounds, {} are its most; /reset forgets them",
+                 file.string(), media_.size() + more, kMediaMax);
   };
   const auto seen = [&]() -> Result<SeenVideo> {
     RETURN_IF_ERROR(admit(1));  // before it is decoded, and of a video after that

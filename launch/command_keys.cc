@@ -3,8 +3,6 @@
 #include <memory>
 #include <string>
 
-#include <fmt/format.h>
-
 #include "common/base/files.h"
 #include "common/transport/keys.h"
 #include "launch/command_support.h"
@@ -20,7 +18,7 @@ struct KeysFlags {
 /// The file that was asked for, or the one at its default place.
 std::filesystem::path place_of(const std::filesystem::path& given, const char* option, const char* name) {
   if (!given.empty()) return given;
-  if (key_folder().empty()) throw std::runtime_error(fmt::format("there is no home folder: give {} FILE", option));
+  if (key_folder().empty()) throw CommandError("there is no home folder: give {} FILE", option);
   return key_folder() / name;
 }
 std::filesystem::path key_file(const KeysFlags& flags) { return place_of(flags.key, "--key", kPrivateKeyFile); }
@@ -41,7 +39,7 @@ void authorize(KeysFlags flags) {
   const KeyRole role = or_throw(parse_key_role(flags.role));
   if (flags.text.empty()) std::cin >> flags.text;
   const std::vector<Key> keys = or_throw(read_public_keys(flags.text));
-  if (keys.size() > 1) throw std::runtime_error(fmt::format("{}: has {} keys, wanted one", flags.text, keys.size()));
+  if (keys.size() > 1) throw CommandError("{}: has {} keys, wanted one", flags.text, keys.size());
   or_throw(authorize_key(list_file(flags), {role, keys[0], flags.name}));
   std::printf("%s is authorized as %s in %s\n", flags.name.c_str(), to_string(role), list_file(flags).c_str());
 }
@@ -49,7 +47,7 @@ void authorize(KeysFlags flags) {
 void revoke(const KeysFlags& flags) {
   const std::filesystem::path file = list_file(flags);
   const int revoked = or_throw(revoke_keys(file, flags.name));
-  if (revoked == 0) throw std::runtime_error(fmt::format("{}: has no key of {}", file.string(), flags.name));
+  if (revoked == 0) throw CommandError("{}: has no key of {}", file.string(), flags.name);
   std::printf("%d key%s of %s revoked in %s\n", revoked, revoked == 1 ? "" : "s", flags.name.c_str(), file.c_str());
 }
 

@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -210,7 +208,7 @@ void print_logs(const RunFolderFlags& flags, const std::string& only) {
     const std::string name = file.stem().string();
     if (name.find(only) == name.npos) continue;
     std::ifstream text(file);
-    if (!text) throw std::runtime_error(fmt::format("{}: cannot be read", file.string()));
+    if (!text) throw CommandError("{}: cannot be read", file.string());
     for (std::string line; std::getline(text, line);) std::printf("%s: %s\n", name.c_str(), line.c_str());
   }
 }

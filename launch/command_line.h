@@ -1,12 +1,12 @@
 #pragma once
 
-#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
 namespace outrider {
@@ -20,6 +20,13 @@ using Option = CLI::Option;
 struct ExitStatus : std::runtime_error {
   explicit ExitStatus(int code) : std::runtime_error("exit status " + std::to_string(code)), status(code) {}
   int status;
+};
+
+/// Thrown by a command that cannot do what it should: the one line that a person needs, as fmt::format makes it.
+struct CommandError : std::runtime_error {
+  template <typename... Values>
+  explicit CommandError(fmt::format_string<Values...> format, Values&&... values)
+      : std::runtime_error(fmt::format(format, std::forward<Values>(values)...)) {}
 };
 
 /// Thrown by a command whose command line is wrong in a way that it alone can see.

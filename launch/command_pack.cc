@@ -2,8 +2,6 @@
 #include <memory>
 #include <optional>
 
-#include <fmt/format.h>
-
 #include "common/audio/sound_encoder.h"
 #include "common/checkpoint/model_files.h"
 #include "common/checkpoint/pack.h"
@@ -74,8 +72,8 @@ void report(const fs::path& dir) {
 void pack_backbone(const fs::path& source, const fs::path& out, WeightType type) {
   const ModelFiles files = open_model(source);
   if (load_assistant_config(files)) {
-    throw std::runtime_error(fmt::format("{}: an assistant is packed together with its target: pack --pair TARGET {}",
-                                         source.string(), source.string()));
+    throw CommandError("{}: an assistant is packed together with its target: pack --pair TARGET {}", source.string(),
+                       source.string());
   }
   const TextConfig config = or_throw(load_text_config(files));
   Packing packing(files, out, type);

@@ -4,6 +4,7 @@
 #include <memory>
 #include <stop_token>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <fmt/format.h>
@@ -36,7 +37,7 @@ void write_addresses(const std::filesystem::path& file, const std::vector<std::s
   or_throw(replace_text(file, fmt::format("{}\n", fmt::join(addresses, "\n"))));
 }
 
-bool every(const OptionInfo&) { return true; }
+bool every(const char*, const OptionInfo&) { return true; }
 
 void add_coordinator(Command& app) {
   Command* command = app.add_subcommand("coordinator", "Run the rounds: workers and clients connect here");
@@ -72,7 +73,7 @@ void add_coordinator(Command& app) {
 /// A worker's command. @param run  is given its options with the paths that the flags of the model say.
 template <class Options>
 void add_worker(Command& app, const char* name, const char* about,
-                Result<void> (*run)(TransportContext&, Options, const PairPaths&, std::stop_token)) {
+                Result<void> (*run)(TransportContext&, const Options&, std::stop_token)) {
   Command* command = app.add_subcommand(name, about);
   struct Flags {
     ModelFlags model;
@@ -92,46 +93,30 @@ void add_worker(Command& app, const char* name, const char* about,
   add_security_options(*command, flags->security, /*listens=*/false);
   command->callback([flags, run, name] {
     init_logging(name, "info");
-    run_role(flags->lifetime, [&](std::stop_token stop) {
+    run_role(flags->lifetime, [&](std::stop_token stop) -> Result<void> {
       TransportContext context(flags->security);
       const PairPaths pair = flags->model.pair();
-      flags->model.whole = name != std::string("encoder");
-      const PairPaths loaded{name == std::string("drafter") ? pair.assistant : pair.backbone, {}};
+      flags->options.backbone = pair.backbone;
+      PairPaths loaded{pair.backbone, {}};
+      if constexpr (std::is_same_v<Options, DrafterOptions>) {
+        if (pair.assistant.empty())
+          return Error(Errc::kNotFound, "{} has no assistant beside it, wanted --assistant", pair.backbone.string());
+        loaded.backbone = flags->options.assistant = pair.assistant;
+      }
+      flags->model.whole = !std::is_same_v<Options, EncoderOptions>;
       if (!loaded.backbone.empty()) flags->options.weight_type = flags->model.type_to_load(loaded);
-      return run(context, flags->options, pair, stop);
+      return run(context, flags->options, stop);
     });
   });
-}
-
-Result<void> run_verifier_of(TransportContext& context, VerifierOptions options, const PairPaths& pair,
-                             std::stop_token stop) {
-  options.backbone = pair.backbone;
-  return run_verifier(context, options, stop);
-}
-
-Result<void> run_drafter_of(TransportContext& context, DrafterOptions options, const PairPaths& pair,
-                            std::stop_token stop) {
-  if (pair.assistant.empty()) {
-    return Error{Errc::kNotFound, pair.backbone.string() + " has no assistant beside it, wanted --assistant"};
-  }
-  options.backbone = pair.backbone;
-  options.assistant = pair.assistant;
-  return run_drafter(context, options, stop);
-}
-
-Result<void> run_encoder_of(TransportContext& context, EncoderOptions options, const PairPaths& pair,
-                            std::stop_token stop) {
-  options.backbone = pair.backbone;
-  return run_encoder(context, options, stop);
 }
 
 }  // namespace
 
 void add_roles_command(Command& app) {
   add_coordinator(app);
-  add_worker(app, "verifier", "Verify drafts with the full backbone", run_verifier_of);
-  add_worker(app, "drafter", "Draft with the assistant", run_drafter_of);
-  add_worker(app, "encoder", "Encode pictures and sounds with the backbone's towers", run_encoder_of);
+  add_worker(app, "verifier", "Verify drafts with the full backbone", run_verifier);
+  add_worker(app, "drafter", "Draft with the assistant", run_drafter);
+  add_worker(app, "encoder", "Encode pictures and sounds with the backbone's towers", run_encoder);
 }
 
 }  // namespace outrider

@@ -1,7 +1,6 @@
 #include <unistd.h>
 #include <algorithm>
 
-#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -63,9 +62,8 @@ std::vector<TokenId> parse_ids(const std::string& text) {
     } catch (const std::exception&) {
       used = 0;
     }
-    if (used == 0 || used != part.size() || id < 0 || id > std::numeric_limits<TokenId>::max()) {
-      throw std::runtime_error(fmt::format("--prompt-ids: '{}', wanted token ids like 2,105,2633", part));
-    }
+    if (used == 0 || used != part.size() || id < 0 || id > std::numeric_limits<TokenId>::max())
+      throw CommandError("--prompt-ids: '{}', wanted token ids like 2,105,2633", part);
     ids.push_back(static_cast<TokenId>(id));
   }
   return ids;
@@ -87,10 +85,8 @@ void ask_about_media(const PromptFlags& flags, const TextSide& text, Generate& r
   // Before each is read, so that none is decoded in vain.
   const auto admit = [&] {
     const std::size_t count = request.media.size() + left;
-    if (count > kMediaMax) {
-      throw std::runtime_error(
-          fmt::format("run: {} pictures, frames of videos and sounds, wanted at most {}", count, kMediaMax));
-    }
+    if (count > kMediaMax)
+      throw CommandError("run: {} pictures, frames of videos and sounds, wanted at most {}", count, kMediaMax);
     if (left > 0) --left;
   };
   using Kind = ContentPart::Kind;

@@ -4,10 +4,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <thread>
-
-#include <fmt/format.h>
 
 #include "batch/batch_api.h"
 #include "common/base/progress.h"
@@ -151,7 +148,7 @@ void serve(ServeFlags flags) {
   const PairPaths pair = flags.model.pair();
   const DraftLength draft_length = flags.draft_length.value();
   TextSide text = load_text_side(open_model(pair.backbone));
-  if (text.context_max == 0) throw std::runtime_error(fmt::format("{}: no config.json", pair.backbone.string()));
+  if (text.context_max == 0) throw CommandError("{}: no config.json", pair.backbone.string());
 
   Interrupt interrupt(/*also_sigterm=*/true);
   TransportContext context(flags.cluster.security);
@@ -288,8 +285,7 @@ void add_serve_command(Command& app) {
   flags->cluster.add_to(*command);
   CoordinatorOptions& coordinator = flags->cluster.cluster.coordinator;
   coordinator.requests_max = 64;
-  add_node_options(*command, coordinator,
-                   [](const OptionInfo& info) { return info.name == std::string_view("--max-requests"); });
+  add_node_options(*command, coordinator, named({"--max-requests"}));
   command->get_option("--max-requests")->excludes(command->get_option("--connect"));  // whose own matter it is
   command->callback([flags] { serve(*flags); });
 }

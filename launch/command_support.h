@@ -167,7 +167,7 @@ inline LogitBias parse_logit_bias(const std::string& text) {
     if (id_end == colon && bias_end == bias.size()) return {id, value};
   } catch (const std::exception&) {  // no numbers: said below
   }
-  throw std::runtime_error(fmt::format("--logit-bias: '{}', wanted ID:BIAS like 2633:-5", text));
+  throw CommandError("--logit-bias: '{}', wanted ID:BIAS like 2633:-5", text);
 }
 
 /// How answers are chosen: greedily, unless asked otherwise. The rule above temperature 0 is `match`.
@@ -216,8 +216,7 @@ struct SamplingFlags {
         std::any_of(of_draws.begin(), of_draws.end(), [](const Option* option) { return option->count() > 0; })) {
       std::vector<std::string> names;
       for (const Option* option : of_draws) names.push_back(option->get_name());
-      throw std::runtime_error(
-          fmt::format("{} need a --temperature above 0 (--sample alone has 1)", fmt::join(names, ", ")));
+      throw CommandError("{} need a --temperature above 0 (--sample alone has 1)", fmt::join(names, ", "));
     }
     if (!result.greedy() && options.at("seed")->count() == 0) result.seed = std::random_device()();
     if (rejection) result.rule = SamplingRule::kRejection;
@@ -257,34 +256,37 @@ inline std::string check_draft_length(const std::string& text) {
 }
 
 /// Adds the options that a node declares.
-/// @param wanted  of an option: whether this command has it.
+/// @param wanted  of an option's name and what is known of it: whether this command has it.
 template <class Options, class Wanted>
 void add_node_options(Command& command, Options& options, Wanted wanted) {
-  declare_options(
-      [&]<typename T>(const OptionInfo& info, T& value) {
-        if (!wanted(info)) return;
-        if constexpr (std::is_same_v<T, bool>) {
-          command.add_flag(info.name, value, info.help);
-        } else {
-          if constexpr (std::is_integral_v<T>)
-            add_number(command, info.name, value, static_cast<T>(info.min), static_cast<T>(info.max), info.help);
-          else if constexpr (std::is_same_v<T, double>)
-            add_number(command, info.name, value, info.min, info.max, info.help);
-          else if constexpr (std::is_same_v<T, std::vector<double>>)
-            command.add_option(info.name, value, info.help)->delimiter(',')->check(CLI::Range(info.min, info.max));
-          else if constexpr (std::is_same_v<T, std::vector<std::string>>)
-            command.add_option(info.name, value, info.help)->delimiter(',');
-          else
-            command.add_option(info.name, value, info.help);
-        }
-      },
-      options);
+  const auto add = [&]<typename T>(const char* name, T& value, const OptionInfo& info) {
+    if (!wanted(name, info)) return;
+    const auto [min, max] = info.range;
+    if constexpr (std::is_same_v<T, bool>)
+      command.add_flag(name, value, info.help);
+    else if constexpr (std::is_integral_v<T>)
+      add_number(command, name, value, static_cast<T>(min), static_cast<T>(max), info.help);
+    else if constexpr (std::is_same_v<T, double>)
+      add_number(command, name, value, min, max, info.help);
+    else if constexpr (std::is_same_v<T, std::vector<double>>)
+      command.add_option(name, value, info.help)->delimiter(',')->check(CLI::Range(min, max));
+    else if constexpr (std::is_same_v<T, std::vector<std::string>>)
+      command.add_option(name, value, info.help)->delimiter(',');
+    else
+      command.add_option(name, value, info.help);
+  };
+  declare_options(add, options);
+}
+
+/// For `wanted`: those of these names.
+inline auto named(std::vector<std::string_view> names) {
+  return
+      [names = std::move(names)](const char* name, const OptionInfo&) { return std::ranges::count(names, name) > 0; };
 }
 
 /// Adds the options about keys of one that listens, or of one that connects.
 inline void add_security_options(Command& command, Security& security, bool listens) {
-  const std::string_view others = listens ? "--coordinator-key" : "--authorized";
-  add_node_options(command, security, [&](const OptionInfo& info) { return info.name != others; });
+  add_node_options(command, security, named({"--key", listens ? "--authorized" : "--coordinator-key", "--insecure"}));
 }
 
 /// How long drafts are.
@@ -329,10 +331,10 @@ struct ClusterFlags {
                "Seconds that an answer whose coordinator is gone waits for it to come back, or for the next one");
     for (const char* option : {"--key", "--coordinator-key", "--insecure", "--failover-wait"})
       command.get_option(option)->needs(elsewhere);
-    const auto of_cluster = [&](const OptionInfo& info) {
+    const auto of_cluster = [&](const char* name, const OptionInfo& info) {
       // What every worker has is said once, for both.
-      const bool is_new = info.of_cluster && command.get_option_no_throw(info.name) == nullptr;
-      if (is_new) chosen_there.push_back(info.name);
+      const bool is_new = info.of_cluster && command.get_option_no_throw(name) == nullptr;
+      if (is_new) chosen_there.push_back(name);
       return is_new;
     };
     add_node_options(command, cluster.verifier, of_cluster);

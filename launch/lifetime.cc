@@ -16,6 +16,7 @@
 
 #include "cluster-launch/deadline.h"
 #include "common/base/check.h"
+#include "common/base/descriptor.h"
 #include "launch/command_line.h"
 
 namespace outrider {
@@ -84,15 +85,13 @@ Result<void> Lifetime::run(const std::function<Result<void>(std::stop_token)>& r
   sigemptyset(&wanted);
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2}) sigaddset(&wanted, signal);
   CHECK(pthread_sigmask(SIG_BLOCK, &wanted, nullptr) == 0);
-  const int signals = signalfd(-1, &wanted, SFD_CLOEXEC), ended = eventfd(0, EFD_CLOEXEC);
+  const Descriptor signals(signalfd(-1, &wanted, SFD_CLOEXEC)), ended(eventfd(0, EFD_CLOEXEC));
   CHECK(signals >= 0 && ended >= 0, "errno {}", errno);
   std::stop_source stop;
-  std::thread watcher(watch, signals, ended, with_stdin, *until, stop);
+  std::thread watcher([&] { watch(signals, ended, with_stdin, *until, stop); });
   const Result<void> result = no_throw([&] { return role(stop.get_token()); });
   CHECK(eventfd_write(ended, 1) == 0);
   watcher.join();
-  close(signals);
-  close(ended);
   return result;
 }
 

@@ -14,6 +14,8 @@
 #include <fstream>
 #include <utility>
 
+#include "common/base/descriptor.h"
+
 namespace outrider {
 namespace {
 
@@ -89,11 +91,10 @@ class HistoryFile {
     if (path_.empty()) return;
     std::error_code ignored;  // a history that cannot be kept is no reason not to talk
     fs::create_directories(path_.parent_path(), ignored);
-    const int file = open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | how, S_IRUSR | S_IWUSR);
+    const Descriptor file(open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | how, S_IRUSR | S_IWUSR));
     if (file < 0) return;
     fchmod(file, S_IRUSR | S_IWUSR);
     [[maybe_unused]] const ssize_t written = ::write(file, text.data(), text.size());
-    close(file);
   }
 
   const fs::path path_;

@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "common/base/host.h"
 #include "common/checkpoint/model_files.h"
 #include "common/checkpoint/pack.h"
 #include "common/model/tower.h"
@@ -88,7 +87,5 @@ Result<SuitableType> suitable_type(const PairPaths& paths, std::int64_t memory_b
   }
   return chosen;
 }
-
-Result<SuitableType> suitable_type(const PairPaths& paths) { return suitable_type(paths, available_memory_bytes()); }
 
 }  // namespace outrider

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "common/base/host.h"
 #include "common/base/result.h"
 #include "common/kernels/linear.h"
 #include "common/pair/pair_files.h"
@@ -17,9 +18,8 @@ struct SuitableType {
 
 /// A pack's own type. Else bf16, or int8 where the backbone's file has fewer than 16 bits a weight: int8 loses hardly
 /// anything of those, and bf16 only takes memory and time. Where that is more than `memory_bytes`, the next smaller.
+/// @param memory_bytes  those of this machine, as it is now
 /// @return as ModelFiles::open and Checkpoint::open; kInvalidArgument for a pack of a type that there is not
-Result<SuitableType> suitable_type(const PairPaths& paths, std::int64_t memory_bytes);
-/// Of this machine, as it is now.
-Result<SuitableType> suitable_type(const PairPaths& paths);
+Result<SuitableType> suitable_type(const PairPaths& paths, std::int64_t memory_bytes = available_memory_bytes());
 
 }  // namespace outrider

@@ -1,7 +1,6 @@
 #include "verifier-node/verifier_node.h"
 
 #include <thread>
-#include <vector>
 
 #include "common/base/host.h"
 #include "common/checkpoint/pack.h"

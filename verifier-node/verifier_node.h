@@ -33,41 +33,21 @@ struct VerifierOptions {
 template <class Visitor>
 void declare_options(Visitor&& visit, VerifierOptions& options) {
   declare_options(visit, options.worker);
-  visit(
-      OptionInfo{.name = "--threads",
-                 .help = "Threads of the backbone's forward pass; 0: as many as are found fastest, at most every core",
-                 .min = 0,
-                 .max = kThreadsMax,
-                 .of_cluster = true},
-      options.threads);
-  visit(
-      OptionInfo{.name = "--memory",
-                 .help = "MiB for the K/V of all sessions; 0: three quarters of what is free once the model is loaded",
-                 .min = 0,
-                 .max = 1 << 30},
-      options.memory_mib);
-  visit(
-      OptionInfo{.name = "--synthetic-acceptance",
-                 .help =
-                     "For measurements on random weights: a coin accepts at least 1, 2, ... drafts of a round at these "
-                     "rates",
-                 .min = 0,
-                 .max = 1},
-      options.synthetic_acceptance);
-  visit(OptionInfo{.name = "--added-verify-us",
-                   .help = "For measurements of a larger model: every forward pass takes so many microseconds longer",
-                   .min = 0,
-                   .max = 10'000'000},
-        options.added_verify_us);
-  visit(OptionInfo{.name = "--no-towers",
-                   .help = "Load no towers: pictures and sounds are for 'outrider encoder' to encode"},
-        options.no_towers);
-  visit(OptionInfo{.name = "--drain-wait",
-                   .help = "Seconds after SIGTERM that texts may go on here which no other verifier takes over",
-                   .min = 0,
-                   .max = 3600},
-        options.drain_wait_s);
-  visit(kExitWhenRefused, options.core.link.exit_when_refused);
+  visit("--threads", options.threads,
+        {"Threads of the backbone's forward pass; 0: as many as are found fastest, at most every core",
+         {0, kThreadsMax},
+         /*of_cluster=*/true});
+  visit("--memory", options.memory_mib,
+        {"MiB for the K/V of all sessions; 0: three quarters of what is free once the model is loaded", {0, 1 << 30}});
+  visit("--synthetic-acceptance", options.synthetic_acceptance,
+        {"For measurements on random weights: a coin accepts at least 1, 2, ... drafts of a round at these rates",
+         {0, 1}});
+  visit("--added-verify-us", options.added_verify_us,
+        {"For measurements of a larger model: every forward pass takes so many microseconds longer", {0, 10'000'000}});
+  visit("--no-towers", options.no_towers, {"Load no towers: pictures and sounds are for 'outrider encoder' to encode"});
+  visit("--drain-wait", options.drain_wait_s,
+        {"Seconds after SIGTERM that texts may go on here which no other verifier takes over", {0, 3600}});
+  visit("--exit-when-refused", options.core.link.exit_when_refused, kExitWhenRefused);
 }
 
 /// Loads the backbone, joins the coordinator and serves until `stop` (then Ok) or until it cannot

@@ -64,32 +64,26 @@ bool ProcessId::alive() const { return start != 0 && identify(pid).start == star
 bool ProcessId::signal(int number) const { return alive() && kill(pid, number) == 0; }
 
 Result<Child> Child::start(const std::vector<std::string>& command, const std::filesystem::path& log, bool hold_stdin) {
-  const int out = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  const Descriptor out(open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (out < 0) return system_error(log, "open");
-  int in[2] = {-1, -1};
-  if (hold_stdin ? pipe2(in, O_CLOEXEC) != 0 : (in[0] = open("/dev/null", O_RDONLY | O_CLOEXEC)) < 0) {
-    close(out);
+  int ends[2] = {-1, -1};
+  if (hold_stdin ? pipe2(ends, O_CLOEXEC) != 0 : (ends[0] = open("/dev/null", O_RDONLY | O_CLOEXEC)) < 0)
     return system_error("standard input of a child", "open");
-  }
-  const Result<pid_t> pid = spawn(command, in[0], out, out);
-  close(out);
-  close(in[0]);
-  if (pid) return Child(identify(*pid), in[1]);
-  if (in[1] >= 0) close(in[1]);
-  return pid.error();
+  const Descriptor in(ends[0]);
+  Descriptor held(ends[1]);
+  ASSIGN_OR_RETURN(const pid_t pid, spawn(command, in, out, out));
+  return Child(identify(pid), std::move(held));
 }
 
 Result<Child> Child::start(const std::vector<std::string>& command, int out,
                            const std::map<std::string, std::string>& environment) {
-  const int in = open("/dev/null", O_RDONLY | O_CLOEXEC);
-  const Result<pid_t> pid = spawn(command, in, out, STDERR_FILENO, environment);
-  close(in);
-  if (!pid) return pid.error();
-  return Child(identify(*pid), -1);
+  const Descriptor in(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  ASSIGN_OR_RETURN(const pid_t pid, spawn(command, in, out, STDERR_FILENO, environment));
+  return Child(identify(pid), Descriptor());
 }
 
 Child::Child(Child&& other) noexcept
-    : id_(std::exchange(other.id_, {})), stdin_(std::exchange(other.stdin_, -1)), status_(other.status_) {}
+    : id_(std::exchange(other.id_, {})), stdin_(std::move(other.stdin_)), status_(other.status_) {}
 
 Child& Child::operator=(Child&& other) noexcept {
   std::swap(id_, other.id_);
@@ -110,9 +104,7 @@ Result<void> Child::write(const std::string& text) {
   return system_error("standard input of a child", "write");
 }
 
-void Child::release_stdin() {
-  if (stdin_ >= 0) close(std::exchange(stdin_, -1));
-}
+void Child::release_stdin() { stdin_ = Descriptor(); }
 
 void Child::signal(int number) {
   if (!poll()) kill(-id_.pid, number);
@@ -131,17 +123,16 @@ std::vector<Captured> run_all(const std::vector<std::vector<std::string>>& comma
   std::vector<Captured> results(commands.size());
   for (std::size_t begin = 0; begin < commands.size(); begin += kAtOnce) {
     const std::size_t end = std::min(begin + kAtOnce, commands.size());
-    std::vector<std::pair<pid_t, int>> running;
-    const int in = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    std::vector<std::pair<pid_t, Descriptor>> running;
+    const Descriptor in(open("/dev/null", O_RDONLY | O_CLOEXEC));
     for (std::size_t i = begin; i < end; ++i) {
-      const int out = memfd_create("output", MFD_CLOEXEC);  // a file: nobody has to read for it to go on
+      Descriptor out(memfd_create("output", MFD_CLOEXEC));  // a file: nobody has to read for it to go on
       const Result<pid_t> pid = spawn(commands[i], in, out, out);
-      running.emplace_back(pid ? *pid : -1, out);
+      running.emplace_back(pid ? *pid : -1, std::move(out));
     }
-    close(in);
     const TimePoint deadline = now() + std::chrono::seconds(seconds);
     for (std::size_t i = begin; i < end; ++i) {
-      const auto [pid, out] = running[i - begin];
+      const auto& [pid, out] = running[i - begin];
       int status = 0;
       bool late = false;
       while (pid > 0 && waitpid(pid, &status, WNOHANG) == 0) {
@@ -156,7 +147,6 @@ std::vector<Captured> run_all(const std::vector<std::vector<std::string>>& comma
       fstat(out, &facts);
       results[i].out.resize(static_cast<std::size_t>(facts.st_size));
       if (pread(out, results[i].out.data(), results[i].out.size(), 0) < 0) results[i].out.clear();
-      close(out);
     }
   }
   return results;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/descriptor.h"
 #include "common/base/result.h"
 
 namespace outrider {
@@ -59,10 +60,10 @@ class Child {
   std::optional<int> poll();
 
  private:
-  explicit Child(ProcessId id, int stdin_fd) : id_(id), stdin_(stdin_fd) {}
+  Child(ProcessId id, Descriptor held_stdin) : id_(id), stdin_(std::move(held_stdin)) {}
 
   ProcessId id_;
-  int stdin_ = -1;
+  Descriptor stdin_;
   std::optional<int> status_;
 };
 

@@ -3,12 +3,8 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
-#include <utility>
-
-#include <fmt/format.h>
 
 #include "common/base/files.h"
 
@@ -57,22 +53,9 @@ Result<DurableFile> DurableFile::open(const std::filesystem::path& path, int fla
   DurableFile file(path, descriptor);
   struct stat status;
   if (::fstat(descriptor, &status) != 0) return file.error("stat");
-  if (S_ISDIR(status.st_mode)) return Error{Errc::kIo, fmt::format("{}: is a folder, wanted a file", path.string())};
-  if (!S_ISREG(status.st_mode)) return Error{Errc::kIo, fmt::format("{}: not a regular file", path.string())};
+  if (S_ISDIR(status.st_mode)) return Error(Errc::kIo, "{}: is a folder, wanted a file", path.string());
+  if (!S_ISREG(status.st_mode)) return Error(Errc::kIo, "{}: not a regular file", path.string());
   return file;
-}
-
-DurableFile::DurableFile(DurableFile&& other) noexcept
-    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
-
-DurableFile& DurableFile::operator=(DurableFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(descriptor_, other.descriptor_);
-  return *this;
-}
-
-DurableFile::~DurableFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 Error DurableFile::error(const char* action) const { return system_error(path_, action); }
@@ -121,18 +104,15 @@ Result<void> DurableFile::sync() const {
 Result<void> DurableFile::lock() const {
   if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return {};
   if (errno != EWOULDBLOCK) return error("lock");
-  return Error{Errc::kUnavailable, fmt::format("{}: another process is writing it", path_.string())};
+  return Error(Errc::kUnavailable, "{}: another process is writing it", path_.string());
 }
 
 Result<void> sync_folder_of(const std::filesystem::path& path) {
   const std::filesystem::path folder = folder_of(path);
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const Descriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (descriptor < 0) return system_error(folder, "open");
-  const int synced = ::fsync(descriptor);
-  const int number = errno;
-  ::close(descriptor);
-  errno = number;
-  if (synced != 0 && errno != EINVAL) return system_error(folder, "sync");  // EINVAL: a file system without
+  // EINVAL: a file system without
+  if (::fsync(descriptor) != 0 && errno != EINVAL) return system_error(folder, "sync");
   return {};
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "common/base/descriptor.h"
 #include "common/base/result.h"
 
 namespace outrider {
@@ -16,9 +17,6 @@ class DurableFile {
  public:
   /// @param flags  of open(2). @return kNotFound or kIo.
   static Result<DurableFile> open(const std::filesystem::path& path, int flags);
-  DurableFile(DurableFile&& other) noexcept;
-  DurableFile& operator=(DurableFile&& other) noexcept;
-  ~DurableFile();
 
   const std::filesystem::path& path() const { return path_; }
   int descriptor() const { return descriptor_; }
@@ -38,7 +36,7 @@ class DurableFile {
   Error error(const char* action) const;
 
   std::filesystem::path path_;
-  int descriptor_;
+  Descriptor descriptor_;
 };
 
 /// What was created, renamed or removed in the folder of `path` is on the disk.

@@ -7,16 +7,15 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <fmt/format.h>
+#include "common/base/descriptor.h"
 
 namespace outrider {
 
 Error system_error(const std::filesystem::path& path, const char* action) {
   const int number = errno;
-  return {number == ENOENT || number == ENOTDIR ? Errc::kNotFound : Errc::kIo,
-          fmt::format("{}: cannot {}: {}", path.string(), action, std::generic_category().message(number))};
+  return {number == ENOENT || number == ENOTDIR ? Errc::kNotFound : Errc::kIo, "{}: cannot {}: {}", path.string(),
+          action, std::generic_category().message(number)};
 }
 
 namespace {
@@ -24,9 +23,7 @@ namespace {
 Result<std::span<const std::byte>> map_descriptor(int fd, const std::filesystem::path& path) {
   struct stat status;
   if (::fstat(fd, &status) != 0) return system_error(path, "stat");
-  if (!S_ISREG(status.st_mode)) {
-    return Error{Errc::kIo, fmt::format("{}: not a regular file", path.string())};
-  }
+  if (!S_ISREG(status.st_mode)) return Error(Errc::kIo, "{}: not a regular file", path.string());
   const auto size = static_cast<std::size_t>(status.st_size);
   if (size == 0) return std::span<const std::byte>();  // mmap refuses a length of 0.
   void* const address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
@@ -38,12 +35,10 @@ Result<std::span<const std::byte>> map_descriptor(int fd, const std::filesystem:
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
   // O_NONBLOCK: opening a FIFO must end in an error, not wait for its writer.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return system_error(path, "open");
-  const Result<std::span<const std::byte>> bytes = map_descriptor(fd, path);
-  ::close(fd);  // The mapping keeps the file.
-  if (!bytes) return bytes.error();
-  return MappedFile(*bytes);
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // the mapping keeps it
+  if (file < 0) return system_error(path, "open");
+  ASSIGN_OR_RETURN(const std::span<const std::byte> bytes, map_descriptor(file, path));
+  return MappedFile(bytes);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
@@ -61,8 +56,8 @@ Result<std::string> read_text(const std::filesystem::path& path) {
   constexpr std::size_t kBytesMax = 100'000'000;  // The largest, a tokenizer.json, has a third of it.
   ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(path));
   if (file.bytes().size() > kBytesMax) {
-    return Error{Errc::kOutOfRange,
-                 fmt::format("{}: {} bytes long, wanted at most {}", path.string(), file.bytes().size(), kBytesMax)};
+    return Error(Errc::kOutOfRange, "{}: {} bytes long, wanted at most {}", path.string(), file.bytes().size(),
+                 kBytesMax);
   }
   return std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
 }

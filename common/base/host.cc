@@ -8,9 +8,7 @@
 #include <fstream>
 #include <iterator>
 #include <limits>
-#include <optional>
 #include <sstream>
-#include <string>
 
 namespace outrider {
 namespace {

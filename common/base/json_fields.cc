@@ -1,7 +1,6 @@
 #include "common/base/json_fields.h"
 
 #include <algorithm>
-#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -84,13 +83,12 @@ const json& member(const json& object, const char* key) {
 }
 
 Result<json> parse_json_object(std::string_view text, std::string_view file, std::size_t bytes_max) {
-  if (text.size() > bytes_max) {
-    return Error{Errc::kOutOfRange, fmt::format("{}: {} bytes long, wanted at most {}", file, text.size(), bytes_max)};
-  }
+  if (text.size() > bytes_max)
+    return Error(Errc::kOutOfRange, "{}: {} bytes long, wanted at most {}", file, text.size(), bytes_max);
   json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (parsed.is_object()) return parsed;
-  return Error{Errc::kMalformed, fmt::format("{}: {}, wanted a JSON object", file,
-                                             parsed.is_discarded() ? "not JSON" : "is " + show(parsed))};
+  return Error(Errc::kMalformed, "{}: {}, wanted a JSON object", file,
+               parsed.is_discarded() ? "not JSON" : "is " + show(parsed));
 }
 
 void FirstError::set(Errc code, std::string_view problem, std::string_view wrong_key) {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <limits>
+#include "common/base/fields.h"
 
 namespace outrider {
 
@@ -10,20 +10,18 @@ inline constexpr int kThreadsMax = 1024;
 /// What people are told of a node's option. Each node declares its options once, beside their struct, with
 ///
 ///     template <class Visitor>
-///     void declare_options(Visitor& visit, XOptions& options) { visit(OptionInfo{...}, options.member); ... }
+///     void declare_options(Visitor&& visit, XOptions& options) { visit("--threads", options.threads, {"help"}); ... }
 ///
 /// and from that come the command line of the role and of the commands that start a cluster, the arguments of a
 /// child process, and the manual.
 struct OptionInfo {
-  const char* name;  ///< with its dashes
   const char* help;
-  double min = std::numeric_limits<double>::lowest(), max = std::numeric_limits<double>::max();  ///< of numbers
-  bool of_cluster = false;  ///< also an option of the commands that start a cluster of their own
+  Range<double> range = kFinite;  ///< of numbers
+  bool of_cluster = false;        ///< also an option of the commands that start a cluster of their own
 };
 
 /// Of every worker.
 inline constexpr OptionInfo kExitWhenRefused{
-    .name = "--exit-when-refused",
-    .help = "End when the coordinator refuses this model, instead of asking again ever more rarely"};
+    "End when the coordinator refuses this model, instead of asking again ever more rarely"};
 
 }  // namespace outrider

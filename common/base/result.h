@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <exception>
 #include <string>
 #include <type_traits>
@@ -27,9 +29,19 @@ enum class Errc {
 };
 
 /// Short stable name, for logs and JSON.
-const char* to_string(Errc code);
+inline const char* to_string(Errc code) {
+  return std::array{"invalid_argument", "not_found", "malformed",    "unsupported", "mismatch",  "version_mismatch",
+                    "timeout",          "peer_gone", "out_of_range", "unavailable", "cancelled", "io"}
+      .at(static_cast<std::size_t>(code));
+}
 
 struct Error {
+  Error(Errc what, std::string text) : code(what), message(std::move(text)) {}
+  /// With a message of these values, as fmt::format makes it.
+  template <typename First, typename... Rest>
+  Error(Errc what, fmt::format_string<First, Rest...> format, First&& first, Rest&&... rest)
+      : Error(what, fmt::format(format, std::forward<First>(first), std::forward<Rest>(rest)...)) {}
+
   Errc code;
   std::string message;  ///< the thing, the value seen, the value wanted; one line
 };

@@ -131,7 +131,7 @@ Result<void> ClientCore::on_tick(TimePoint now) {
     finish_ended();
     if (open_ == 0) return {};
     if (!was_there_ || silence > config_.failover_wait)
-      return failed({Errc::kPeerGone, fmt::format("has not answered for {:.0f} s", to_seconds(silence))});
+      return failed({Errc::kPeerGone, "has not answered for {:.0f} s", to_seconds(silence)});
     if (now - redialled_ > config_.silence_max) output_.redial = true, redialled_ = now;
     return {};
   }
@@ -203,9 +203,10 @@ Result<void> ClientCore::take_prompt_scores(Answer& answer, const PromptScores& 
   const Position prompt = std::ssize(answer.request->prompt), end = scores.first + std::ssize(scores.logprobs);
   if (answer.end || end <= answer.scored) return {};  // begun again elsewhere: these are here
   if (!answer.request->sampling.prompt_logprobs || end > prompt) {
-    return failed({Errc::kMalformed, fmt::format("the coordinator sent log-probabilities up to token {} of a prompt of "
-                                                 "{}, or they were not asked for",
-                                                 end, prompt)});
+    return failed({Errc::kMalformed,
+                   "the coordinator sent log-probabilities up to token {} of a prompt of "
+                   "{}, or they were not asked for",
+                   end, prompt});
   }
   if (scores.first > answer.scored) return ask_again(answer);  // some were lost on the way
   const std::span<const TokenLogprobs> fresh =
@@ -223,9 +224,8 @@ Result<void> ClientCore::take_tokens(Answer& answer, const Tokens& tokens, TimeP
   if (unscored || tokens.index != std::ssize(generation.tokens)) return ask_again(answer);  // some were lost on the way
   const bool scored = wanted.logprobs.has_value();
   if (tokens.logprobs.size() != (scored ? tokens.tokens.size() : 0)) {
-    return failed({Errc::kMalformed,
-                   fmt::format("the coordinator sent {} logprobs for {} tokens, or not those that were asked for",
-                               tokens.logprobs.size(), tokens.tokens.size())});
+    return failed({Errc::kMalformed, "the coordinator sent {} logprobs for {} tokens, or not those that were asked for",
+                   tokens.logprobs.size(), tokens.tokens.size()});
   }
   if (!tokens.numeric_class.empty()) {
     answer.numeric_class = tokens.numeric_class;

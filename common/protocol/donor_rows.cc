@@ -49,7 +49,7 @@ Result<WireForm> parse_wire_form(const std::string& name) {
   constexpr WireForm kForms[] = {WireForm::kExact, WireForm::kInt8, WireForm::kInt4, WireForm::kAuto};
   for (const WireForm form : kForms)
     if (name == to_string(form)) return form;
-  return Error{Errc::kInvalidArgument, fmt::format("wire '{}', wanted {}", name, names_of(kForms))};
+  return Error(Errc::kInvalidArgument, "wire '{}', wanted {}", name, names_of(kForms));
 }
 
 DType wire_dtype(WireForm form, DType exact, std::int64_t elements) {
@@ -69,30 +69,26 @@ Position first_useful_row(const DonorFacts& donor, Position from, Position to) {
 
 Result<void> check_rows(const PairFacts& facts, const KvRows& kv) {
   if (kv.empty()) return {};
-  if (kv.donors.size() != facts.donors.size()) {
-    return Error{Errc::kMismatch,
-                 fmt::format("K/V rows of {} donors, wanted {}", kv.donors.size(), facts.donors.size())};
-  }
+  if (kv.donors.size() != facts.donors.size())
+    return Error(Errc::kMismatch, "K/V rows of {} donors, wanted {}", kv.donors.size(), facts.donors.size());
   for (std::size_t i = 0; i < kv.donors.size(); ++i) {
     const DonorFacts& wanted = facts.donors[i];
     const DonorDelta& seen = kv.donors[i];
     for (const WireTensor* tensor : {&seen.key, &seen.value}) {
       const std::vector<std::int64_t> shape = {kv.to - seen.first, wanted.num_key_value_heads, wanted.head_dim};
       if (tensor->shape != shape || (tensor->dtype != facts.kv_dtype && !is_rounded(tensor->dtype))) {
-        return Error{Errc::kMismatch, fmt::format("K/V rows of donor {} are {} [{}], wanted {}, Q8_0 or Q4_0 [{}]", i,
-                                                  to_string(tensor->dtype), fmt::join(tensor->shape, ", "),
-                                                  to_string(facts.kv_dtype), fmt::join(shape, ", "))};
+        return Error(Errc::kMismatch, "K/V rows of donor {} are {} [{}], wanted {}, Q8_0 or Q4_0 [{}]", i,
+                     to_string(tensor->dtype), fmt::join(tensor->shape, ", "), to_string(facts.kv_dtype),
+                     fmt::join(shape, ", "));
       }
       if (!is_finite(*tensor)) {
-        return Error{Errc::kMalformed, fmt::format("K/V rows {} to {} of donor {} hold a number that is not finite",
-                                                   seen.first, kv.to, i)};
+        return Error(Errc::kMalformed, "K/V rows {} to {} of donor {} hold a number that is not finite", seen.first,
+                     kv.to, i);
       }
     }
     const Position latest_first = first_useful_row(wanted, kv.from, kv.to);
-    if (seen.first > latest_first) {
-      return Error{Errc::kMismatch,
-                   fmt::format("K/V rows of donor {} start at {}, wanted {} or less", i, seen.first, latest_first)};
-    }
+    if (seen.first > latest_first)
+      return Error(Errc::kMismatch, "K/V rows of donor {} start at {}, wanted {} or less", i, seen.first, latest_first);
   }
   return {};
 }
@@ -118,9 +114,8 @@ KvRows rows_from(const KvRows& kv, Position from) {
 Result<void> check_encoded(const PairFacts& facts, const WireMedium& medium) {
   const std::vector<std::int64_t>& shape = medium.content.shape;
   if (!medium.is_encoded() || shape[0] < 1 || shape[1] != facts.hidden_size) {
-    return Error{Errc::kMismatch,
-                 fmt::format("soft tokens {} [{}], wanted F32 [1 or more, {}]", to_string(medium.content.dtype),
-                             fmt::join(shape, ", "), facts.hidden_size)};
+    return Error(Errc::kMismatch, "soft tokens {} [{}], wanted F32 [1 or more, {}]", to_string(medium.content.dtype),
+                 fmt::join(shape, ", "), facts.hidden_size);
   }
   if (!is_finite(medium.content)) return Error{Errc::kMalformed, "soft tokens hold a number that is not finite"};
   return {};
@@ -130,9 +125,8 @@ Result<void> check_hidden(const PairFacts& facts, const WireTensor& row) {
   const bool fits = (row.dtype == facts.hidden_dtype || row.dtype == DType::kF32 || is_rounded(row.dtype)) &&
                     row.shape == std::vector<std::int64_t>{facts.hidden_size};
   if (!fits) {
-    return Error{Errc::kMismatch,
-                 fmt::format("hidden row {} [{}], wanted {}, Q8_0 or Q4_0 [{}]", to_string(row.dtype),
-                             fmt::join(row.shape, ", "), to_string(facts.hidden_dtype), facts.hidden_size)};
+    return Error(Errc::kMismatch, "hidden row {} [{}], wanted {}, Q8_0 or Q4_0 [{}]", to_string(row.dtype),
+                 fmt::join(row.shape, ", "), to_string(facts.hidden_dtype), facts.hidden_size);
   }
   if (!is_finite(row)) return Error{Errc::kMalformed, "a hidden row holds a number that is not finite"};
   return {};

@@ -6,7 +6,6 @@
 #include <functional>
 #include <list>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "common/protocol/membership.h"

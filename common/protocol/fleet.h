@@ -8,7 +8,6 @@
 
 #include "common/policy/batch_goodput.h"
 #include "common/protocol/given_prompts.h"
-#include "common/protocol/membership.h"
 #include "common/protocol/standing.h"
 #include "common/protocol/wire_choice.h"
 

@@ -1,6 +1,7 @@
 #include "common/protocol/handshake.h"
 
 #include <cstdint>
+#include <functional>
 
 #include <fmt/format.h>
 
@@ -11,37 +12,30 @@ std::string describe(const DonorFacts& d) {
   return fmt::format("layer {} ({}, {} K/V heads of {}, window {})", d.layer, d.sliding ? "sliding" : "full",
                      d.num_key_value_heads, d.head_dim, d.sliding_window);
 }
+std::string hex(std::uint64_t x) { return fmt::format("{:016x}", x); }
 
 }  // namespace
 
 std::optional<std::string> mismatch(const PairFacts& verifier, const PairFacts& drafter, const char* who) {
-  const auto differ = [who](const char* what, const auto& v, const auto& d) {
-    return fmt::format("{}: verifier has {}, {} has {}", what, v, who, d);
+  std::optional<std::string> first;
+  const auto compare = [&](const char* what, const auto& v, const auto& d, const auto& show) {
+    if (!first && v != d) first = fmt::format("{}: verifier has {}, {} has {}", what, show(v), who, show(d));
   };
-  const auto hex = [](std::uint64_t x) { return fmt::format("{:016x}", x); };
-  if (verifier.hidden_size != drafter.hidden_size)
-    return differ("hidden_size", verifier.hidden_size, drafter.hidden_size);
-  if (verifier.vocab_size != drafter.vocab_size) return differ("vocab_size", verifier.vocab_size, drafter.vocab_size);
-  if (verifier.kv_dtype != drafter.kv_dtype)
-    return differ("K/V type", to_string(verifier.kv_dtype), to_string(drafter.kv_dtype));
-  if (verifier.hidden_dtype != drafter.hidden_dtype)
-    return differ("hidden type", to_string(verifier.hidden_dtype), to_string(drafter.hidden_dtype));
-  if (verifier.donors.size() != drafter.donors.size())
-    return differ("donor layers", verifier.donors.size(), drafter.donors.size());
-  for (std::size_t i = 0; i < verifier.donors.size(); ++i) {
-    if (verifier.donors[i] == drafter.donors[i]) continue;
-    return differ("donor", describe(verifier.donors[i]), describe(drafter.donors[i]));
-  }
-  if (verifier.embedding_fingerprint != drafter.embedding_fingerprint)
-    return differ("target embedding fingerprint", hex(verifier.embedding_fingerprint),
-                  hex(drafter.embedding_fingerprint));
-  const bool both_known = verifier.backbone_fingerprint != 0 && drafter.backbone_fingerprint != 0;
-  if (both_known && verifier.backbone_fingerprint != drafter.backbone_fingerprint)
-    return differ("backbone fingerprint", hex(verifier.backbone_fingerprint), hex(drafter.backbone_fingerprint));
-  const bool both_tokenize = verifier.tokenizer_fingerprint != 0 && drafter.tokenizer_fingerprint != 0;
-  if (both_tokenize && verifier.tokenizer_fingerprint != drafter.tokenizer_fingerprint)
-    return differ("tokenizer fingerprint", hex(verifier.tokenizer_fingerprint), hex(drafter.tokenizer_fingerprint));
-  return std::nullopt;
+  const auto compare_known = [&](const char* what, std::uint64_t v, std::uint64_t d) {
+    if (v != 0 && d != 0) compare(what, v, d, hex);
+  };
+  const auto type = [](DType dtype) { return to_string(dtype); };
+  compare("hidden_size", verifier.hidden_size, drafter.hidden_size, std::identity());
+  compare("vocab_size", verifier.vocab_size, drafter.vocab_size, std::identity());
+  compare("K/V type", verifier.kv_dtype, drafter.kv_dtype, type);
+  compare("hidden type", verifier.hidden_dtype, drafter.hidden_dtype, type);
+  compare("donor layers", verifier.donors.size(), drafter.donors.size(), std::identity());
+  for (std::size_t i = 0; !first && i < verifier.donors.size(); ++i)
+    compare("donor", verifier.donors[i], drafter.donors[i], describe);
+  compare("target embedding fingerprint", verifier.embedding_fingerprint, drafter.embedding_fingerprint, hex);
+  compare_known("backbone fingerprint", verifier.backbone_fingerprint, drafter.backbone_fingerprint);
+  compare_known("tokenizer fingerprint", verifier.tokenizer_fingerprint, drafter.tokenizer_fingerprint);
+  return first;
 }
 
 }  // namespace outrider

@@ -1,24 +1,19 @@
 #include "common/protocol/line.h"
 
-#include <algorithm>
-
-#include <fmt/format.h>
-
 namespace outrider {
 
 Result<void> Line::enter(SessionId id, const PeerId& peer, const std::string& on_behalf_of, std::int64_t prompt_bytes) {
   // A front end has a peer for each of its requests, and a name for each of its clients: then only the name counts.
   const ClientKey key = on_behalf_of.empty() ? "p" + peer : "n" + on_behalf_of;
   if (!places_.take(key, 1)) {
-    return Error{Errc::kUnavailable,
-                 fmt::format("{} requests are waiting, {} of them this client's; of {} places the rest is for others",
-                             waiting(), waiting_of(key), config_.waiting_max)};
+    return Error(Errc::kUnavailable,
+                 "{} requests are waiting, {} of them this client's; of {} places the rest is for others", waiting(),
+                 waiting_of(key), config_.waiting_max);
   }
   if (!bytes_.take(key, prompt_bytes)) {
     places_.give_back(key, 1);
-    return Error{Errc::kUnavailable,
-                 fmt::format("prompts of {} bytes are waiting, this one has {}; of {} the rest is for others",
-                             bytes_.used(), prompt_bytes, config_.waiting_bytes_max)};
+    return Error(Errc::kUnavailable, "prompts of {} bytes are waiting, this one has {}; of {} the rest is for others",
+                 bytes_.used(), prompt_bytes, config_.waiting_bytes_max);
   }
   const auto [client, is_new] = clients_.try_emplace(key);
   if (is_new) client->second.turn = ++turn_;

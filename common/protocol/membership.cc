@@ -1,7 +1,6 @@
 #include "common/protocol/membership.h"
 
 #include <algorithm>
-#include <utility>
 
 #include <fmt/format.h>
 

@@ -8,27 +8,26 @@ namespace {
 
 Result<void> check_logprobs(const std::vector<TokenLogprobs>& logprobs, std::size_t tokens) {
   if (logprobs.empty() || logprobs.size() == tokens) return {};
-  return Error{Errc::kMalformed,
-               fmt::format("{} logprobs for {} tokens, wanted as many or none", logprobs.size(), tokens)};
+  return Error(Errc::kMalformed, "{} logprobs for {} tokens, wanted as many or none", logprobs.size(), tokens);
 }
 
 }  // namespace
 
 Result<void> KvRows::settle() const {
-  const auto wrong = [&](std::string what) { return Error{Errc::kMalformed, std::move(what)}; };
-  if (from > to) return wrong(fmt::format("from is {}, wanted at most its to, {}", from, to));
+  if (from > to) return Error(Errc::kMalformed, "from is {}, wanted at most its to, {}", from, to);
   if (empty() != donors.empty()) {
-    return wrong(fmt::format("[{}, {}) has {} donors, wanted {}", from, to, donors.size(), empty() ? "none" : "some"));
+    return Error(Errc::kMalformed, "[{}, {}) has {} donors, wanted {}", from, to, donors.size(),
+                 empty() ? "none" : "some");
   }
   for (const auto& [first, key, value] : donors) {
-    if (first < from || first > to) return wrong(fmt::format("donor's first is {}, wanted {} to {}", first, from, to));
+    if (first < from || first > to)
+      return Error(Errc::kMalformed, "donor's first is {}, wanted {} to {}", first, from, to);
     if (key.shape != value.shape || key.dtype != value.dtype) {
-      return wrong(fmt::format("key is {} [{}], value is {} [{}], wanted the same", to_string(key.dtype),
-                               fmt::join(key.shape, ", "), to_string(value.dtype), fmt::join(value.shape, ", ")));
+      return Error(Errc::kMalformed, "key is {} [{}], value is {} [{}], wanted the same", to_string(key.dtype),
+                   fmt::join(key.shape, ", "), to_string(value.dtype), fmt::join(value.shape, ", "));
     }
-    if (key.shape[0] != to - first) {
-      return wrong(fmt::format("donor has {} rows from {} on, wanted them to end at {}", key.shape[0], first, to));
-    }
+    if (key.shape[0] != to - first)
+      return Error(Errc::kMalformed, "donor has {} rows from {} on, wanted them to end at {}", key.shape[0], first, to);
   }
   return {};
 }
@@ -40,14 +39,14 @@ Result<void> Tokens::settle() const { return check_logprobs(logprobs, tokens.siz
 Result<void> RoundReport::settle() {
   outcome.drafted = static_cast<int>(drafts.size());
   if (outcome.accepted <= outcome.drafted) return {};
-  return Error{Errc::kMalformed, fmt::format("accepted is {}, wanted 0 to {}", outcome.accepted, outcome.drafted)};
+  return Error(Errc::kMalformed, "accepted is {}, wanted 0 to {}", outcome.accepted, outcome.drafted);
 }
 
 Result<void> RequestMetrics::settle() const {
   if (drafted_per_position.size() == accepted_per_position.size()) return {};
-  return Error{Errc::kMalformed,
-               fmt::format("drafted_per_position and accepted_per_position have {} and {} entries, wanted as many",
-                           drafted_per_position.size(), accepted_per_position.size())};
+  return Error(Errc::kMalformed,
+               "drafted_per_position and accepted_per_position have {} and {} entries, wanted as many",
+               drafted_per_position.size(), accepted_per_position.size());
 }
 
 namespace {

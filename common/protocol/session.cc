@@ -1,6 +1,5 @@
 #include "common/protocol/session.h"
 
-#include <algorithm>
 #include <iterator>
 #include <limits>
 
@@ -137,14 +136,14 @@ Result<void> Session::check(const PairFacts* facts) const {
   if (facts == nullptr) return {};
   if (request_.tokenizer_fingerprint != 0 && facts->tokenizer_fingerprint != 0 &&
       request_.tokenizer_fingerprint != facts->tokenizer_fingerprint) {
-    return Error{Errc::kMismatch, fmt::format("tokenizer fingerprint: the model's is {:016x}, the client's {:016x}",
-                                              facts->tokenizer_fingerprint, request_.tokenizer_fingerprint)};
+    return Error(Errc::kMismatch, "tokenizer fingerprint: the model's is {:016x}, the client's {:016x}",
+                 facts->tokenizer_fingerprint, request_.tokenizer_fingerprint);
   }
   if (const auto token = first_beyond(text_, facts->vocab_size))
     return refused(fmt::format("prompt token id {}, the vocabulary has {}", *token, facts->vocab_size));
   if (prompt_.size + 1 > facts->context_max) {
-    return Error{Errc::kOutOfRange, fmt::format("the prompt has {} tokens, the context holds {} with the answer",
-                                                prompt_.size, facts->context_max)};
+    return Error(Errc::kOutOfRange, "the prompt has {} tokens, the context holds {} with the answer", prompt_.size,
+                 facts->context_max);
   }
   return check_sampling(request_.sampling, facts->vocab_size);
 }
@@ -881,19 +880,18 @@ Result<void> Session::check(const Verdict& verdict, const Hello& verifier) const
   const Position committed = !prefill ? base() + verdict.accepted + 1 : has_token() ? base() : prompt_.size;
   if (row < 0 || row > drafts || verdict.accepted != round_.drafts.tree().depth(row) ||
       verdict.committed != committed || verdict.next_token < 0 || verdict.next_token >= vocab_size) {
-    return Error{Errc::kMalformed,
-                 fmt::format("it accepted {} of {} drafts, the last of row {}, and committed {}, wanted {}",
-                             verdict.accepted, drafts, row, verdict.committed, committed)};
+    return Error(Errc::kMalformed, "it accepted {} of {} drafts, the last of row {}, and committed {}, wanted {}",
+                 verdict.accepted, drafts, row, verdict.committed, committed);
   }
   if (prefill && !has_token() && request_.sampling.prompt_logprobs && workers_.scored != prompt_.size) {
-    return Error{Errc::kMalformed, fmt::format("log-probabilities of the prompt's first {} tokens, it has {}",
-                                               workers_.scored, prompt_.size)};
+    return Error(Errc::kMalformed, "log-probabilities of the prompt's first {} tokens, it has {}", workers_.scored,
+                 prompt_.size);
   }
   const bool scored = request_.sampling.logprobs.has_value();
   if (verdict.logprobs.size() != (scored ? static_cast<std::size_t>(verdict.accepted) + 1 : 0) ||
       !fits(verdict.logprobs, request_.sampling.alternatives(), vocab_size)) {
-    return Error{Errc::kMalformed, fmt::format("{} logprobs for {} tokens, or not those that were asked for",
-                                               verdict.logprobs.size(), verdict.accepted + 1)};
+    return Error(Errc::kMalformed, "{} logprobs for {} tokens, or not those that were asked for",
+                 verdict.logprobs.size(), verdict.accepted + 1);
   }
   return {};
 }

@@ -330,7 +330,7 @@ class Session {
   struct Failover {
     std::optional<std::string> numeric_class = {};  ///< of the verifiers that may go on; none: any
     int lost = 0;                                   ///< verifiers that died, or were of no use
-    Error why = {};                                 ///< it lost the last one
+    Error why{Errc{}, ""};                          ///< it lost the last one
     TimePoint since{};                              ///< one is missed
     bool elsewhere = false;                         ///< another coordinator began it, and nobody here has caught up yet
     std::string except = {};                        ///< of an audit: the verifier that it is about

@@ -2,8 +2,6 @@
 #include <algorithm>
 #include <chrono>
 
-#include <fmt/format.h>
-
 #include "common/protocol/session.h"
 
 namespace outrider {

@@ -108,7 +108,7 @@ void Session::on_encoded(const Desk& desk, Encoded encoded) {
   }
   if (!encoder.draining) return ask_encoder(desk);
   leave_encoder(desk);
-  encode_elsewhere(desk, {Errc::kUnavailable, fmt::format("encoder {} is draining", encoder.hello.name)});
+  encode_elsewhere(desk, {Errc::kUnavailable, "encoder {} is draining", encoder.hello.name});
 }
 
 }  // namespace outrider

@@ -63,9 +63,8 @@ void Session::on_moved(const Desk& desk, Verdict verdict) {
   const Hello& verifier = desk.fleet.at(workers_.verifier).hello;
   // Where nothing but the text decides, the same bits choose its last token once more.
   if (failover_.numeric_class && !drafts_have_a_say() && verdict.next_token != text_.back()) {
-    return distrust_verifier(
-        desk, {Errc::kMismatch, fmt::format("token {} where another of class '{}' chose {}", verdict.next_token,
-                                            verifier.numeric_class, text_.back())});
+    return distrust_verifier(desk, {Errc::kMismatch, "token {} where another of class '{}' chose {}",
+                                    verdict.next_token, verifier.numeric_class, text_.back()});
   }
   count_failover(desk);
   failover_.numeric_class = verifier.numeric_class;

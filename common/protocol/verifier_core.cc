@@ -1,6 +1,5 @@
 #include "common/protocol/verifier_core.h"
 
-#include <algorithm>
 #include <span>
 #include <utility>
 
@@ -33,10 +32,8 @@ void VerifierCore::on_message(Message message, TimePoint now) {
 
 Result<void> VerifierCore::check_ids(const char* what, const std::vector<TokenId>& tokens) const {
   for (const TokenId token : tokens) {
-    if (token < 0 || token >= membership_.facts().vocab_size) {
-      return Error{Errc::kInvalidArgument,
-                   fmt::format("{} id {}, vocabulary has {}", what, token, membership_.facts().vocab_size)};
-    }
+    if (token < 0 || token >= membership_.facts().vocab_size)
+      return Error(Errc::kInvalidArgument, "{} id {}, vocabulary has {}", what, token, membership_.facts().vocab_size);
   }
   return {};
 }
@@ -44,10 +41,8 @@ Result<void> VerifierCore::check_ids(const char* what, const std::vector<TokenId
 Result<void> VerifierCore::check_tokens(const std::vector<TokenId>& tokens, Position base) const {
   RETURN_IF_ERROR(check_ids("token", tokens));
   const Position end = base + static_cast<Position>(tokens.size());
-  if (end > membership_.facts().context_max) {
-    return Error{Errc::kOutOfRange,
-                 fmt::format("position {}, the context holds {}", end, membership_.facts().context_max)};
-  }
+  if (end > membership_.facts().context_max)
+    return Error(Errc::kOutOfRange, "position {}, the context holds {}", end, membership_.facts().context_max);
   return {};
 }
 
@@ -57,8 +52,8 @@ Result<SoftTokens> VerifierCore::soft_tokens(const WireMedium& medium) const {
     return SoftTokens{.count = medium.content.shape[0], .together = medium.together};
   }
   if (config_.soft_tokens) return config_.soft_tokens(medium);
-  return Error{Errc::kUnsupported, fmt::format("this verifier takes no {}s but those of an encoder",
-                                               medium.is_sound() ? "sound" : "picture")};
+  return Error(Errc::kUnsupported, "this verifier takes no {}s but those of an encoder",
+               medium.is_sound() ? "sound" : "picture");
 }
 
 Result<std::vector<PromptMedium>> VerifierCore::place_media(const Prefill& prefill) const {
@@ -69,15 +64,16 @@ Result<std::vector<PromptMedium>> VerifierCore::place_media(const Prefill& prefi
     ASSIGN_OR_RETURN(const SoftTokens soft, soft_tokens(medium));
     const Position begin = media.empty() ? 0 : media.back().end;
     if (medium.first < begin || medium.first + soft.count >= prompt_end) {
-      return Error{Errc::kInvalidArgument,
-                   fmt::format("a {} of {} soft tokens at position {}, wanted between {} and the prompt's last "
-                               "token, {}",
-                               what, soft.count, medium.first, begin, prompt_end - 1)};
+      return Error(Errc::kInvalidArgument,
+                   "a {} of {} soft tokens at position {}, wanted between {} and the prompt's last "
+                   "token, {}",
+                   what, soft.count, medium.first, begin, prompt_end - 1);
     }
     if (soft.together && soft.count > config_.rows_max) {
-      return Error{Errc::kOutOfRange, fmt::format("a {} of {} soft tokens, a forward pass of this verifier takes "
-                                                  "{}: choose a smaller number of soft tokens",
-                                                  what, soft.count, config_.rows_max)};
+      return Error(Errc::kOutOfRange,
+                   "a {} of {} soft tokens, a forward pass of this verifier takes "
+                   "{}: choose a smaller number of soft tokens",
+                   what, soft.count, config_.rows_max);
     }
     media.push_back({medium, medium.first + soft.count, soft.together});
   }
@@ -91,11 +87,10 @@ Result<std::int64_t> VerifierCore::set_aside(std::int64_t held, Position positio
   if (needed > left) {
     const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
     // Alone it would fit: then it is worth another try.
-    return Error{
-        needed > config_.capacity.kv_bytes_max ? Errc::kOutOfRange : Errc::kUnavailable,
-        fmt::format("{} positions need {:.1f} MiB of K/V, {:.1f} MiB are left of this verifier's {:.1f} MiB: {:.1f} "
-                    "MiB are missing",
-                    positions, mib(needed), mib(left), mib(config_.capacity.kv_bytes_max), mib(needed - left))};
+    return Error(needed > config_.capacity.kv_bytes_max ? Errc::kOutOfRange : Errc::kUnavailable,
+                 "{} positions need {:.1f} MiB of K/V, {:.1f} MiB are left of this verifier's {:.1f} MiB: {:.1f} "
+                 "MiB are missing",
+                 positions, mib(needed), mib(left), mib(config_.capacity.kv_bytes_max), mib(needed - left));
   }
   kv_bytes_ += needed - held;
   return needed;
@@ -128,12 +123,12 @@ void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, Ti
   }
   if (auto fine = check_tokens(prefill.tokens, 0); !fine) return fail(message, fine.error());
   if (prefill.answered >= std::ssize(prefill.tokens)) {
-    return fail(message, {Errc::kInvalidArgument, fmt::format("{} tokens of an answer, wanted fewer than all {}",
-                                                              prefill.answered, prefill.tokens.size())});
+    return fail(message, {Errc::kInvalidArgument, "{} tokens of an answer, wanted fewer than all {}", prefill.answered,
+                          prefill.tokens.size()});
   }
   if (prefill.kv_from && *prefill.kv_from > std::ssize(prefill.tokens)) {
-    return fail(message, {Errc::kOutOfRange, fmt::format("K/V wanted from {}, there will be {}", *prefill.kv_from,
-                                                         prefill.tokens.size())});
+    return fail(message,
+                {Errc::kOutOfRange, "K/V wanted from {}, there will be {}", *prefill.kv_from, prefill.tokens.size()});
   }
   if (auto fine = check_ids("stop token", prefill.stop_ids); !fine) return fail(message, fine.error());
   if (auto fine = check_sampling(prefill.sampling, membership_.facts().vocab_size); !fine)
@@ -146,8 +141,8 @@ void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, Ti
   const auto open =
       std::count_if(sessions_.begin(), sessions_.end(), [](const auto& entry) { return !entry.second.freed; });
   if (open >= config_.capacity.sessions_max) {
-    return fail(message, {Errc::kUnavailable,
-                          fmt::format("{} sessions, this verifier takes {}", open, config_.capacity.sessions_max)});
+    return fail(message,
+                {Errc::kUnavailable, "{} sessions, this verifier takes {}", open, config_.capacity.sessions_max});
   }
   // Numbers are not used twice, but who knows what a coordinator does.
   if (cache_.drop(message.session)) released_.push_back(message.session);
@@ -189,7 +184,7 @@ void VerifierCore::on_verify(const Message& message, const Verify& verify, TimeP
   const auto known = sessions_.find(message.session);
   if (known == sessions_.end()) {
     // A late duplicate, or this verifier was restarted; the coordinator knows which.
-    return fail(message, {Errc::kNotFound, fmt::format("session {} is not known here", value(message.session))});
+    return fail(message, {Errc::kNotFound, "session {} is not known here", value(message.session)});
   }
   Session& session = known->second;
   session.heard = now;
@@ -197,20 +192,18 @@ void VerifierCore::on_verify(const Message& message, const Verify& verify, TimeP
   if (message.round == session.round) return on_repeated(session, message);
   if (session.request) return;  // a coordinator never overtakes its own round
   if (message.base != std::ssize(session.text)) {
-    return fail(message, {Errc::kMismatch,
-                          fmt::format("verify at position {}, committed are {}", message.base, session.text.size())});
+    return fail(message,
+                {Errc::kMismatch, "verify at position {}, committed are {}", message.base, session.text.size()});
   }
   if (static_cast<std::int64_t>(verify.tokens.size()) > config_.rows_max) {
-    return fail(message, {Errc::kOutOfRange, fmt::format("{} rows to verify, this verifier takes {}",
-                                                         verify.tokens.size(), config_.rows_max)});
+    return fail(message, {Errc::kOutOfRange, "{} rows to verify, this verifier takes {}", verify.tokens.size(),
+                          config_.rows_max});
   }
   if (auto fine = check_tokens(verify.tokens, message.base); !fine) return fail(message, fine.error());
   if (auto fine = TokenTree(std::ssize(verify.tokens) - 1, verify.depths).check(); !fine)
     return fail(message, {Errc::kMismatch, fine.error().message});
-  if (verify.kv_from && (*verify.kv_from < 0 || *verify.kv_from > message.base)) {
-    return fail(message, {Errc::kOutOfRange,
-                          fmt::format("K/V wanted from {}, committed are {}", *verify.kv_from, message.base)});
-  }
+  if (verify.kv_from && (*verify.kv_from < 0 || *verify.kv_from > message.base))
+    return fail(message, {Errc::kOutOfRange, "K/V wanted from {}, committed are {}", *verify.kv_from, message.base});
   if (!verify.q.empty() && (!session.rejection || verify.q.size() + 1 != verify.tokens.size())) {
     return fail(message,
                 {Errc::kMismatch,

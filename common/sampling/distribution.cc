@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <numeric>
 
 #include "common/base/check.h"
@@ -148,12 +147,10 @@ class Selection {
 }  // namespace
 
 Result<void> Distribution::settle() {
-  if (weights.size() != ids.size()) {
-    return Error{Errc::kMalformed, fmt::format("{} ids and {} weights, wanted as many", ids.size(), weights.size())};
-  }
-  if (const auto place = std::adjacent_find(ids.begin(), ids.end(), std::greater_equal()); place != ids.end()) {
-    return Error{Errc::kMalformed, fmt::format("id {} after {}, wanted ascending ids", place[1], place[0])};
-  }
+  if (weights.size() != ids.size())
+    return Error(Errc::kMalformed, "{} ids and {} weights, wanted as many", ids.size(), weights.size());
+  if (const auto place = std::adjacent_find(ids.begin(), ids.end(), std::greater_equal()); place != ids.end())
+    return Error(Errc::kMalformed, "id {} after {}, wanted ascending ids", place[1], place[0]);
   total = 0;
   for (const float weight : weights) total += static_cast<double>(weight);
   if (total <= 0) return Error{Errc::kMalformed, "weights are all 0, wanted one above"};

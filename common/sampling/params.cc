@@ -9,7 +9,7 @@ namespace outrider {
 namespace {
 
 Error wrong(const char* what, auto value, const std::string& wanted) {
-  return {Errc::kInvalidArgument, fmt::format("{} is {}, wanted {}", what, value, wanted)};
+  return {Errc::kInvalidArgument, "{} is {}, wanted {}", what, value, wanted};
 }
 
 /// Finds the first number that a sampler cannot work with.

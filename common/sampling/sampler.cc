@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include <fmt/format.h>
-
 #include "common/base/token_tree.h"
 #include "common/kernels/ops.h"
 #include "common/sampling/masks.h"
@@ -16,7 +14,7 @@ Result<void> check_finite(std::span<const float> logits) {
   if (all_finite(logits)) return {};
   for (std::size_t i = 0; i < logits.size(); ++i) {
     if (!std::isfinite(logits[i]))
-      return Error{Errc::kMalformed, fmt::format("the logit of token {} is {}, wanted a finite number", i, logits[i])};
+      return Error(Errc::kMalformed, "the logit of token {} is {}, wanted a finite number", i, logits[i]);
   }
   return {};
 }
@@ -52,8 +50,7 @@ Result<std::span<const float>> Sampler::scores(std::span<const float> logits, Sa
   RETURN_IF_ERROR(check_finite(logits));
   // Another verifier began the answer with another tokenizer, say.
   if (astray_)
-    return Error{Errc::kInvalidArgument,
-                 fmt::format("at output {} the answer follows its grammar no more", answer_length_)};
+    return Error(Errc::kInvalidArgument, "at output {} the answer follows its grammar no more", answer_length_);
   const std::span<const std::uint32_t> allowed = grammar_ ? grammar_->allowed() : std::span<const std::uint32_t>();
   // The softcap keeps their order, but for what its rounding makes equal; so plain greedy leaves it out.
   const bool values_matter = !params_.greedy() || params_.has_penalties() || !params_.logit_bias.empty();
@@ -74,7 +71,7 @@ Result<std::span<const float>> Sampler::scores(std::span<const float> logits, Sa
     // A grammar that is through ends the answer, however few tokens it has.
     if (!guarded || !grammar_) break;
   }
-  return Error{Errc::kInvalidArgument, fmt::format("all {} tokens are masked at output {}", size, answer_length_)};
+  return Error(Errc::kInvalidArgument, "all {} tokens are masked at output {}", size, answer_length_);
 }
 
 Result<TokenId> Sampler::choose(std::span<const float> logits, SamplingScratch& scratch) {

@@ -14,6 +14,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/descriptor.h"
 #include "common/base/text.h"
 
 namespace outrider {
@@ -65,9 +66,8 @@ Result<std::vector<std::string>> split_addresses(const std::string& addresses) {
     const std::string host = sane ? host_and_port(address).host : "";
     const bool tcp = !host.empty() && host != "*";
     if (!tcp && !(address.starts_with("inproc://") && end == address.npos && begin == 0)) {
-      return Error{Errc::kInvalidArgument,
-                   fmt::format("cannot connect to {}: wanted {}, or several of them with commas between", address,
-                               kAddressForm)};
+      return Error(Errc::kInvalidArgument, "cannot connect to {}: wanted {}, or several of them with commas between",
+                   address, kAddressForm);
     }
     list.push_back(std::move(address));
   }
@@ -90,7 +90,7 @@ Result<std::vector<std::string>> resolve(const std::string& address) {
   const HostPort where = host_and_port(address);
   int failed = 0;
   const AddressList list = look_up(where, 0, &failed);
-  if (!list) return Error{Errc::kNotFound, fmt::format("the name does not resolve ({})", gai_strerror(failed))};
+  if (!list) return Error(Errc::kNotFound, "the name does not resolve ({})", gai_strerror(failed));
   std::vector<std::string> numeric;
   for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
     char host[NI_MAXHOST];
@@ -107,7 +107,7 @@ std::string why_unreachable(const std::string& numeric) {
   int failed = 0;
   const AddressList list = look_up(host_and_port(numeric), AI_NUMERICHOST, &failed);
   if (!list) return gai_strerror(failed);
-  const int fd = ::socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const Descriptor fd(::socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (fd < 0) return std::generic_category().message(errno);
   int error = ::connect(fd, list->ai_addr, list->ai_addrlen) == 0 ? 0 : errno;
   if (error == EINPROGRESS) {
@@ -119,7 +119,6 @@ std::string why_unreachable(const std::string& numeric) {
       ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
     }
   }
-  ::close(fd);
   if (error == 0) return "";
   std::string text = std::generic_category().message(error);
   text[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(text[0])));

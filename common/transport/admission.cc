@@ -14,24 +14,17 @@ Error not_for(const Identity& identity, const std::string& what) {
   for (const KeyRole role : kKeyRoles) {
     if (identity.may_be(role)) roles += (roles.empty() ? "" : " and ") + std::string(to_string(role));
   }
-  return {Errc::kMismatch,
-          fmt::format("the key of {} is for {}; it may not {}", identity.name, with_article(roles), what)};
+  return {Errc::kMismatch, "the key of {} is for {}; it may not {}", identity.name, with_article(roles), what};
 }
 
-KeyRole key_role(Role role) {
-  switch (role) {
-    case Role::kVerifier: return KeyRole::kVerifier;
-    case Role::kDrafter: return KeyRole::kDrafter;
-    case Role::kEncoder: break;
-  }
-  return KeyRole::kEncoder;
-}
+// A Role is the KeyRole of its number.
+static_assert(static_cast<int>(KeyRole::kClient) == static_cast<int>(kLastRole) + 1);
 
 }  // namespace
 
 Result<void> admit(const Identity& identity, Message& message) {
   if (auto* hello = std::get_if<Hello>(&message.body)) {
-    if (!identity.may_be(key_role(hello->role)))
+    if (!identity.may_be(static_cast<KeyRole>(hello->role)))
       return not_for(identity, "join as " + with_article(to_string(hello->role)));
     hello->name = fmt::format("{}/{}", identity.name, hello->name);
     return {};
@@ -45,8 +38,8 @@ Result<void> admit(const Identity& identity, Message& message) {
     for (std::string* const said : {&request->on_behalf_of, &request->cache_scope})
       *said = identity.name + (said->empty() ? "" : "/" + *said);
     if (request->cache_scope.size() > kScopeBytes.max) {
-      return Error{Errc::kOutOfRange, fmt::format("cache_scope: {} bytes with the name of its key, wanted at most {}",
-                                                  request->cache_scope.size(), kScopeBytes.max)};
+      return Error(Errc::kOutOfRange, "cache_scope: {} bytes with the name of its key, wanted at most {}",
+                   request->cache_scope.size(), kScopeBytes.max);
     }
   }
   const bool may = std::ranges::any_of(

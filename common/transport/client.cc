@@ -12,10 +12,9 @@ Error no_text_yet() { return {Errc::kInvalidArgument, "there is no text yet: pre
 
 /// What a coordinator could not even read, so that it would not answer.
 Result<void> check_ids(const char* what, const std::vector<TokenId>& ids, std::size_t max) {
-  if (ids.size() > max)
-    return Error{Errc::kInvalidArgument, fmt::format("{} {}, wanted at most {}", ids.size(), what, max)};
+  if (ids.size() > max) return Error(Errc::kInvalidArgument, "{} {}, wanted at most {}", ids.size(), what, max);
   for (const TokenId id : ids) {
-    if (id < 0) return Error{Errc::kInvalidArgument, fmt::format("token id {}, wanted none below 0", id)};
+    if (id < 0) return Error(Errc::kInvalidArgument, "token id {}, wanted none below 0", id);
   }
   return {};
 }
@@ -33,8 +32,8 @@ Result<Client> Client::connect(TransportContext& context, const std::string& add
 
 Error Client::named(const Error& error) const {
   const std::optional<Error> trouble = endpoint_->trouble();
-  return {error.code, fmt::format("coordinator {} {}{}", endpoint_->address(), error.message,
-                                  trouble ? " (" + trouble->message + ")" : "")};
+  return {error.code, "coordinator {} {}{}", endpoint_->address(), error.message,
+          trouble ? " (" + trouble->message + ")" : ""};
 }
 
 Result<std::optional<Message>> Client::receive() {
@@ -50,11 +49,11 @@ Result<std::optional<Message>> Client::receive() {
     return std::optional<Message>();
   }
   if (!received->message) {
-    return Error{received->message.error().code,
-                 fmt::format("coordinator {}: {}", endpoint_->address(), received->message.error().message)};
+    return Error(received->message.error().code, "coordinator {}: {}", endpoint_->address(),
+                 received->message.error().message);
   }
   if (const auto* refuse = std::get_if<Refuse>(&received->message->body))
-    return Error{refuse->code, fmt::format("coordinator {}: {}", endpoint_->address(), refuse->message)};
+    return Error(refuse->code, "coordinator {}: {}", endpoint_->address(), refuse->message);
   return std::optional(std::move(*received->message));
 }
 
@@ -63,7 +62,7 @@ Result<std::optional<Message>> Client::next(TimePoint* heard) {
   if (message) {
     *heard = clock_.now();
   } else if (clock_.now() - *heard > kSilenceMax) {
-    return named({Errc::kPeerGone, fmt::format("has not answered for {:.0f} s", to_seconds(kSilenceMax))});
+    return named({Errc::kPeerGone, "has not answered for {:.0f} s", to_seconds(kSilenceMax)});
   }
   return message;
 }
@@ -177,10 +176,8 @@ Result<std::vector<TokenId>> Client::step(Body body, std::size_t max) {
   if (std::holds_alternative<Done>(*result)) return ended({Errc::kOutOfRange, "the text has filled the context"});
   auto* fits = std::get_if<Answer>(&*result);
   const std::size_t min = std::is_same_v<Answer, Tokens> ? 1 : 0;
-  if (fits == nullptr || fits->tokens.size() < min || fits->tokens.size() > max) {
-    return ended({Errc::kMalformed,
-                  fmt::format("coordinator {} gave an answer that does not fit the step", endpoint_->address())});
-  }
+  if (fits == nullptr || fits->tokens.size() < min || fits->tokens.size() > max)
+    return ended({Errc::kMalformed, "coordinator {} gave an answer that does not fit the step", endpoint_->address()});
   return std::move(fits->tokens);
 }
 
@@ -203,9 +200,8 @@ Result<TokenId> Client::prefill(std::vector<TokenId> prompt, const SamplingParam
 }
 
 Result<std::vector<TokenId>> Client::draft(std::int32_t count) {
-  if (count < 1 || count > kDraftLengthMax) {
-    return Error{Errc::kInvalidArgument, fmt::format("{} drafts, wanted 1 to {}", count, kDraftLengthMax)};
-  }
+  if (count < 1 || count > kDraftLengthMax)
+    return Error(Errc::kInvalidArgument, "{} drafts, wanted 1 to {}", count, kDraftLengthMax);
   if (no_text_) return *no_text_;
   return step<Candidates>(Step{.draft_length = count, .drafts = {}}, static_cast<std::size_t>(count));
 }

@@ -49,15 +49,13 @@ struct LogprobLists {
   }
   Result<void> settle() const {
     if (ranks.size() != chosen.size())
-      return Error{Errc::kMalformed, fmt::format("{} ranks of {} tokens", ranks.size(), chosen.size())};
+      return Error(Errc::kMalformed, "{} ranks of {} tokens", ranks.size(), chosen.size());
     if (top.size() == top_ids.size() && top.size() % chosen.size() == 0) {
       if (top.size() / chosen.size() <= kScoredIdsMax) return {};
-      return Error{Errc::kOutOfRange,
-                   fmt::format("{} alternatives, at most {} allowed", top.size() / chosen.size(), kScoredIdsMax)};
+      return Error(Errc::kOutOfRange, "{} alternatives, at most {} allowed", top.size() / chosen.size(), kScoredIdsMax);
     }
-    return Error{Errc::kMalformed,
-                 fmt::format("{} alternatives with {} logprobs for {} tokens, wanted as many for each", top_ids.size(),
-                             top.size(), chosen.size())};
+    return Error(Errc::kMalformed, "{} alternatives with {} logprobs for {} tokens, wanted as many for each",
+                 top_ids.size(), top.size(), chosen.size());
   }
 };
 
@@ -466,20 +464,19 @@ void read_body(TableReader&& table, std::size_t index, Body& body, std::index_se
 Result<void> check_sizes(std::span<const SharedBytes> frames, const WireLimits& limits) {
   if (frames.empty()) return Error{Errc::kMalformed, "no frames, wanted at least a header"};
   if (frames.size() - 1 > limits.tensors_max) {
-    return Error{Errc::kOutOfRange,
-                 fmt::format("{} or more tensor frames, at most {} allowed", frames.size() - 1, limits.tensors_max)};
+    return Error(Errc::kOutOfRange, "{} or more tensor frames, at most {} allowed", frames.size() - 1,
+                 limits.tensors_max);
   }
   std::size_t all = 0;
   for (std::size_t i = 0; i < frames.size(); ++i) {
     all += frames[i].bytes().size();
     const std::size_t max = i == 0 ? limits.header_bytes_max : limits.tensor_bytes_max;
-    if (const std::size_t size = frames[i].bytes().size(); size > max) {
-      return Error{Errc::kOutOfRange, fmt::format("frame {} has {} bytes, at most {} allowed", i, size, max)};
-    }
+    if (const std::size_t size = frames[i].bytes().size(); size > max)
+      return Error(Errc::kOutOfRange, "frame {} has {} bytes, at most {} allowed", i, size, max);
   }
   if (all > limits.message_bytes_max) {
-    return Error{Errc::kOutOfRange, fmt::format("{} frames have {} bytes together, at most {} allowed", frames.size(),
-                                                all, limits.message_bytes_max)};
+    return Error(Errc::kOutOfRange, "{} frames have {} bytes together, at most {} allowed", frames.size(), all,
+                 limits.message_bytes_max);
   }
   return {};
 }
@@ -495,19 +492,18 @@ Result<const wire::Envelope*> verified_envelope(std::span<const std::byte> heade
 
   flatbuffers::Verifier version_verifier(bytes, header.size(), kDepthMax, tables_max);
   if (!version_verifier.VerifyBuffer<wire::AnyEnvelope>(wire::EnvelopeIdentifier())) {
-    return Error{Errc::kMalformed, fmt::format("header frame of {} bytes is not an {} envelope", header.size(),
-                                               wire::EnvelopeIdentifier())};
+    return Error(Errc::kMalformed, "header frame of {} bytes is not an {} envelope", header.size(),
+                 wire::EnvelopeIdentifier());
   }
   const std::uint32_t version = flatbuffers::GetRoot<wire::AnyEnvelope>(bytes)->version();
   if (version != kProtocolVersion) {
-    return Error{Errc::kVersionMismatch,
-                 fmt::format("peer speaks protocol version {}, this node speaks {}", version, kProtocolVersion)};
+    return Error(Errc::kVersionMismatch, "peer speaks protocol version {}, this node speaks {}", version,
+                 kProtocolVersion);
   }
 
   flatbuffers::Verifier verifier(bytes, header.size(), kDepthMax, tables_max);
-  if (!wire::VerifyEnvelopeBuffer(verifier)) {
-    return Error{Errc::kMalformed, fmt::format("header frame of {} bytes failed verification", header.size())};
-  }
+  if (!wire::VerifyEnvelopeBuffer(verifier))
+    return Error(Errc::kMalformed, "header frame of {} bytes failed verification", header.size());
   return wire::GetEnvelope(bytes);
 }
 
@@ -542,9 +538,8 @@ Result<Message> decode(std::span<const SharedBytes> frames, const WireLimits& li
 
   static_assert(std::variant_size_v<Body> == static_cast<std::size_t>(wire::Body::MAX));
   const auto type = static_cast<std::size_t>(envelope->body_type());
-  if (type < 1 || type > std::variant_size_v<Body>) {
-    return Error{Errc::kMalformed, fmt::format("body type is {}, wanted 1 to {}", type, std::variant_size_v<Body>)};
-  }
+  if (type < 1 || type > std::variant_size_v<Body>)
+    return Error(Errc::kMalformed, "body type is {}, wanted 1 to {}", type, std::variant_size_v<Body>);
   // The Verifier lets a type without a body pass.
   if (envelope->body() == nullptr) return Error{Errc::kMalformed, "there is no body"};
   Reader reader(*envelope, frames, limits);
@@ -557,8 +552,7 @@ Result<Message> decode(std::span<const SharedBytes> frames, const WireLimits& li
             std::make_index_sequence<std::variant_size_v<Body>>());
   reader.expect_all_tensors_used();
   if (!reader.error()) return message;
-  return Error{reader.error()->code,
-               fmt::format("{}: {}", wire::EnumNameBody(envelope->body_type()), reader.error()->message)};
+  return Error(reader.error()->code, "{}: {}", wire::EnumNameBody(envelope->body_type()), reader.error()->message);
 }
 
 }  // namespace outrider

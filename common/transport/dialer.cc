@@ -41,7 +41,7 @@ void Dialer::find_places() {
   for (const std::string& given : addresses_) {
     const Result<std::vector<std::string>> numeric = resolve(given);
     if (!numeric) {
-      failures_.push_back({Errc::kNotFound, fmt::format("{}: {}", given, numeric.error().message)});
+      failures_.push_back({Errc::kNotFound, "{}: {}", given, numeric.error().message});
       continue;
     }
     for (const std::string& one : *numeric) {

@@ -18,6 +18,7 @@
 #include <fmt/format.h>
 #include <zmq.hpp>
 
+#include "common/base/descriptor.h"
 #include "common/base/token_bucket.h"
 #include "common/logging/logging.h"
 #include "common/transport/address.h"
@@ -38,9 +39,8 @@ int to_zmq_ms(Duration d) { return static_cast<int>(std::chrono::ceil<std::chron
 
 Error zmq_error(const char* verb, const std::string& address, int number) {
   const bool nonsense = number == EINVAL || number == EPROTONOSUPPORT || number == ENOCOMPATPROTO;
-  return Error{nonsense ? Errc::kInvalidArgument : Errc::kIo,
-               fmt::format("cannot {} {}: {}{}", verb, address, zmq_strerror(number),
-                           nonsense ? std::string(", wanted ") + kAddressForm : "")};
+  return Error(nonsense ? Errc::kInvalidArgument : Errc::kIo, "cannot {} {}: {}{}", verb, address, zmq_strerror(number),
+               nonsense ? std::string(", wanted ") + kAddressForm : "");
 }
 
 /// As ZeroMQ says it of an address that makes no sense.
@@ -80,7 +80,7 @@ Result<void> enforce_domain(zmq::socket_t& socket) {
   constexpr int kZapEnforceDomain = 93;
   const int on = 1;
   if (zmq_setsockopt(socket.handle(), kZapEnforceDomain, &on, sizeof on) == 0) return {};
-  return Error{Errc::kUnsupported, fmt::format("this ZeroMQ cannot enforce keys: {}", zmq_strerror(errno))};
+  return Error(Errc::kUnsupported, "this ZeroMQ cannot enforce keys: {}", zmq_strerror(errno));
 }
 
 /// A ZeroMQ frame that shares `bytes` until ZeroMQ, on whatever thread, is done with it.
@@ -144,9 +144,6 @@ class EventFd {
   EventFd() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
     if (fd_ < 0) throw zmq::error_t();  // carries errno
   }
-  ~EventFd() { close(fd_); }
-  EventFd(const EventFd&) = delete;
-  EventFd& operator=(const EventFd&) = delete;
 
   int fd() const { return fd_; }
   void signal() { [[maybe_unused]] const int rc = eventfd_write(fd_, 1); }
@@ -156,7 +153,7 @@ class EventFd {
   }
 
  private:
-  int fd_;
+  const Descriptor fd_;
 };
 
 struct TransportContext::Impl {
@@ -204,9 +201,8 @@ Error missing(const std::string& address, const char* what, const std::filesyste
               const Error& error) {
   if (error.code != Errc::kNotFound && !path.empty()) return error;
   const std::string where = address.empty() ? "" : fmt::format("{} can be another machine's, and ", address);
-  return Error{Errc::kInvalidArgument,
-               fmt::format("{}there is no {} {}: {}, or go without keys by --insecure (docs/security.md)", where, what,
-                           path.empty() ? "(no home folder to look in)" : path.string(), advice)};
+  return Error(Errc::kInvalidArgument, "{}there is no {} {}: {}, or go without keys by --insecure (docs/security.md)",
+               where, what, path.empty() ? "(no home folder to look in)" : path.string(), advice);
 }
 
 Result<KeyPair> TransportContext::Impl::own_key(const std::string& address) const {
@@ -493,10 +489,10 @@ Result<std::size_t> Endpoint::send(const PeerId& to, const Message& message) {
   }
   if (error == 0) return bytes;
   if (error == EAGAIN) {
-    return Error{Errc::kUnavailable, fmt::format("cannot send {}: {} messages are waiting for {}", name_of(message),
-                                                 impl_->options.queue_messages_max, impl_->address)};
+    return Error(Errc::kUnavailable, "cannot send {}: {} messages are waiting for {}", name_of(message),
+                 impl_->options.queue_messages_max, impl_->address);
   }
-  return Error{Errc::kPeerGone, fmt::format("cannot send {}: {}", name_of(message), zmq_strerror(error))};
+  return Error(Errc::kPeerGone, "cannot send {}: {}", name_of(message), zmq_strerror(error));
 }
 
 std::optional<Received> Endpoint::receive() {

@@ -11,7 +11,6 @@
 #include <fmt/ranges.h>
 
 #include "common/base/files.h"
-#include "common/logging/logging.h"
 
 namespace outrider {
 namespace {
@@ -39,11 +38,11 @@ Gatekeeper::Gatekeeper(void* socket, std::filesystem::path authorized)
 
 Result<std::unique_ptr<Gatekeeper>> Gatekeeper::start(void* context, const std::filesystem::path& authorized) {
   void* const socket = zmq_socket(context, ZMQ_REP);
-  if (socket == nullptr) return Error{Errc::kIo, fmt::format("cannot check keys: {}", zmq_strerror(errno))};
+  if (socket == nullptr) return Error(Errc::kIo, "cannot check keys: {}", zmq_strerror(errno));
   auto keeper = std::unique_ptr<Gatekeeper>(new Gatekeeper(socket, authorized));
   RETURN_IF_ERROR(keeper->read());
   if (zmq_bind(socket, "inproc://zeromq.zap.01") != 0)
-    return Error{Errc::kIo, fmt::format("cannot check keys: {}", zmq_strerror(errno))};
+    return Error(Errc::kIo, "cannot check keys: {}", zmq_strerror(errno));
   keeper->thread_ = std::jthread([raw = keeper.get()](std::stop_token stop) { raw->serve(stop); });
   return keeper;
 }
@@ -79,7 +78,7 @@ Result<void> Gatekeeper::read() {
   }
   if (!text) return text.error();
   if (lines.problems.empty()) return {};
-  return Error{Errc::kMalformed, fmt::format("{}: {}", authorized_.path().string(), fmt::join(lines.problems, "; "))};
+  return Error(Errc::kMalformed, "{}: {}", authorized_.path().string(), fmt::join(lines.problems, "; "));
 }
 
 void Gatekeeper::read_again_when_changed() {

@@ -6,7 +6,6 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <sstream>
@@ -16,6 +15,7 @@
 #include <fmt/ranges.h>
 
 #include "common/base/check.h"
+#include "common/base/descriptor.h"
 #include "common/base/durable_file.h"
 #include "common/base/files.h"
 #include "common/base/text.h"
@@ -43,15 +43,13 @@ std::string reason(int number) { return std::generic_category().message(number);
 
 /// Writes a file that is not there yet; where that fails it is not there afterwards. @param mode  who may read it
 Result<void> write_new(const std::filesystem::path& path, const std::string& text, mode_t mode) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
-  if (fd < 0 && errno == EEXIST)
-    return Error{Errc::kInvalidArgument, fmt::format("{} is there already; it is not overwritten", path.string())};
-  const bool written = fd >= 0 && ::write(fd, text.data(), text.size()) == std::ssize(text);
+  const Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
+  if (file < 0 && errno == EEXIST)
+    return Error(Errc::kInvalidArgument, "{} is there already; it is not overwritten", path.string());
+  if (file >= 0 && ::write(file, text.data(), text.size()) == std::ssize(text)) return {};
   const int number = errno;
-  if (fd >= 0) ::close(fd);
-  if (written) return {};
-  if (fd >= 0) ::unlink(path.c_str());
-  return Error{Errc::kIo, fmt::format("{}: cannot be written: {}", path.string(), reason(number))};
+  if (file >= 0) ::unlink(path.c_str());
+  return Error(Errc::kIo, "{}: cannot be written: {}", path.string(), reason(number));
 }
 
 Result<void> make_folder_of(const std::filesystem::path& path) {
@@ -60,36 +58,31 @@ Result<void> make_folder_of(const std::filesystem::path& path) {
   if (folder.empty() || std::filesystem::exists(folder, failed)) return {};
   std::filesystem::create_directories(folder, failed);
   if (!failed) std::filesystem::permissions(folder, std::filesystem::perms::owner_all, failed);
-  if (failed) return Error{Errc::kIo, fmt::format("{}: cannot be made: {}", folder.string(), failed.message())};
+  if (failed) return Error(Errc::kIo, "{}: cannot be made: {}", folder.string(), failed.message());
   return {};
 }
 
-/// Of all that change files of a folder one at a time. Where it cannot be opened, nor can the file.
-class FolderLock {
- public:
-  explicit FolderLock(const std::filesystem::path& file)
-      : folder_(::open(file.has_parent_path() ? file.parent_path().c_str() : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-    ::flock(folder_, LOCK_EX);
-  }
-  FolderLock(const FolderLock&) = delete;
-  ~FolderLock() { ::close(folder_); }
-
- private:
-  const int folder_;
-};
+/// The lock of all that change files of a folder one at a time. Where it cannot be opened, nor can the file.
+Descriptor lock_folder_of(const std::filesystem::path& file) {
+  const std::string folder = file.has_parent_path() ? file.parent_path().string() : ".";
+  Descriptor lock(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ::flock(lock, LOCK_EX);
+  return lock;
+}
 
 /// As PostgreSQL has it: nobody else reads a file of ours; one of root's its group may read, since Kubernetes mounts a
 /// Secret so.
 Result<void> check_private(const std::filesystem::path& path, const struct stat& facts) {
   const bool of_root = facts.st_uid == 0 && geteuid() != 0;
   if (facts.st_uid != geteuid() && !of_root) {
-    return Error{Errc::kInvalidArgument, fmt::format("{}: this private key belongs to user {}, wanted {} or root",
-                                                     path.string(), facts.st_uid, geteuid())};
+    return Error(Errc::kInvalidArgument, "{}: this private key belongs to user {}, wanted {} or root", path.string(),
+                 facts.st_uid, geteuid());
   }
   if ((facts.st_mode & (of_root ? 037 : 077)) == 0) return {};
-  return Error{Errc::kInvalidArgument, fmt::format("{0}: others may read this private key (mode {1:04o}); run: chmod "
-                                                   "{2} {0}",
-                                                   path.string(), facts.st_mode & 07777, of_root ? "640" : "600")};
+  return Error(Errc::kInvalidArgument,
+               "{0}: others may read this private key (mode {1:04o}); run: chmod "
+               "{2} {0}",
+               path.string(), facts.st_mode & 07777, of_root ? "640" : "600");
 }
 
 /// Words of a line, up to a comment.
@@ -102,19 +95,18 @@ std::vector<std::string> words_of(const std::string& line) {
 
 Result<void> check_name(std::string_view name) {
   if (is_word(name, ".-_@")) return {};
-  return Error{Errc::kInvalidArgument, fmt::format("'{:.80}' is no name: wanted 1 to {} of letters, digits and .-_@",
-                                                   parse_key(name) ? "a key" : name, kWordMax)};
+  return Error(Errc::kInvalidArgument, "'{:.80}' is no name: wanted 1 to {} of letters, digits and .-_@",
+               parse_key(name) ? "a key" : name, kWordMax);
 }
 
 /// One line: nothing for an empty one.
 Result<std::optional<AuthorizedKey>> parse_authorized_key(const std::string& line) {
   const std::vector<std::string> words = words_of(line);
   if (words.empty()) return std::optional<AuthorizedKey>();
-  if (words.size() != 3)
-    return Error{Errc::kMalformed, fmt::format("has {} words, wanted ROLE KEY NAME", words.size())};
+  if (words.size() != 3) return Error(Errc::kMalformed, "has {} words, wanted ROLE KEY NAME", words.size());
   ASSIGN_OR_RETURN(const KeyRole role, parse_key_role(words[0]));
   const std::optional<Key> key = parse_key(words[1]);
-  if (!key) return Error{Errc::kMalformed, fmt::format("'{:.80}' is no key, wanted 64 hexadecimal digits", words[1])};
+  if (!key) return Error(Errc::kMalformed, "'{:.80}' is no key, wanted 64 hexadecimal digits", words[1]);
   RETURN_IF_ERROR(check_name(words[2]));
   return std::optional(AuthorizedKey{role, *key, words[2]});
 }
@@ -146,7 +138,7 @@ Result<KeyPair> create_private_key(const std::filesystem::path& path) {
   const std::filesystem::path open = path.string() + ".pub";
   std::error_code ignored;
   if (std::filesystem::exists(open, ignored))
-    return Error{Errc::kInvalidArgument, fmt::format("{} is there already; it is not overwritten", open.string())};
+    return Error(Errc::kInvalidArgument, "{} is there already; it is not overwritten", open.string());
   RETURN_IF_ERROR(make_folder_of(path));
   const KeyPair pair = new_key_pair();
   RETURN_IF_ERROR(write_new(path, fmt::format("{} {}\n", kPrivateWord, to_text(pair.secret)), 0600));
@@ -160,15 +152,13 @@ Result<KeyPair> create_private_key(const std::filesystem::path& path) {
 Result<KeyPair> read_private_key(const std::filesystem::path& path) {
   ASSIGN_OR_RETURN(const std::string text, read_text(path));
   struct stat facts {};
-  if (::stat(path.c_str(), &facts) != 0)
-    return Error{Errc::kIo, fmt::format("{}: cannot stat: {}", path.string(), reason(errno))};
+  if (::stat(path.c_str(), &facts) != 0) return Error(Errc::kIo, "{}: cannot stat: {}", path.string(), reason(errno));
   RETURN_IF_ERROR(check_private(path, facts));
   const std::vector<std::string> words = words_of(text);
   const std::optional<Key> secret = words.size() == 2 && words[0] == kPrivateWord ? parse_key(words[1]) : std::nullopt;
   if (!secret) {
-    return Error{Errc::kMalformed,
-                 fmt::format("{}: is no private key, wanted '{} KEY' as 'outrider keys new' writes it", path.string(),
-                             kPrivateWord)};
+    return Error(Errc::kMalformed, "{}: is no private key, wanted '{} KEY' as 'outrider keys new' writes it",
+                 path.string(), kPrivateWord);
   }
   return KeyPair{*secret, open_half(*secret)};
 }
@@ -185,32 +175,21 @@ Result<std::vector<Key>> read_public_keys(const std::string& text) {
     const std::optional<Key> key = parse_key(words[0]);
     if (!key) {
       const bool secret = words[0] == kPrivateWord;
-      return Error{Errc::kMalformed,
-                   fmt::format("{}: line {} {}, wanted a public key of 64 hexadecimal digits", text, number,
-                               secret ? "is a private key, which is nobody else's matter" : "is no key")};
+      return Error(Errc::kMalformed, "{}: line {} {}, wanted a public key of 64 hexadecimal digits", text, number,
+                   secret ? "is a private key, which is nobody else's matter" : "is no key");
     }
     keys.push_back(*key);
   }
-  if (keys.empty()) return Error{Errc::kMalformed, fmt::format("{}: has no key", text)};
+  if (keys.empty()) return Error(Errc::kMalformed, "{}: has no key", text);
   return keys;
-}
-
-const char* to_string(KeyRole role) {
-  switch (role) {
-    case KeyRole::kVerifier: return "verifier";
-    case KeyRole::kDrafter: return "drafter";
-    case KeyRole::kEncoder: return "encoder";
-    case KeyRole::kClient: break;
-  }
-  return "client";
 }
 
 Result<KeyRole> parse_key_role(std::string_view text) {
   for (const KeyRole role : kKeyRoles) {
     if (text == to_string(role)) return role;
   }
-  return Error{Errc::kInvalidArgument,
-               fmt::format("'{:.80}' is no role, wanted verifier, drafter, encoder or client", std::string(text))};
+  return Error(Errc::kInvalidArgument, "'{:.80}' is no role, wanted verifier, drafter, encoder or client",
+               std::string(text));
 }
 
 AuthorizedKeys parse_authorized_keys(std::string_view text) {
@@ -231,22 +210,22 @@ AuthorizedKeys parse_authorized_keys(std::string_view text) {
 Result<void> authorize_key(const std::filesystem::path& file, const AuthorizedKey& key) {
   RETURN_IF_ERROR(check_name(key.name));
   RETURN_IF_ERROR(make_folder_of(file));
-  const FolderLock lock(file);
+  const Descriptor lock = lock_folder_of(file);
   std::string text;
   if (std::error_code ignored; std::filesystem::exists(file, ignored)) {
     ASSIGN_OR_RETURN(text, read_text(file));
   }
   for (const AuthorizedKey& known : parse_authorized_keys(text).keys) {
     if (known.key == key.key && known.role == key.role)
-      return Error{Errc::kInvalidArgument, fmt::format("{}: this key is authorized already, as {} {}", file.string(),
-                                                       to_string(known.role), known.name)};
+      return Error(Errc::kInvalidArgument, "{}: this key is authorized already, as {} {}", file.string(),
+                   to_string(known.role), known.name);
   }
   if (!text.empty() && text.back() != '\n') text += '\n';
   return replace_text(file, fmt::format("{}{} {} {}\n", text, to_string(key.role), to_text(key.key), key.name));
 }
 
 Result<int> revoke_keys(const std::filesystem::path& file, std::string_view name) {
-  const FolderLock lock(file);
+  const Descriptor lock = lock_folder_of(file);
   ASSIGN_OR_RETURN(const std::string text, read_text(file));
   std::string kept;
   int revoked = 0;

@@ -42,10 +42,12 @@ Result<KeyPair> read_private_key(const std::filesystem::path& path);
 /// @return at least one; kMalformed, or read_text()'s error.
 Result<std::vector<Key>> read_public_keys(const std::string& text);
 
-/// As what somebody may come.
+/// As what somebody may come: the Role of a worker, or a client.
 enum class KeyRole : std::uint8_t { kVerifier, kDrafter, kEncoder, kClient };
 inline constexpr std::array kKeyRoles{KeyRole::kVerifier, KeyRole::kDrafter, KeyRole::kEncoder, KeyRole::kClient};
-const char* to_string(KeyRole role);
+inline const char* to_string(KeyRole role) {
+  return std::array{"verifier", "drafter", "encoder", "client"}.at(static_cast<std::size_t>(role));
+}
 /// @return kInvalidArgument with all roles.
 Result<KeyRole> parse_key_role(std::string_view text);
 

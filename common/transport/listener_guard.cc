@@ -1,5 +1,4 @@
 #include "common/transport/listener_guard.h"
-#include "common/logging/logging.h"
 
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -21,11 +20,11 @@ bool raise_limit() {
 }
 
 /// ZeroMQ's thread may have taken the last one for somebody who dialled, and may again.
-int open_spare() {
+Descriptor open_spare() {
   constexpr int kTriesMax = 16;
-  int fd = -1;
+  Descriptor fd;
   for (int tries = 0; tries < kTriesMax; ++tries) {
-    fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    fd = Descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     if (fd >= 0 || errno != EMFILE || !raise_limit()) break;
   }
   return fd;
@@ -37,10 +36,6 @@ ListenerGuard::ListenerGuard(void* context, void* socket, const Inflow::Limits& 
                ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPT_FAILED | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED),
       spare_(open_spare()),
       inflow_(limits) {}
-
-ListenerGuard::~ListenerGuard() {
-  if (spare_ >= 0) ::close(spare_);
-}
 
 void ListenerGuard::service() {
   bool full = false;
@@ -62,7 +57,7 @@ void ListenerGuard::service() {
 }
 
 void ListenerGuard::turn_away() {
-  if (spare_ >= 0) ::close(spare_);
+  spare_ = Descriptor();
   int turned_away = 0;
   for (int fd = 0; (fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC)) >= 0; ++turned_away) ::close(fd);
   spare_ = open_spare();

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
+#include "common/base/descriptor.h"
 #include "common/logging/logging.h"
 #include "common/transport/inflow.h"
 #include "common/transport/monitor.h"
@@ -20,7 +20,6 @@ class ListenerGuard {
  public:
   /// Throws zmq::error_t where the system has no file handle left.
   ListenerGuard(void* context, void* socket, const Inflow::Limits& limits);
-  ~ListenerGuard();
 
   /// Does what there is to do.
   void service();
@@ -46,7 +45,7 @@ class ListenerGuard {
 
   Monitor monitor_;
   int listener_ = -1;  ///< ZeroMQ's own handle
-  int spare_;
+  Descriptor spare_;
   Inflow inflow_;
   RateLimit limit_;
 };

@@ -1,5 +1,4 @@
 #include "common/transport/pump.h"
-#include "common/logging/logging.h"
 
 namespace outrider {
 
@@ -15,7 +14,7 @@ void Pump::reject(const Received& received) {
   const Error& error = message.error();
   const bool version = error.code == Errc::kVersionMismatch;
   if (version && from.empty()) {
-    version_mismatch_ = Error{error.code, fmt::format("{}: {}", endpoint_.address(), error.message)};
+    version_mismatch_ = Error(error.code, "{}: {}", endpoint_.address(), error.message);
     return;
   }
   warn_limited(fmt::format("event={} reason=\"{}\"", refused ? "refused" : "bad_frame", error.message));

@@ -20,20 +20,14 @@ struct Security {
 
 template <class Visitor>
 void declare_options(Visitor&& visit, Security& security) {
-  visit(OptionInfo{.name = "--key", .help = "File of our private key (default: ~/.config/outrider/id_outrider)"},
-        security.key);
-  visit(OptionInfo{.name = "--authorized",
-                   .help = "File of the keys that may connect, and as what (default: "
-                           "~/.config/outrider/authorized_keys)"},
-        security.authorized);
-  visit(OptionInfo{.name = "--coordinator-key",
-                   .help = "The coordinator's public key, or a file of it; two while it changes (default: "
-                           "~/.config/outrider/known_coordinator)"},
-        security.coordinator_keys);
-  visit(
-      OptionInfo{.name = "--insecure",
-                 .help = "Go without keys beyond this machine too: anybody on the way can read, and anybody may join"},
-      security.insecure);
+  visit("--key", security.key, {"File of our private key (default: ~/.config/outrider/id_outrider)"});
+  visit("--authorized", security.authorized,
+        {"File of the keys that may connect, and as what (default: ~/.config/outrider/authorized_keys)"});
+  visit("--coordinator-key", security.coordinator_keys,
+        {"The coordinator's public key, or a file of it; two while it changes (default: "
+         "~/.config/outrider/known_coordinator)"});
+  visit("--insecure", security.insecure,
+        {"Go without keys beyond this machine too: anybody on the way can read, and anybody may join"});
 }
 
 }  // namespace outrider

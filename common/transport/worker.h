@@ -11,24 +11,18 @@ namespace outrider {
 
 /// What a worker of either role is told about its place among others.
 struct WorkerOptions {
-  std::string name = {};      ///< in the coordinator's books; empty: node_name()
+  std::string name = {};        ///< in the coordinator's books; empty: node_name()
   int alone_seconds_max = 0;    ///< without a coordinator for longer, it ends; 0: it waits for ever
   bool verify_weights = false;  ///< compare every byte of its packs with their checksums before it joins
 };
 
 template <class Visitor>
 void declare_options(Visitor&& visit, WorkerOptions& options) {
-  visit(OptionInfo{.name = "--name", .help = "What the coordinator calls this worker (default: ROLE-HOST-PID)"},
-        options.name);
-  visit(OptionInfo{.name = "--exit-when-alone",
-                   .help = "Seconds without a coordinator after which it ends, with status 75; 0: it waits for ever",
-                   .min = 0,
-                   .max = 1 << 20},
-        options.alone_seconds_max);
-  visit(OptionInfo{.name = "--verify-weights",
-                   .help = "Read all of a packed model before it is used, and compare its checksums",
-                   .of_cluster = true},
-        options.verify_weights);
+  visit("--name", options.name, {"What the coordinator calls this worker (default: ROLE-HOST-PID)"});
+  visit("--exit-when-alone", options.alone_seconds_max,
+        {"Seconds without a coordinator after which it ends, with status 75; 0: it waits for ever", {0, 1 << 20}});
+  visit("--verify-weights", options.verify_weights,
+        {.help = "Read all of a packed model before it is used, and compare its checksums", .of_cluster = true});
 }
 
 /// What a worker calls itself. @param otherwise  where the options do not say.

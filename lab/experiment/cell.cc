@@ -9,10 +9,8 @@
 #include <fmt/format.h>
 
 #include "common/base/random.h"
-#include "lab/experiment/arrivals.h"
 #include "lab/read_bandwidth.h"
 #include "lab/statistics.h"
-#include "launch/command_support.h"
 
 namespace outrider {
 namespace {

@@ -1,12 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "lab/experiment/acceptance.h"
 #include "lab/experiment/machine.h"
 #include "lab/experiment/rig.h"
 

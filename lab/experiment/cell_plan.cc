@@ -1,7 +1,5 @@
 #include "lab/experiment/cell_plan.h"
 
-#include <fmt/format.h>
-
 namespace outrider {
 namespace {
 
@@ -13,8 +11,8 @@ class Setter {
 
   void operator()(const char* key, const char* axis, Json value) {
     if (!error_ && object_.contains(key))
-      error_ = Error{Errc::kInvalidArgument,
-                     fmt::format("launch: {}{} is {}, which the axis {} says", path_, key, object_[key].dump(), axis)};
+      error_ = Error(Errc::kInvalidArgument, "launch: {}{} is {}, which the axis {} says", path_, key,
+                     object_[key].dump(), axis);
     object_[key] = std::move(value);
   }
 
@@ -29,8 +27,8 @@ Result<Json*> only_group(Json& plan, const char* role) {
   const auto groups = plan.find(role);
   if (groups != plan.end() && groups->is_array() && groups->size() == 1 && groups->front().is_object())
     return &groups->front();
-  return Error{Errc::kInvalidArgument, fmt::format("launch: {} is {}, wanted one group, which the axis {} counts", role,
-                                                   groups == plan.end() ? "missing" : groups->dump(), role)};
+  return Error(Errc::kInvalidArgument, "launch: {} is {}, wanted one group, which the axis {} counts", role,
+               groups == plan.end() ? "missing" : groups->dump(), role);
 }
 
 /// Places drafters where verifiers are.

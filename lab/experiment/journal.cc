@@ -6,8 +6,6 @@
 #include <string_view>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "common/base/files.h"
 
 namespace outrider {
@@ -20,7 +18,7 @@ Result<std::vector<Json>> parse_lines(std::string_view text, const std::filesyst
   for (std::size_t end; (end = text.find('\n', whole)) != std::string_view::npos; whole = end + 1) {
     lines.push_back(Json::parse(text.substr(whole, end - whole), nullptr, /*allow_exceptions=*/false));
     if (!lines.back().is_object())
-      return Error{Errc::kMalformed, fmt::format("{}: line {} is no JSON object", path.string(), lines.size())};
+      return Error(Errc::kMalformed, "{}: line {} is no JSON object", path.string(), lines.size());
   }
   return lines;
 }
@@ -56,10 +54,8 @@ Result<void> CellJournal::append(const std::vector<Json>& lines) {
 }
 
 Result<void> CellJournal::truncate(std::uint64_t bytes) {
-  if (bytes > bytes_) {
-    return Error{Errc::kMalformed,
-                 fmt::format("{}: is {} bytes long, wanted at least {}", file_.path().string(), bytes_, bytes)};
-  }
+  if (bytes > bytes_)
+    return Error(Errc::kMalformed, "{}: is {} bytes long, wanted at least {}", file_.path().string(), bytes_, bytes);
   RETURN_IF_ERROR(file_.cut_to(bytes));
   bytes_ = bytes;
   return {};

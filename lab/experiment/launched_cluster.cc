@@ -3,8 +3,6 @@
 #include <future>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "cluster-launch/launcher.h"
 #include "cluster-launch/run_folder.h"
 
@@ -39,9 +37,8 @@ Result<std::unique_ptr<LaunchedCluster>> LaunchedCluster::start(PlanFile plan, c
       return run_launch(plan.object, plan.processes, work, options, run, [&] { return stop.stop_requested(); });
     });
     if (began) return;
-    promise.set_value(
-        Error{Errc::kUnavailable, fmt::format("the cluster was not ready{}; the run folder is {}",
-                                              status ? "" : ": " + status.error().message, run.path().string())});
+    promise.set_value(Error(Errc::kUnavailable, "the cluster was not ready{}; the run folder is {}",
+                            status ? "" : ": " + status.error().message, run.path().string()));
   });
   ASSIGN_OR_RETURN(const ReadyCluster there, ready.get());
   cluster->address_ = there.addresses;

@@ -1,13 +1,14 @@
 #include "lab/experiment/plan.h"
 
 #include <algorithm>
-#include <set>
+#include <cmath>
+#include <random>
 #include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "cluster-launch/reach_names.h"
+#include "cluster-launch/reach.h"
 #include "common/base/json_fields.h"
 #include "common/base/names.h"
 #include "common/kernels/isa.h"
@@ -271,6 +272,19 @@ Json to_json(const ExperimentPlan& plan) {
   if (!plan.launch.is_null()) object.update({{"launch", plan.launch}, {"backend", plan.backend}});
   object["sweeps"] = std::move(sweeps);
   return object;
+}
+
+std::size_t arrival_count(const Axes& axes, double seconds, std::size_t questions) {
+  return std::max(questions, static_cast<std::size_t>(std::ceil(axes.arrivals.rate * seconds)));
+}
+
+std::vector<double> arrival_times(const Axes& axes, std::size_t count, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::gamma_distribution<double> gap(axes.arrivals.burstiness, 1 / (axes.arrivals.rate * axes.arrivals.burstiness));
+  std::vector<double> times;
+  double time = 0;
+  while (times.size() < count) times.push_back(time += gap(random));
+  return times;
 }
 
 }  // namespace outrider

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -137,5 +138,13 @@ struct ExperimentPlan {
 Result<ExperimentPlan> parse_plan(std::string_view text, std::string_view file);
 /// What parse_plan() reads, with every cell spelled out.
 Json to_json(const ExperimentPlan& plan);
+
+/// How many requests an open loop makes in a repeat: as many as arrive in `seconds`, and each question once at least.
+std::size_t arrival_count(const Axes& axes, double seconds, std::size_t questions);
+
+/// When they arrive, seconds from the repeat's start: gaps of a gamma distribution with the mean 1 / axes.arrivals.rate
+/// and the shape axes.arrivals.burstiness. A shape of 1 makes them a Poisson process, a smaller one bursts, a larger
+/// one regular.
+std::vector<double> arrival_times(const Axes& axes, std::size_t count, std::uint64_t seed);
 
 }  // namespace outrider

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -7,6 +8,15 @@
 #include "lab/experiment/plan.h"
 
 namespace outrider {
+
+/// Of the drafts at each position, how many there were, and how many held with all before them.
+struct Acceptance {
+  std::vector<std::int64_t> drafted = {}, accepted = {};
+
+  void add(const RoundOutcome& round);
+  void add(const Acceptance& other);
+  std::vector<double> shares() const;
+};
 
 /// What a pair costs on this machine: measured by one client with a drafter beside it, at several draft lengths.
 /// Everything else is predicted from it.

@@ -79,15 +79,14 @@ void messages(std::string_view body) {
 }
 
 void batch(std::string_view line) {
-  const auto parsed = parse_batch_line(line);
-  if (const auto* request = std::get_if<BatchRequest>(&parsed)) {
+  if (const auto request = parse_batch_line(line)) {
     (void)id_of(request->custom_id);
     (void)prefix_key(*request);
     chat(body_to_send(*request));
     (void)settle_reply(*request, std::string(line));
     (void)error_line(error_of(*request, {.status = 400, .body = std::string(line)}), 1);
   } else {
-    (void)error_line(std::get<BatchError>(parsed), 1);
+    (void)error_line(request.error(), 1);
   }
 }
 

@@ -10,8 +10,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "lab/experiment/acceptance.h"
-#include "lab/experiment/arrivals.h"
 #include "lab/experiment/cell_plan.h"
 #include "lab/experiment/cpu_share.h"
 #include "lab/experiment/journal.h"
