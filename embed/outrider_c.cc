@@ -103,7 +103,7 @@ Result<void> copy_out(const char* name, std::span<const T> from, std::size_t spa
   if (capacity > 0) RETURN_IF_ERROR(not_null(name, to));
   *count = from.size();
   if (from.size() + spare > capacity) {
-    return Error{Errc::kOutOfRange, fmt::format("{}: room for {}, wanted {}", name, capacity, from.size() + spare)};
+    return Error(Errc::kOutOfRange, "{}: room for {}, wanted {}", name, capacity, from.size() + spare);
   }
   std::copy(from.begin(), from.end(), to);
   return {};
@@ -216,8 +216,7 @@ Result<void> generate(Pair& pair, std::span<const TokenId> prompt, const outride
   }));
   if (const std::string rest = detokenizer.finish(); !stopped && !rest.empty()) show({}, rest);
   if (generation.tokens.size() > static_cast<std::uint64_t>(options.max_tokens)) {
-    return Error{Errc::kMalformed,
-                 fmt::format("{} tokens came, wanted at most {}", generation.tokens.size(), options.max_tokens)};
+    return Error(Errc::kMalformed, "{} tokens came, wanted at most {}", generation.tokens.size(), options.max_tokens);
   }
   if (tokens != nullptr) std::copy(generation.tokens.begin(), generation.tokens.end(), tokens);
   if (out != nullptr) fill(generation, stopped, out);

@@ -76,7 +76,7 @@ Result<void> Pair::post(const std::string& path, std::string body,
   const auto route = std::ranges::find_if(
       routes_, [&](const HttpRoute& known) { return known.method == "POST" && known.path == path; });
   if (route == routes_.end())
-    return Error{Errc::kNotFound, fmt::format("no endpoint '{}', wanted one like /v1/chat/completions", path)};
+    return Error(Errc::kNotFound, "no endpoint '{}', wanted one like /v1/chat/completions", path);
   std::atomic<bool> stopped = false;
   const HttpReply reply = route->handler(
       {.method = "POST", .path = path, .body = std::move(body), .client = "", .key = nullptr, .gone = [&stopped] {

@@ -72,7 +72,7 @@ Result<Entries> read_entries(const std::filesystem::path& file) {
   for (const std::string& line : lines_of(text)) {
     ++number;
     if (const auto wrong = read_line(line, entries))
-      return Error{Errc::kMalformed, fmt::format("{}:{}: {}", file.string(), number, *wrong)};
+      return Error(Errc::kMalformed, "{}:{}: {}", file.string(), number, *wrong);
     if (entries.size() > kKeysMax) return file_error(Errc::kOutOfRange, file, "more than {} keys", kKeysMax);
   }
   return entries;

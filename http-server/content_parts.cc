@@ -70,14 +70,11 @@ Result<void> read_url(std::string_view url, MediumFile& file) {
 
 Result<std::string> decode_base64(std::string_view text) {
   if (text.size() > (kMediumBytesMax + 2) / 3 * 4) {
-    return Error{Errc::kOutOfRange,
-                 fmt::format("has a file of {} bytes, wanted at most {}", text.size() / 4 * 3, kMediumBytesMax)};
+    return Error(Errc::kOutOfRange, "has a file of {} bytes, wanted at most {}", text.size() / 4 * 3, kMediumBytesMax);
   }
-  const auto wrong = [](std::size_t at) {
-    return Error{Errc::kMalformed, fmt::format("is not base64 at its character {}", at)};
-  };
+  const auto wrong = [](std::size_t at) { return Error(Errc::kMalformed, "is not base64 at its character {}", at); };
   if (text.size() % 4 != 0)
-    return Error{Errc::kMalformed, fmt::format("has {} characters of base64, wanted a multiple of 4", text.size())};
+    return Error(Errc::kMalformed, "has {} characters of base64, wanted a multiple of 4", text.size());
   const std::size_t padding = text.ends_with("==") ? 2 : text.ends_with('=') ? 1 : 0;
   std::string bytes;
   bytes.reserve(text.size() / 4 * 3);

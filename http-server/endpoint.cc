@@ -18,7 +18,7 @@ Result<std::shared_ptr<const HttpEndpoint>> HttpEndpoint::open(const std::string
                                                                std::string api_key) {
   const Result<HttpUrl> parsed = parse_http_url(url);
   if (!parsed || parsed->tls || (parsed->target != "/" && parsed->target != "/v1" && parsed->target != "/v1/"))
-    return Error{Errc::kInvalidArgument, fmt::format("{} is '{}', wanted http://HOST:PORT/v1", option, url)};
+    return Error(Errc::kInvalidArgument, "{} is '{}', wanted http://HOST:PORT/v1", option, url);
   return std::shared_ptr<const HttpEndpoint>(new HttpEndpoint(*parsed, std::move(api_key)));
 }
 
@@ -27,8 +27,7 @@ Result<std::shared_ptr<const HttpEndpoint>> HttpEndpoint::open_known(const std::
   ASSIGN_OR_RETURN(const std::shared_ptr<const HttpEndpoint> by_name, open(option, url, ""));
   auto endpoint = std::make_shared<HttpEndpoint>(*by_name);
   auto addresses = addresses_of(endpoint->url_.host, TimePoint::max(), [] { return false; });
-  if (!addresses)
-    return Error{addresses.error().code, fmt::format("{} is '{}': {}", option, url, addresses.error().message)};
+  if (!addresses) return Error(addresses.error().code, "{} is '{}': {}", option, url, addresses.error().message);
   endpoint->addresses_ = *std::move(addresses);
   return std::shared_ptr<const HttpEndpoint>(std::move(endpoint));
 }

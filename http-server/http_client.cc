@@ -142,7 +142,7 @@ Result<HttpReply> call_http(const HttpCall& call) {
   ASSIGN_OR_RETURN(const std::int64_t bytes_max, call.admit(head, length ? static_cast<std::int64_t>(*length) : -1));
   if (bytes_max == 0) return head;
   if (length && *length > static_cast<std::uint64_t>(bytes_max))  // which the parser has let through
-    return Error{Errc::kOutOfRange, fmt::format("its reply has {} bytes, wanted at most {}", *length, bytes_max)};
+    return Error(Errc::kOutOfRange, "its reply has {} bytes, wanted at most {}", *length, bytes_max);
   reply.body_limit(static_cast<std::uint64_t>(bytes_max));
   http::read(connection, buffer, reply, failed);
   if (failed) return why();

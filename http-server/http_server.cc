@@ -344,8 +344,8 @@ class Server final : public HttpServer {
         failed = error.code();
       }
     }
-    return Error{Errc::kIo, fmt::format("cannot listen at {}:{}: {}, wanted an address of this machine and a free port",
-                                        options_.host, options_.port, failed.message())};
+    return Error(Errc::kIo, "cannot listen at {}:{}: {}, wanted an address of this machine and a free port",
+                 options_.host, options_.port, failed.message());
   }
 
   int port() const override { return acceptor_.local_endpoint().port(); }

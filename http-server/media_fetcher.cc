@@ -111,16 +111,16 @@ bool is_redirection(const HttpReply& reply) {
 
 /// Why what a server sends, as far as the head of its reply says, is no file.
 std::optional<Error> no_file(const HttpReply& head) {
-  if (head.status != 200) return Error{Errc::kNotFound, fmt::format("answers with status {}", head.status)};
+  if (head.status != 200) return Error(Errc::kNotFound, "answers with status {}", head.status);
   const std::string encoding = in_lower_case(header(head, "content-encoding"));
   if (!encoding.empty() && encoding != "identity")
-    return Error{Errc::kUnsupported, fmt::format("sends it as {}, wanted it as it is", encoding)};
+    return Error(Errc::kUnsupported, "sends it as {}, wanted it as it is", encoding);
   std::string type = in_lower_case(header(head, "content-type"));
   type = type.substr(0, type.find_first_of("; "));
   const bool fits = type.empty() || type.starts_with("image/") || type.starts_with("audio/") ||
                     type.starts_with("video/") || type.ends_with("/octet-stream") || type == "application/ogg";
   if (fits) return std::nullopt;
-  return Error{Errc::kUnsupported, fmt::format("sends {}, wanted a picture, a sound or a video", type)};
+  return Error(Errc::kUnsupported, "sends {}, wanted a picture, a sound or a video", type);
 }
 
 }  // namespace
@@ -145,7 +145,7 @@ bool is_public(const IpAddress& address) {
 Result<HttpUrl> parse_http_url(std::string_view url) {
   const Error wrong{Errc::kMalformed, "is not a URL like https://HOST/PATH"};
   if (url.size() > kUrlBytesMax)
-    return Error{Errc::kMalformed, fmt::format("is a URL of {} bytes, wanted at most {}", url.size(), kUrlBytesMax)};
+    return Error(Errc::kMalformed, "is a URL of {} bytes, wanted at most {}", url.size(), kUrlBytesMax);
   if (!std::ranges::all_of(url, [](char c) { return c > 0x20 && c < 0x7f && c != '\\'; })) return wrong;
   const std::size_t scheme = url.find("://");
   const std::string name = in_lower_case(url.substr(0, std::min(scheme, url.size())));
@@ -175,9 +175,8 @@ Result<MediaFetcher> MediaFetcher::create(const std::vector<std::string>& domain
     const std::optional<HostPort> split = split_host_port(domain);
     const std::size_t star = split ? split->host.rfind('*') : 0;
     if (!split || (star != std::string::npos && split->host != "*" && (star != 0 || !split->host.starts_with("*."))))
-      return Error{
-          Errc::kInvalidArgument,
-          fmt::format("--allowed-media-domains has '{}', wanted HOST, *.DOMAIN or *, perhaps with :PORT", domain)};
+      return Error(Errc::kInvalidArgument,
+                   "--allowed-media-domains has '{}', wanted HOST, *.DOMAIN or *, perhaps with :PORT", domain);
     read.push_back({split->host, split->port});
   }
   return MediaFetcher(std::move(read), std::move(resolve));
@@ -231,7 +230,7 @@ Result<std::string> MediaFetcher::fetch(const std::string& url, const std::funct
     if (!reply) return named(reply.error());
     if (!is_redirection(*reply)) return std::move(reply->body);
     if (redirections == kRedirectsMax)
-      return named({Errc::kUnsupported, fmt::format("redirects after {} redirections", redirections)});
+      return named({Errc::kUnsupported, "redirects after {} redirections", redirections});
     const std::string location = header(*reply, "location");
     if (location.empty()) return named({Errc::kUnsupported, "redirects to nowhere"});
     const Result<HttpUrl> next = parse_http_url(absolute(at, location));

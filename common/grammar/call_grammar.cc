@@ -69,8 +69,7 @@ class Rules {
   void beyond(const Json& schema, std::initializer_list<std::string_view> followed) {
     for (const auto& [key, value] : schema.items()) {
       if (strict_ && !error && std::ranges::find(followed, key) == followed.end())
-        error = Error{Errc::kUnsupported,
-                      fmt::format("tool {}: '{}' is not supported in a strict schema of arguments", tool_, key)};
+        error = Error(Errc::kUnsupported, "tool {}: '{}' is not supported in a strict schema of arguments", tool_, key);
     }
   }
 
@@ -171,8 +170,7 @@ Result<Json> schema_of(const CallableTool& callable) {
   if (parameters.is_null()) return Json{{"type", "object"}, {"additionalProperties", false}};
   Result<Json> exact = exact_schema(Json(parameters));
   if (exact || exact.error().code == Errc::kInvalidArgument) return exact;
-  if (callable.strict)
-    return Error{exact.error().code, fmt::format("tool {}: {}", callable.tool->name, exact.error().message)};
+  if (callable.strict) return Error(exact.error().code, "tool {}: {}", callable.tool->name, exact.error().message);
   return Json{{"type", "object"}};
 }
 
@@ -193,8 +191,8 @@ Result<std::string> grammar_of_calls(std::span<const CallableTool> tools, bool m
                                  token(*controls.call_begin), fmt::join(calls, " | "), token(*controls.call_end),
                                  token(*controls.quote), kValues + 1, rules.text);
   if (text.size() > kGrammarBytesMax)
-    return Error{Errc::kOutOfRange, fmt::format("the grammar of the tools' calls has {} bytes, wanted at most {}",
-                                                text.size(), kGrammarBytesMax)};
+    return Error(Errc::kOutOfRange, "the grammar of the tools' calls has {} bytes, wanted at most {}", text.size(),
+                 kGrammarBytesMax);
   RETURN_IF_ERROR(check_grammar(text));
   return text;
 }
@@ -221,8 +219,7 @@ Result<std::string> grammar_after_thought(const std::string& grammar, bool open,
                      return Grammar::Concat({Grammar::FromEBNF(thought), Grammar::FromEBNF(grammar)}).ToString();
                    }));
   if (text.size() > kGrammarBytesMax)
-    return Error{Errc::kOutOfRange,
-                 fmt::format("the grammar has {} bytes, wanted at most {}", text.size(), kGrammarBytesMax)};
+    return Error(Errc::kOutOfRange, "the grammar has {} bytes, wanted at most {}", text.size(), kGrammarBytesMax);
   return text;
 }
 

@@ -246,10 +246,10 @@ class GrammarCompiler::Engine {
       ASSIGN_OR_RETURN(const double part_s, seconds(*part_, text));
       const double all_s = rules_s + (part_s - rules_s) * static_cast<double>(step_);
       if (all_s > seconds_max_)
-        return Error{Errc::kUnsupported,
-                     fmt::format("the grammar would take {:.0f} s to be made ready for {} tokens, wanted at most {}; "
-                                 "its longest rule is {}",
-                                 all_s, tokens_, seconds_max_, longest_rule(text).substr(0, kShownBytes))};
+        return Error(Errc::kUnsupported,
+                     "the grammar would take {:.0f} s to be made ready for {} tokens, wanted at most {}; "
+                     "its longest rule is {}",
+                     all_s, tokens_, seconds_max_, longest_rule(text).substr(0, kShownBytes));
     }
     ASSIGN_OR_RETURN(xgrammar::CompiledGrammar compiled,
                      engine_call("grammar", [&] { return all_.CompileGrammar(text); }));
@@ -300,8 +300,7 @@ Result<std::shared_ptr<const Grammar>> GrammarCompiler::find(const std::string& 
     if (known->second.made) return *known->second.made;
     return std::shared_ptr<const Grammar>();
   }
-  if (queue_.size() >= kQueueMax)
-    return Error{Errc::kUnavailable, fmt::format("{} grammars wait to be made ready", queue_.size())};
+  if (queue_.size() >= kQueueMax) return Error(Errc::kUnavailable, "{} grammars wait to be made ready", queue_.size());
   entries_[text].used = ++uses_;
   queue_.push_back(text);
   if (!thread_.joinable()) thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });

@@ -25,7 +25,7 @@ constexpr int kSpacesMax = 20;
 
 Result<void> check_size(const char* what, std::size_t bytes, std::size_t bytes_max) {
   if (bytes <= bytes_max) return {};
-  return Error{Errc::kOutOfRange, fmt::format("{} has {} bytes, wanted at most {}", what, bytes, bytes_max)};
+  return Error(Errc::kOutOfRange, "{} has {} bytes, wanted at most {}", what, bytes, bytes_max);
 }
 
 /// Characters of a JSON text that are counted by rules of their own, a mask each when a grammar is made ready.

@@ -108,14 +108,14 @@ class Reader {
   Json schema(const Json& in, const std::string& at, int depth) {
     if (error_) return true;
     if (depth > kDepthMax || ++count_ > kSchemasMax) {
-      error_ = Error{Errc::kOutOfRange,
-                     fmt::format("JSON schema: more than {} levels or {} schemas at {}", kDepthMax, kSchemasMax, at)};
+      error_ =
+          Error(Errc::kOutOfRange, "JSON schema: more than {} levels or {} schemas at {}", kDepthMax, kSchemasMax, at);
       return true;
     }
     if (in.is_boolean()) return in.get<bool>() ? Json::object() : Json(false);
     if (!in.is_object()) {
-      error_ = Error{Errc::kInvalidArgument, fmt::format("JSON schema: {} is {}, wanted an object or a boolean", at,
-                                                         show(nlohmann::json(in.type_name())))};
+      error_ = Error(Errc::kInvalidArgument, "JSON schema: {} is {}, wanted an object or a boolean", at,
+                     show(nlohmann::json(in.type_name())));
       return true;
     }
     std::vector<std::string_view> keywords;

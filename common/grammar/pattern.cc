@@ -102,8 +102,8 @@ Result<std::string> with_short_repeats(std::string_view pattern, std::int64_t& c
   }
   for (const Group& group : open) characters += group.characters;
   if (too_many())
-    return Error{Errc::kUnsupported, fmt::format("has {} characters with its repeats written out, wanted at most {}",
-                                                 characters + last_characters, characters_left)};
+    return Error(Errc::kUnsupported, "has {} characters with its repeats written out, wanted at most {}",
+                 characters + last_characters, characters_left);
   characters_left -= characters + last_characters;
   return out;
 }

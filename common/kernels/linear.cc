@@ -54,8 +54,7 @@ Result<Linear> Linear::map(WeightType type, std::int64_t in_features, std::int64
                            const LinearImage& image, std::shared_ptr<const void> keep_alive) {
   const WeightFormat& format = format_of(type);
   if (!format.is_elements() && image.layout != format.layout) {
-    return Error{Errc::kMalformed,
-                 fmt::format("weight layout '{}', wanted '{}'", image.layout.substr(0, 40), format.layout)};
+    return Error(Errc::kMalformed, "weight layout '{}', wanted '{}'", image.layout.substr(0, 40), format.layout);
   }
   // "rows" stands for a type's only layout here, for the sizes to be checked.
   ASSIGN_OR_RETURN(const WeightLayout layout,
@@ -64,10 +63,9 @@ Result<Linear> Linear::map(WeightType type, std::int64_t in_features, std::int64
                                                         : format.bytes(in_features, out_features);
   const std::size_t wanted_scales = format.has_scales ? static_cast<std::size_t>(out_features) : 0;
   if (image.weights.size() != wanted_bytes || image.scales.size() != wanted_scales) {
-    return Error{Errc::kMalformed,
-                 fmt::format("{} weights [{}, {}] in layout '{}' have {} bytes and {} scales, wanted {} and {}",
-                             format.name, out_features, in_features, image.layout, image.weights.size(),
-                             image.scales.size(), wanted_bytes, wanted_scales)};
+    return Error(Errc::kMalformed, "{} weights [{}, {}] in layout '{}' have {} bytes and {} scales, wanted {} and {}",
+                 format.name, out_features, in_features, image.layout, image.weights.size(), image.scales.size(),
+                 wanted_bytes, wanted_scales);
   }
 
   PackedWeights weights{.type = type,

@@ -79,7 +79,7 @@ double bytes_per_weight(WeightType type) {
 Result<WeightType> parse_weight_type(const std::string& name) {
   const auto* const format = std::ranges::find(kFormats, name, &WeightFormat::name);
   if (format != std::end(kFormats)) return static_cast<WeightType>(format - kFormats);
-  return Error{Errc::kInvalidArgument, fmt::format("dtype '{}', wanted {}", name, names_of(kWeightTypes))};
+  return Error(Errc::kInvalidArgument, "dtype '{}', wanted {}", name, names_of(kWeightTypes));
 }
 
 PackedWeights as_rows(const PackedWeights& weights) {

@@ -6,7 +6,7 @@ Result<WeightLayout> WeightLayout::parse(std::string_view name, std::int64_t in,
   constexpr std::int64_t kSizeMax = 1 << 30;  // with blocks below 2^12 products stay below 2^63
   constexpr std::int64_t kBlockMax = 1024;
   if (in < 1 || in > kSizeMax || out < 1 || out > kSizeMax) {
-    return Error{Errc::kMalformed, fmt::format("matrix [{}, {}], wanted sizes of 1 to {}", in, out, kSizeMax)};
+    return Error(Errc::kMalformed, "matrix [{}, {}], wanted sizes of 1 to {}", in, out, kSizeMax);
   }
   const Error malformed{
       Errc::kMalformed,

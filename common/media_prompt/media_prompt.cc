@@ -168,9 +168,10 @@ Result<std::vector<TokenId>> place_media(std::span<const TokenId> rendered, cons
     tokens.push_back(sound ? audio->eoa_token_id : vision->eoi_token_id);
   }
   if (places == media.size() && filled == places) return tokens;
-  return Error{Errc::kInvalidArgument, fmt::format("{} places for pictures and sounds in the prompt, and {} of "
-                                                   "these, the first {} where they belong",
-                                                   places, media.size(), filled)};
+  return Error(Errc::kInvalidArgument,
+               "{} places for pictures and sounds in the prompt, and {} of "
+               "these, the first {} where they belong",
+               places, media.size(), filled);
 }
 
 }  // namespace outrider

@@ -16,15 +16,14 @@ Result<std::vector<TokenId>> draft_vocabulary(const std::string& wanted, const s
   if (wanted == "all") return std::vector<TokenId>();
   const std::optional<std::int64_t> most = to_number<std::int64_t>(wanted);
   if (most && (*most < 1 || *most > vocab_size)) {
-    return Error{Errc::kOutOfRange,
-                 fmt::format("draft vocabulary of {} tokens, wanted 1 to {}, a file, or all", *most, vocab_size)};
+    return Error(Errc::kOutOfRange, "draft vocabulary of {} tokens, wanted 1 to {}, a file, or all", *most, vocab_size);
   }
   const std::filesystem::path folder = is_directory(assistant) ? assistant : assistant.parent_path();
   const std::filesystem::path file = most ? folder / kDraftVocabularyFile : std::filesystem::path(wanted);
   const Result<std::string> text = read_text(file);
   if (!text) {
-    return Error{text.error().code, fmt::format("{} (`outrider draft-vocabulary` makes a draft vocabulary of texts)",
-                                                text.error().message)};
+    return Error(text.error().code, "{} (`outrider draft-vocabulary` makes a draft vocabulary of texts)",
+                 text.error().message);
   }
   std::vector<TokenId> ids;
   std::unordered_set<TokenId> seen;

@@ -34,8 +34,8 @@ Result<void> check_permutation(std::span<const TokenId> order, const std::string
   for (std::size_t i = 0; i < order.size(); ++i) {
     const auto token = static_cast<std::size_t>(order[i]);
     if (order[i] < 0 || token >= order.size() || seen[token]) {
-      return Error{Errc::kMalformed, fmt::format("{}: {}[{}] is {}, wanted a permutation of 0..{}", file, name, i,
-                                                 order[i], order.size() - 1)};
+      return Error(Errc::kMalformed, "{}: {}[{}] is {}, wanted a permutation of 0..{}", file, name, i, order[i],
+                   order.size() - 1);
     }
     seen[token] = true;
   }

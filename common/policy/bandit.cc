@@ -57,14 +57,12 @@ std::size_t sources_of(const std::vector<Arm>& arms) {
 Result<Json> parse_state(const std::string& text, const std::vector<Arm>& arms, const char* policy) {
   Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || json.value("policy", Json()) != Json(policy)) {
-    return Error{Errc::kMalformed, fmt::format("bandit state: not the JSON of a '{}' policy", policy)};
+    return Error(Errc::kMalformed, "bandit state: not the JSON of a '{}' policy", policy);
   }
   if (json.value("arms", Json()) != arms_json(arms)) {
-    return Error{
-        Errc::kMalformed,
-        fmt::format("bandit state: arms {}, wanted {}",
-                    json.value("arms", Json()).dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 200),
-                    arms_json(arms).dump())};
+    return Error(Errc::kMalformed, "bandit state: arms {}, wanted {}",
+                 json.value("arms", Json()).dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 200),
+                 arms_json(arms).dump());
   }
   return json;
 }

@@ -69,10 +69,10 @@ Result<DraftLength> parse_draft_length(const std::string& text) {
     known = known && rest == said && takes_them && wanted.length > 0;
   }
   if (known) return wanted;
-  return Error{Errc::kInvalidArgument,
-               fmt::format("draft length '{}', wanted 0 to {}, tree:1 to tree:{}, {}, then perhaps +ngram, +table or "
-                           "+ngram+table behind a number or a tree, or @0 to @{}, but for trees",
-                           text.substr(0, 40), kDraftLengthMax, kDraftLengthMax, choosing_policies(), kDraftAheadMax)};
+  return Error(Errc::kInvalidArgument,
+               "draft length '{}', wanted 0 to {}, tree:1 to tree:{}, {}, then perhaps +ngram, +table or "
+               "+ngram+table behind a number or a tree, or @0 to @{}, but for trees",
+               text.substr(0, 40), kDraftLengthMax, kDraftLengthMax, choosing_policies(), kDraftAheadMax);
 }
 
 Policies::Policies(std::uint64_t seed, bool table) : ucb1_(default_arms(table)), thompson_(default_arms(table), seed) {}

@@ -111,12 +111,12 @@ class PromptWriter {
     end_text();
     const auto id = tokenizer_.find(token);
     if (!id) {
-      fail({Errc::kNotFound,
-            fmt::format("{}: the vocabulary has no \"{}\", which the chat format needs", tokenizer_.name(), token)});
+      fail(
+          {Errc::kNotFound, "{}: the vocabulary has no \"{}\", which the chat format needs", tokenizer_.name(), token});
     } else if (!tokenizer_.is_special(*id)) {
       fail({Errc::kMismatch,
-            fmt::format("{}: token \"{}\" ({}) is not special, want a special token, which user text can not forge",
-                        tokenizer_.name(), token, *id)});
+            "{}: token \"{}\" ({}) is not special, want a special token, which user text can not forge",
+            tokenizer_.name(), token, *id});
     } else {
       ids_.push_back(*id);
     }
@@ -190,12 +190,12 @@ class ChatRenderer {
 
   Result<void> check() const {
     const auto fail = [](std::size_t index, std::string_view what) {
-      return Error{Errc::kInvalidArgument, fmt::format("message {}: {}", index, what)};
+      return Error(Errc::kInvalidArgument, "message {}: {}", index, what);
     };
     const std::string too_deep = fmt::format("JSON nests deeper than {}", kChatJsonDepthMax);
     for (const ToolDeclaration& tool : conversation_.tools) {
       if (deeper_than(tool.parameters, kChatJsonDepthMax) || deeper_than(tool.response, kChatJsonDepthMax)) {
-        return Error{Errc::kInvalidArgument, fmt::format("tool \"{}\": {}", tool.name, too_deep)};
+        return Error(Errc::kInvalidArgument, "tool \"{}\": {}", tool.name, too_deep);
       }
     }
     const bool text_last =

@@ -20,13 +20,12 @@ std::size_t extend(std::string_view text, const std::vector<std::size_t>& border
 
 Result<StopMatcher> StopMatcher::create(std::vector<std::string> stops, bool keep_stop) {
   if (stops.size() > kStopsMax)
-    return Error{Errc::kInvalidArgument, fmt::format("{} stop strings, wanted at most {}", stops.size(), kStopsMax)};
+    return Error(Errc::kInvalidArgument, "{} stop strings, wanted at most {}", stops.size(), kStopsMax);
   StopMatcher matcher;
   matcher.keep_stop_ = keep_stop;
   for (std::string& text : stops) {
     if (text.empty() || text.size() > kStopBytesMax) {
-      return Error{Errc::kInvalidArgument,
-                   fmt::format("a stop string of {} bytes, wanted 1 to {}", text.size(), kStopBytesMax)};
+      return Error(Errc::kInvalidArgument, "a stop string of {} bytes, wanted 1 to {}", text.size(), kStopBytesMax);
     }
     if (!is_utf8(text)) return Error{Errc::kInvalidArgument, "a stop string is not UTF-8"};
     std::vector<std::size_t> border = {0};

@@ -58,9 +58,8 @@ std::size_t Tokenizer::Builder::missing_bytes() const {
 Result<Tokenizer> Tokenizer::Builder::finish() && {
   const auto check_length = [&](const AddedToken& token) -> Result<void> {
     if (token.text.size() <= kAddedBytesMax) return {};
-    return Error{Errc::kUnsupported,
-                 fmt::format("{}: added token {} ({:?}...) has {} bytes, want at most {}", tokenizer_.name_, token.id,
-                             token.text.substr(0, 40), token.text.size(), kAddedBytesMax)};
+    return Error(Errc::kUnsupported, "{}: added token {} ({:?}...) has {} bytes, want at most {}", tokenizer_.name_,
+                 token.id, token.text.substr(0, 40), token.text.size(), kAddedBytesMax);
   };
   for (const AddedToken& token : tokenizer_.added_) RETURN_IF_ERROR(check_length(token));
   for (AddedToken& token : tokenizer_.added_normalized_) {

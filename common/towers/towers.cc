@@ -22,11 +22,10 @@ Result<SoftTokens> of_picture(const VisionConfig& config, const WireTensor& pixe
   const bool fits = 0 < height && height <= longest && 0 < width && width <= longest && height % side == 0 &&
                     width % side == 0 && (height / side) * (width / side) <= kSoftTokenBudgets.back();
   if (fits) return SoftTokens{(height / side) * (width / side), config.both_ways};
-  return Error{
-      Errc::kInvalidArgument,
-      fmt::format("a picture of {} [{}], wanted U8 [height, width, 3], with sides that are multiples of {} up "
-                  "to {}, and at most {} soft tokens",
-                  to_string(pixels.dtype), fmt::join(pixels.shape, ", "), side, longest, kSoftTokenBudgets.back())};
+  return Error(Errc::kInvalidArgument,
+               "a picture of {} [{}], wanted U8 [height, width, 3], with sides that are multiples of {} up "
+               "to {}, and at most {} soft tokens",
+               to_string(pixels.dtype), fmt::join(pixels.shape, ", "), side, longest, kSoftTokenBudgets.back());
 }
 
 std::vector<float> samples_of(const WireTensor& content) {
@@ -38,8 +37,8 @@ std::vector<float> samples_of(const WireTensor& content) {
 Result<SoftTokens> of_sound(const AudioConfig& config, const WireTensor& content) {
   const std::int64_t count = content.shape.size() == 1 ? content.shape[0] : 0;
   if (count < kSamplesMin || count > kSamplesMax) {
-    return Error{Errc::kInvalidArgument, fmt::format("a sound of F32 [{}], wanted one axis of {} to {} samples",
-                                                     fmt::join(content.shape, ", "), kSamplesMin, kSamplesMax)};
+    return Error(Errc::kInvalidArgument, "a sound of F32 [{}], wanted one axis of {} to {} samples",
+                 fmt::join(content.shape, ", "), kSamplesMin, kSamplesMax);
   }
   if (!std::ranges::all_of(samples_of(content), [](float sample) { return std::isfinite(sample); }))
     return Error{Errc::kInvalidArgument, "a sound with samples that are not finite numbers"};

@@ -114,8 +114,8 @@ Result<Patches> cut_into_patches(const Picture& resized, const VisionConfig& con
   const std::int64_t patch = config.patch_size;
   Patches patches{.rows = resized.height / patch, .columns = resized.width / patch, .values = {}};
   if (std::max(patches.rows, patches.columns) > config.position_embedding_size) {
-    return Error{Errc::kOutOfRange, fmt::format("a picture of {} x {} patches, wanted at most {} in a row",
-                                                patches.columns, patches.rows, config.position_embedding_size)};
+    return Error(Errc::kOutOfRange, "a picture of {} x {} patches, wanted at most {} in a row", patches.columns,
+                 patches.rows, config.position_embedding_size);
   }
   std::array<float, 256> share;
   for (std::size_t i = 0; i < share.size(); ++i) share[i] = static_cast<float>(static_cast<double>(i) / 255);
