@@ -93,7 +93,7 @@ Result<json> parse_json_object(std::string_view text, std::string_view file, std
 
 void FirstError::set(Errc code, std::string_view problem, std::string_view wrong_key) {
   if (error) return;
-  error = Error{code, fmt::format("{}{}{}", file, file.empty() ? "" : ": ", problem)};
+  error = Error(code, "{}{}{}", file, file.empty() ? "" : ": ", problem);
   key = wrong_key;
 }
 

@@ -153,12 +153,11 @@ Result<void> Pack::verify() const {
 
 namespace {
 
-/// Locks a folder for as long as the descriptor is open. @return -1 if somebody else has it, or there is none.
-int lock_folder(const fs::path& folder) {
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0 || ::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return descriptor;
-  ::close(descriptor);
-  return -1;
+/// Locks a folder for as long as the descriptor is open. @return none if somebody else has it, or there is no folder.
+Descriptor lock_folder(const fs::path& folder) {
+  Descriptor lock(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (lock < 0 || ::flock(lock, LOCK_EX | LOCK_NB) == 0) return lock;
+  return Descriptor();
 }
 
 /// Removes what programs have left that were killed before they could give it its final name.
@@ -167,11 +166,10 @@ void remove_abandoned(const fs::path& final_name) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(final_name.parent_path(), error)) {
     if (!entry.path().filename().string().starts_with(beginning)) continue;
-    const int lock = lock_folder(entry.path());
+    const Descriptor lock = lock_folder(entry.path());
     if (lock < 0) continue;
     std::error_code ignored;
     fs::remove_all(entry.path(), ignored);
-    ::close(lock);
   }
 }
 
@@ -193,7 +191,6 @@ Result<NewDirectory> NewDirectory::create(const fs::path& dir) {
 NewDirectory::~NewDirectory() {
   std::error_code ignored;
   if (!partial_.empty()) fs::remove_all(partial_, ignored);
-  if (lock_ >= 0) ::close(lock_);
 }
 
 Result<void> NewDirectory::add_file(const std::string& name, std::string_view text) {

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/descriptor.h"
 #include "common/base/durable_file.h"
 #include "common/base/files.h"
 #include "common/base/result.h"
@@ -84,9 +85,7 @@ class NewDirectory {
   /// @return kInvalidArgument if `dir` exists, kIo if it cannot be made.
   static Result<NewDirectory> create(const std::filesystem::path& dir);
   NewDirectory(NewDirectory&& other) noexcept
-      : final_(std::move(other.final_)),
-        partial_(std::exchange(other.partial_, {})),
-        lock_(std::exchange(other.lock_, -1)) {}
+      : final_(std::move(other.final_)), partial_(std::exchange(other.partial_, {})), lock_(std::move(other.lock_)) {}
   ~NewDirectory();
 
   /// Where to put files until commit().
@@ -95,10 +94,10 @@ class NewDirectory {
   Result<void> commit();
 
  private:
-  NewDirectory(std::filesystem::path final_name, std::filesystem::path partial, int lock)
-      : final_(std::move(final_name)), partial_(std::move(partial)), lock_(lock) {}
+  NewDirectory(std::filesystem::path final_name, std::filesystem::path partial, Descriptor lock)
+      : final_(std::move(final_name)), partial_(std::move(partial)), lock_(std::move(lock)) {}
   std::filesystem::path final_, partial_;
-  int lock_;  ///< a descriptor of partial_: who finds it unlocked knows that its program has died
+  Descriptor lock_;  ///< of partial_: who finds it unlocked knows that its program has died
 };
 
 /// Writes one packed model.

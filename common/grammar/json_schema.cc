@@ -100,7 +100,7 @@ class Reader {
   /// @return any schema: it is not used
   Json refuse(std::string_view keyword, const std::string& at, std::string_view problem,
               Errc code = Errc::kUnsupported) {
-    if (!error_) error_ = Error{code, fmt::format("JSON schema: '{}' at {} {}", keyword, at, problem)};
+    if (!error_) error_ = Error(code, "JSON schema: '{}' at {} {}", keyword, at, problem);
     return true;
   }
 

@@ -79,9 +79,7 @@ Result<void> check_private(const std::filesystem::path& path, const struct stat&
                  facts.st_uid, geteuid());
   }
   if ((facts.st_mode & (of_root ? 037 : 077)) == 0) return {};
-  return Error(Errc::kInvalidArgument,
-               "{0}: others may read this private key (mode {1:04o}); run: chmod "
-               "{2} {0}",
+  return Error(Errc::kInvalidArgument, "{0}: others may read this private key (mode {1:04o}); run: chmod {2} {0}",
                path.string(), facts.st_mode & 07777, of_root ? "640" : "600");
 }
 
