@@ -13,7 +13,9 @@ constexpr std::int64_t kFewRows = 16;
 constexpr int kFirstMost = 16;
 /// Layers of a trial. The first does not count: its threads have to be woken.
 constexpr int kTrialLayers = 5;
-constexpr int kPauseLeast = 8, kPauseMost = 4096;  // layers
+/// Layers between two trials. Beside neighbours nothing may be certain for long, and who must be woken for a trial is
+/// late: each trial that decides nothing lengthens the pause, so that the search costs less and less.
+constexpr int kPauseLeast = 8, kPauseLonger = 2, kPauseMost = 4096;
 /// Of a new time in what a layer usually takes.
 constexpr double kWeight = 1.0 / 8;
 /// So much of the time another size has to save, as far as can be told from at most so many layers.
@@ -131,7 +133,7 @@ void TeamSizer::judge(Kind& kind) {
   Comparison& tried = kind.tried[kind.step];
   if (tried.layers == 0) return;
   switch (verdict(kind)) {
-    case Verdict::kOpen: return;
+    case Verdict::kOpen: kind.pauses = std::min(kind.pauses + kPauseLonger, kPauseMost); return;
     case Verdict::kSlower:
       kind.is_slower[kind.step] = true;
       tried = {};
