@@ -219,7 +219,7 @@ void CostModel::observe(const RoundOutcome& outcome) {
   observe_forward(outcome);
   const double drafting = outcome.draft_s + outcome.draft_wire_s + outcome.draft_waited_s;
   other_.observe(std::max(0.0, outcome.round_s - outcome.verify_s - drafting - outcome.waited_s));
-  if (outcome.drafted > 0 || outcome.tree) trees_.observe(survival_.of(outcome.source).conditional(), outcome);
+  trees_.observe(survival_.of(outcome.source).conditional(), outcome);
   if (outcome.tree && outcome.drafted == 0) return;  // nothing was worth a row: no plain round, and no drafts
   if (outcome.tree) tree_draft_s_.observe(outcome.draft_s, outcome.drafted);
   if (outcome.drafted > 0) {
