@@ -285,7 +285,7 @@ void Session::on_tick(const Desk& desk) {
 
 std::optional<TimePoint> Session::deadline() const {
   if (phase_ != Phase::kDrafting || round_.choice.patience_s >= to_seconds(kDraftTimeout)) return std::nullopt;
-  return entered_ + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(round_.choice.patience_s));
+  return entered_ + from_seconds(round_.choice.patience_s);
 }
 
 void Session::add_to(std::map<PeerId, Load>& loads) const {

@@ -35,10 +35,6 @@ struct Block {
   TimePoint start = now();
 };
 
-Duration duration_of(double seconds) {
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
-}
-
 /// @param due  when it arrives: its times count from then, however late it is sent
 Sample ask(const Asker& asker, const Block& block, std::size_t prompt, int client, TimePoint due) {
   Sample sample{.arm = block.arm, .repeat = block.repeat, .client = client, .prompt = prompt};
@@ -68,7 +64,7 @@ std::vector<Sample> ask_all(const Asker& asker, const Block& block, int client) 
 std::vector<Sample> ask_next(const Asker& asker, const Block& block, int client, std::atomic<std::size_t>& next) {
   std::vector<Sample> samples;
   for (std::size_t i = next++; i < block.arrivals.size(); i = next++) {
-    const TimePoint due = block.start + duration_of(block.arrivals[i]);
+    const TimePoint due = block.start + from_seconds(block.arrivals[i]);
     std::this_thread::sleep_until(due);
     samples.push_back(ask(asker, block, i % block.questions.size(), client, due));
   }
@@ -264,8 +260,8 @@ Measured measure_cell(Rig& rig, const TextSide& text, const std::vector<Question
       if (calibrator && i == calibrated_before)
         calibrator->ask(questions[static_cast<std::size_t>(repeat) % questions.size()], lengths, &calibration);
       const ExperimentArm arm = order[i];
-      run_block(clients[static_cast<std::size_t>(arm)],
-                {arm, repeat, draft_length(arm, axes), questions, duration_of(plan.seconds), times}, measured);
+      run_block(clients[arm], {arm, repeat, draft_length(arm, axes), questions, from_seconds(plan.seconds), times},
+                measured);
     }
   }
   measured.machine = machine_use(before, CpuTicks::now());
