@@ -113,11 +113,12 @@ void Launcher::say_state(const char* state) {
 /// Names what of a host is another than at the first one.
 void name_unlike(const Host& host, const json& facts, const ordered_json& all) {
   for (const char* key : {"machine", "version"}) {
-    const std::string here = facts.value(key, ""), first = all.begin().value().value(key, "");
+    const json &here = member(facts, key), &first = member(first_facts, key);
     if (here != first)
-      std::fprintf(stderr, "outrider: %s: %s is %s, that of %s is %s\n", host.name.c_str(), key, here.c_str(),
-                   all.begin().key().c_str(), first.c_str());
+      std::fprintf(stderr, "outrider: %s: %s is %s, that of %s is %s\n", host.name.c_str(), key, show(here).c_str(),
+                   all.begin().key().c_str(), show(first).c_str());
   }
+  const json first_facts = all.begin().value();
 }
 
 std::string Launcher::why_no_facts(const Host& host, const Captured& answer) const {

@@ -180,6 +180,18 @@ class Launch(unittest.TestCase):
             return PLAN | {"drafters": [{"count": drafters, "threads": 1}], "run": [{"command": ["true"]}]}
 
         small = self.start(plan_of(1), expect_end=True).dir
+    def test_a_host_that_is_unlike_the_first_is_named_whatever_its_program_says(self):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="outrider-unlike-"))
+        self.addCleanup(shutil.rmtree, folder)
+        program = folder / "outrider"
+        program.write_text("#!/bin/sh\n[ \"$1 $2\" = 'launch facts' ] || exit 1\n"
+                           "if mkdir \"$0.first\" 2>/dev/null; then echo '{\"version\": \"1\"}'; else echo '{\"version\": 7}'; fi\n")
+        program.chmod(0o755)
+        run = self.start({"program": str(program), "hosts": [{"name": "a"}, {"name": "b"}], "coordinator": {"hosts": "a"},
+                          "verifiers": [{"hosts": "a"}], "drafters": [{"hosts": "b"}]}, expect_end=True)
+        self.assertEqual(run.status, 1, run.explain())
+        self.assertRegex(run.err.read_text(), '^outrider: b: version is (7, that of a is "1"|"1", that of a is 7)\n')
+
         after_plan, after_lock = ((small / file).stat().st_size + 50 for file in ("plan.json", "lock.json"))
         plan = plan_of(20)  # whose ledger is longer than its lock
         for most, file in ((100, "plan.json"), (after_plan, "lock.json"), (after_lock, "ledger.jsonl")):
