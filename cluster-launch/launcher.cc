@@ -37,6 +37,9 @@ struct Running {
   Child child;
   ProcessId process;  ///< on its host; start is 0 while it is not known
   std::optional<int> status;
+
+  /// Whether it has ended as its own deadline wants it, by itself or cut off.
+  bool left() const { return plan->has_deadline() && (status == 0 || status == 128 + SIGTERM); }
 };
 
 std::string last_line(std::string text) {
@@ -53,11 +56,11 @@ class Launcher {
   /// Writes lock.json. Hosts that cannot take part are named; so are those that are unlike the first.
   Result<void> look_at_hosts();
   Result<void> start_all();
-  /// @return kNotReady or kLost; nothing once all are ready, or once it is told to stop.
+  /// @return kNotReady or kLost; none once all are ready, or once it is told to stop.
   Result<std::optional<int>> await_ready();
   /// Runs a command to its end, or until it is told to stop. @return its status
   Result<int> run_command(std::size_t number, std::vector<std::string> command);
-  /// Until a process ends that must not, or it is told to stop.
+  /// Until the run is over, or it is told to stop. @return kLost, or 0
   int serve();
   ReadyCluster ready_cluster();
   void end_all();
@@ -66,8 +69,11 @@ class Launcher {
   /// @param more  where the coordinator is
   Result<void> start(const PlannedProcess& process, const std::vector<std::string>& more);
   Result<void> await_address();
-  /// Looks after all processes. @return the first required one that has ended.
+  /// Looks after all processes. @return one with whose end the run is over, rather one that is lost than one that left;
+  /// null: it goes on.
   const Running* look();
+  /// Whether the run is over with the end of this one.
+  bool ends_run(const Running& running) const;
   void explain(const Running& running) const;
   /// Why a host has said nothing of itself.
   std::string why_no_facts(const Host& host, const Captured& answer) const;
@@ -112,11 +118,12 @@ void Launcher::say_state(const char* state) {
 
 /// Names what of a host is another than at the first one.
 void name_unlike(const Host& host, const json& facts, const ordered_json& all) {
+  const json first_facts = all.begin().value();
   for (const char* key : {"machine", "version"}) {
-    const std::string here = facts.value(key, ""), first = all.begin().value().value(key, "");
+    const json &here = member(facts, key), &first = member(first_facts, key);
     if (here != first)
-      std::fprintf(stderr, "outrider: %s: %s is %s, that of %s is %s\n", host.name.c_str(), key, here.c_str(),
-                   all.begin().key().c_str(), first.c_str());
+      std::fprintf(stderr, "outrider: %s: %s is %s, that of %s is %s\n", host.name.c_str(), key, show(here).c_str(),
+                   all.begin().key().c_str(), show(first).c_str());
   }
 }
 
@@ -179,7 +186,8 @@ void Launcher::explain(const Running& running) const {
   const std::string& host = running.plan->host.name;
   const std::string tail = folder_.log_end(running.plan->log_name(), 1);
   const bool ssh = options_.reach == Reach::kSsh;
-  const std::string how = *running.status == kProgramMissing ? "no program " + options_.program
+  const std::string how = running.left()                       ? "left by its deadline"
+                          : *running.status == kProgramMissing ? "no program " + options_.program
                           : ssh && *running.status == kSshFailed
                               ? std::string(running.process.start == 0 ? "cannot be reached" : "connection lost")
                               : fmt::format("ended with status {}", *running.status);
@@ -187,8 +195,15 @@ void Launcher::explain(const Running& running) const {
                last_line(tail).c_str());
 }
 
+bool Launcher::ends_run(const Running& running) const {
+  if (!running.status || options_.strict) return running.status.has_value();
+  const bool others = std::ranges::any_of(
+      running_, [&](const Running& other) { return other.plan->role == running.plan->role && !other.status; });
+  return running.plan->required() && !(running.left() && others);
+}
+
 const Running* Launcher::look() {
-  const Running* lost = nullptr;
+  const Running* over = nullptr;
   for (Running& running : running_) {
     if (running.process.start == 0 && options_.reach != Reach::kLocal) {
       const Result<std::string> log = read_text(folder_.log(running.plan->log_name()));
@@ -202,9 +217,9 @@ const Running* Launcher::look() {
       explain(running);
       say_state(state_.c_str());
     }
-    if (running.status && (running.plan->required() || options_.strict)) lost = lost != nullptr ? lost : &running;
+    if (ends_run(running) && (over == nullptr || over->left())) over = &running;
   }
-  return lost;
+  return over;
 }
 
 Result<void> Launcher::await_address() {
@@ -251,11 +266,12 @@ Result<std::optional<int>> Launcher::await_ready() {
   std::vector<PlannedProcess> missing;
   std::optional<Client> client;
   TimePoint ask{};
-  bool all = false, lost = false;
+  const Running* over = nullptr;
+  bool all = false;
   const bool in_time = wait_until(
       [&] {
-        lost = look() != nullptr;
-        if (lost || stopped_()) return true;
+        over = look();
+        if (over != nullptr || stopped_()) return true;
         if (now() < ask) return false;
         ask = now() + kAskStatus;
         if (!client) {
@@ -273,7 +289,7 @@ Result<std::optional<int>> Launcher::await_ready() {
         return all;
       },
       std::chrono::seconds(options_.ready_seconds));
-  if (lost) return std::optional<int>(kLost);
+  if (over != nullptr) return std::optional<int>(over->left() ? kNotReady : kLost);
   if (stopped_()) return std::optional<int>();
   for (const PlannedProcess& process : missing) {
     std::fprintf(stderr, "outrider: %s on %s has not joined; the end of its log:\n%s\n", process.name.c_str(),
@@ -315,10 +331,10 @@ Result<int> Launcher::run_command(std::size_t number, std::vector<std::string> c
     std::fflush(stdout);
   };
   std::optional<TimePoint> give_up;  // once it was asked to end
-  const Running* lost = nullptr;
+  const Running* over = nullptr;
   while (!child.poll()) {
-    lost = look();
-    if ((lost != nullptr || stopped_()) && !give_up) {
+    over = look();
+    if ((over != nullptr || stopped_()) && !give_up) {
       child.signal(SIGTERM);
       give_up = now() + std::chrono::seconds(options_.grace_seconds);
     }
@@ -331,12 +347,12 @@ Result<int> Launcher::run_command(std::size_t number, std::vector<std::string> c
     std::this_thread::sleep_for(kLook);
   }
   show();
-  return lost != nullptr ? kLost : *child.poll();
+  return over != nullptr && !over->left() ? kLost : *child.poll();
 }
 
 int Launcher::serve() {
   while (!stopped_()) {
-    if (look() != nullptr) return kLost;
+    if (const Running* over = look()) return over->left() ? 0 : kLost;
     std::this_thread::sleep_for(kLook);
   }
   return 0;
@@ -345,9 +361,9 @@ int Launcher::serve() {
 ReadyCluster Launcher::ready_cluster() {
   return {fmt::format("{}", fmt::join(addresses_, ",")), keys_ ? keys_->client() : Security(),
           [this]() -> Result<void> {
-            const Running* const lost = look();
-            if (lost == nullptr) return {};
-            return Error(Errc::kPeerGone, "{} on {} has ended", lost->plan->name, lost->plan->host.name);
+            const Running* const over = look();
+            if (over == nullptr) return {};
+            return Error(Errc::kPeerGone, "{} on {} has ended", over->plan->name, over->plan->host.name);
           }};
 }
 

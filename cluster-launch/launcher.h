@@ -18,7 +18,7 @@ namespace outrider {
 /// How `outrider launch` ends, beside 0 and what main() gives a line that cannot be carried out.
 enum LaunchStatus {
   kNotReady = 3,   ///< a worker is missing, or no token came through a verifier
-  kLost = 4,       ///< a process ended without which there is no text
+  kLost = 4,       ///< a process ended, not by its deadline, without which there is no text
   kRunFailed = 5,  ///< a command of the plan failed; 75 is passed on as it is
 };
 

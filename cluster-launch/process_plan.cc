@@ -16,6 +16,7 @@ namespace {
 /// Whoever starts a process holds its standard input; a worker whose host loses its network ends by itself.
 constexpr const char* kHeld = "--exit-with-stdin";
 constexpr const char* kAloneSeconds = "60";
+constexpr const char* kDeadline = "--deadline";
 
 /// A plan's hosts by name, in its order.
 Result<std::vector<Host>> all_hosts(const Plan& plan) {
@@ -64,7 +65,7 @@ Result<void> add_common(PlannedProcess& process, const RolePlan& role) {
     // Of the job that the process will be in, only it can ask.
     if (const auto parsed = parse_deadline(role.deadline); role.deadline != "slurm" && !parsed)
       return Error{parsed.error().code, process.name + ": " + parsed.error().message};
-    process.options.insert(process.options.end(), {"--deadline", role.deadline});
+    process.options.insert(process.options.end(), {kDeadline, role.deadline});
   }
   process.options.emplace_back(kHeld);
   return {};
@@ -157,6 +158,8 @@ class Planner {
 };
 
 }  // namespace
+
+bool PlannedProcess::has_deadline() const { return std::ranges::count(options, kDeadline) > 0; }
 
 std::vector<std::string> PlannedProcess::command(const std::string& program,
                                                  const std::vector<std::string>& more) const {

@@ -29,6 +29,7 @@ struct PlannedProcess {
   /// Without a drafter text comes more slowly, without an encoder it may not be about pictures; without the others
   /// there is none.
   bool required() const { return role != "drafter" && role != "encoder"; }
+  bool has_deadline() const;
   std::string log_name() const { return host.name + "." + name + ".log"; }
   /// The whole command line. @param more  options that the launcher adds.
   std::vector<std::string> command(const std::string& program, const std::vector<std::string>& more) const;

@@ -289,9 +289,10 @@ std::string Renderer::job() const {
     text += fmt::format("if [ -z \"$stopping\" ] && [ \"$status\" = 0 ]; then run_command{}; fi\n", line);
   }
   if (plan_.run.empty())
-    text +=
+    text += fmt::format(
         "while [ -z \"$stopping\" ] && [ \"$status\" = 0 ]; do\n  sleep 1\n  kill -0 \"$coordinator_step\" || "
-        "status=4\ndone\n";
+        "{}\ndone\n",
+        processes_.coordinator().has_deadline() ? "{ wait \"$coordinator_step\" && break || status=4; }" : "status=4");
   return text + kEnd;
 }
 

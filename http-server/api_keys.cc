@@ -8,7 +8,6 @@
 
 #include <fmt/format.h>
 
-#include "common/base/file_error.h"
 #include "common/base/files.h"
 #include "common/base/text.h"
 #include "common/logging/logging.h"

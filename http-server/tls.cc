@@ -12,7 +12,6 @@
 
 #include <fmt/format.h>
 
-#include "common/base/file_error.h"
 #include "common/base/file_watch.h"
 #include "common/base/files.h"
 #include "common/logging/logging.h"

@@ -11,7 +11,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "common/base/file_error.h"
+#include "common/base/files.h"
 
 namespace outrider {
 namespace {

@@ -257,14 +257,19 @@ void check_texts(const Json& line) {
     throw CommandError("cell {}: the arms' texts differ: a bug of Outrider's", line["cell"].dump());
 }
 
-/// How many attempts each cell has had; all that there may be, where it has been measured.
+/// Counts an attempt by its line, and all that there may be once a cell is measured.
+void count_attempt(int& attempts, const ExperimentPlan& plan, const Json& line) {
+  check_texts(line);
+  attempts = line["void"].is_null() ? plan.void_rule.attempts : attempts + 1;
+}
+
+/// What each cell has had.
 std::vector<int> attempts_so_far(const ExperimentPlan& plan, const std::vector<Json>& lines) {
   std::vector<int> attempts(plan.cells.size());
   for (const Json& line : lines) {
-    check_texts(line);
     const std::size_t cell = line["cell"];
     if (cell >= attempts.size()) throw CommandError("cells.jsonl: no cell {} in the plan", cell);
-    attempts[cell] = line["void"].is_null() ? plan.void_rule.attempts : attempts[cell] + 1;
+    count_attempt(attempts[cell], plan, line);
   }
   return attempts;
 }
@@ -309,8 +314,7 @@ void run_plan(Experiment& experiment, const ExperimentFlags& flags) {
       line["requests_bytes"] = requests.bytes();
       or_throw(cells.append({line}));
       say(experiment, line);
-      check_texts(line);
-      attempts[cell] = line["void"].is_null() ? plan.void_rule.attempts : attempts[cell] + 1;
+      count_attempt(attempts[cell], plan, line);
       lines.push_back(std::move(line));
     }
     write_reports(flags.out, lock, lines);

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <concepts>
 #include <cstdlib>
-#include <cstring>
 #include <future>
 #include <mutex>
 #include <thread>
@@ -15,6 +14,7 @@
 
 #include <fmt/ranges.h>
 
+#include "common/base/files.h"
 #include "common/base/time.h"
 
 namespace outrider {
@@ -104,13 +104,14 @@ class ProcessCluster final : public Cluster {
   }
 
   Result<void> start() {
-    int out[2];
-    if (pipe2(out, O_CLOEXEC) != 0) return Error(Errc::kIo, "pipe: {}", std::strerror(errno));
-    const Result<void> started = spawn("coordinator", {"--listen", "tcp://127.0.0.1:*"}, options_.coordinator, out[1]);
-    close(out[1]);
-    if (started) address_ = read_line(out[0]);
-    close(out[0]);
-    RETURN_IF_ERROR(started);
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) return system_error("pipe of the coordinator", "open");
+    const Descriptor out(ends[0]);
+    {
+      const Descriptor in(ends[1]);  // its only writer is the coordinator then, whose end is seen
+      RETURN_IF_ERROR(spawn("coordinator", {"--listen", "tcp://127.0.0.1:*"}, options_.coordinator, in));
+    }
+    address_ = read_line(out);
     if (address_.empty()) return Error{Errc::kPeerGone, "the coordinator process ended before it listened"};
     const std::string dtype = to_string(options_.weight_type);
     for (int i = 0; i < options_.verifiers; ++i) {

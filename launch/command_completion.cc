@@ -159,7 +159,9 @@ void print_man(const std::vector<CommandText>& commands) {
       ".SH ENVIRONMENT\n"
       ".TP\n.B OUTRIDER_ISA\nA weaker instruction set than the CPU's: scalar, avx2, avx512 or amx; on aarch64 scalar,\n"
       "neon, dotprod or i8mm.\n"
+      ".TP\n.B OUTRIDER_GEMM\nWho multiplies matrices: onednn or own; unset, the faster of both.\n"
       ".TP\n.B OUTRIDER_LOG\nThe lowest level of messages: debug, info, warn or error.\n"
+      ".TP\n.B OUTRIDER_LOG_FORMAT\nWhat a message is: text, or json, an object a line.\n"
       ".TP\n.B OUTRIDER_API_KEY\nThe key that clients of\n.B outrider serve\nmust send.\n");
 }
 

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -50,6 +51,16 @@ struct RunFolderFlags {
   bool without_drafters = false;
   Lifetime lifetime;
 };
+
+/// Works until it is done or told to end. Throws the exit status that it returns, unless that is 0.
+void run_for_status(const Lifetime& lifetime, const std::function<Result<int>(std::stop_token)>& work) {
+  int status = 0;
+  or_throw(lifetime.run([&](std::stop_token stop) -> Result<void> {
+    ASSIGN_OR_RETURN(status, work(stop));
+    return {};
+  }));
+  if (status != 0) throw ExitStatus(status);
+}
 
 /// What would be started, a line for each process.
 void print_dry_run(const PlanFile& plan, const LaunchOptions& options) {
@@ -108,13 +119,10 @@ void launch(LaunchFlags flags) {
   if (!files.empty()) return to_slurm(files, folder, flags.submit);
   std::vector<std::vector<std::string>> commands;
   for (const RunPlan& run : plan.plan.run) commands.push_back(run.command);
-  int status = 0;
-  or_throw(flags.lifetime.run([&](std::stop_token stop) -> Result<void> {
-    ASSIGN_OR_RETURN(status, run_launch(plan.object, plan.processes, commands, flags.options, folder,
-                                        [&] { return stop.stop_requested(); }));
-    return {};
-  }));
-  if (status != 0) throw ExitStatus(status);
+  run_for_status(flags.lifetime, [&](std::stop_token stop) {
+    return run_launch(plan.object, plan.processes, commands, flags.options, folder,
+                      [&] { return stop.stop_requested(); });
+  });
 }
 
 void push(const LaunchFlags& flags, const PushSources& sources) {
@@ -130,11 +138,17 @@ ProcessPlan processes_of(const RunFolder& folder, bool without_drafters) {
   return or_throw(plan_processes(plan, /*one_host=*/false));
 }
 
+/// "ready"; empty: it has not said.
+std::string state_of(const RunFolder& folder) {
+  const Result<json> status = folder.read_json("status.json");
+  const json state = status ? member(*status, "state") : json();
+  return state.is_string() ? state.get<std::string>() : "";
+}
+
 void print_run_status(const RunFolderFlags& flags) {
   const RunFolder folder = or_throw(RunFolder::open(flags.run_dir));
-  const Result<json> status = folder.read_json("status.json");
-  const bool known = status && member(*status, "state").is_string();
-  std::printf("%s\n", known ? member(*status, "state").get<std::string>().c_str() : "no status yet");
+  const std::string state = state_of(folder);
+  std::printf("%s\n", state.empty() ? "no status yet" : state.c_str());
   bool any = false;
   for (const auto& [entry, alive] : or_throw(who_is_alive(folder))) {
     const std::string number = entry.job.empty() ? std::to_string(entry.process.pid) : entry.job;
@@ -178,8 +192,7 @@ int wait_until_ready(const RunFolderFlags& flags, std::stop_token stop) {
                   folder.addresses().front().c_str());
       return 0;
     }
-    const Result<json> status = folder.read_json("status.json");
-    if (status && member(*status, "state") == "ended") {
+    if (state_of(folder) == "ended") {
       std::fprintf(stderr, "outrider: the run has ended\n");
       return kLost;
     }
@@ -191,12 +204,7 @@ int wait_until_ready(const RunFolderFlags& flags, std::stop_token stop) {
 
 void wait(const RunFolderFlags& flags) {
   init_logging("launch", "warn");
-  int status = 0;
-  or_throw(flags.lifetime.run([&](std::stop_token stop) -> Result<void> {
-    status = wait_until_ready(flags, stop);
-    return {};
-  }));
-  if (status != 0) throw ExitStatus(status);
+  run_for_status(flags.lifetime, [&](std::stop_token stop) -> Result<int> { return wait_until_ready(flags, stop); });
 }
 
 void print_logs(const RunFolderFlags& flags, const std::string& only) {

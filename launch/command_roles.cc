@@ -104,7 +104,7 @@ void add_worker(Command& app, const char* name, const char* about,
         loaded.backbone = flags->options.assistant = pair.assistant;
       }
       flags->model.whole = !std::is_same_v<Options, EncoderOptions>;
-      if (!loaded.backbone.empty()) flags->options.weight_type = flags->model.type_to_load(loaded);
+      flags->options.weight_type = flags->model.type_to_load(loaded);
       return run(context, flags->options, stop);
     });
   });

@@ -6,7 +6,7 @@
 
 #include "common/audio/sound_decoders.h"
 #include "common/base/check.h"
-#include "common/base/file_error.h"
+#include "common/base/files.h"
 
 namespace outrider {
 

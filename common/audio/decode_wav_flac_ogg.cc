@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "common/audio/sound_decoders.h"
-#include "common/base/file_error.h"
+#include "common/base/files.h"
 
 namespace outrider {
 namespace {

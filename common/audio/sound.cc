@@ -10,7 +10,7 @@
 
 #include "common/audio/audio_features.h"
 #include "common/audio/sound_decoders.h"
-#include "common/base/file_error.h"
+#include "common/base/files.h"
 
 namespace outrider {
 namespace {

@@ -53,8 +53,8 @@ Result<DurableFile> DurableFile::open(const std::filesystem::path& path, int fla
   DurableFile file(path, descriptor);
   struct stat status;
   if (::fstat(descriptor, &status) != 0) return file.error("stat");
-  if (S_ISDIR(status.st_mode)) return Error(Errc::kIo, "{}: is a folder, wanted a file", path.string());
-  if (!S_ISREG(status.st_mode)) return Error(Errc::kIo, "{}: not a regular file", path.string());
+  if (S_ISDIR(status.st_mode)) return file_error(Errc::kIo, path, "is a folder, wanted a file");
+  if (!S_ISREG(status.st_mode)) return file_error(Errc::kIo, path, "not a regular file");
   return file;
 }
 
@@ -104,7 +104,7 @@ Result<void> DurableFile::sync() const {
 Result<void> DurableFile::lock() const {
   if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return {};
   if (errno != EWOULDBLOCK) return error("lock");
-  return Error(Errc::kUnavailable, "{}: another process is writing it", path_.string());
+  return file_error(Errc::kUnavailable, path_, "another process is writing it");
 }
 
 Result<void> sync_folder_of(const std::filesystem::path& path) {

@@ -2,7 +2,6 @@
 
 #include <cerrno>
 #include <system_error>
-#include <utility>
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -14,8 +13,8 @@ namespace outrider {
 
 Error system_error(const std::filesystem::path& path, const char* action) {
   const int number = errno;
-  return {number == ENOENT || number == ENOTDIR ? Errc::kNotFound : Errc::kIo, "{}: cannot {}: {}", path.string(),
-          action, std::generic_category().message(number)};
+  return file_error(number == ENOENT || number == ENOTDIR ? Errc::kNotFound : Errc::kIo, path, "cannot {}: {}", action,
+                    std::generic_category().message(number));
 }
 
 namespace {
@@ -23,7 +22,7 @@ namespace {
 Result<std::span<const std::byte>> map_descriptor(int fd, const std::filesystem::path& path) {
   struct stat status;
   if (::fstat(fd, &status) != 0) return system_error(path, "stat");
-  if (!S_ISREG(status.st_mode)) return Error(Errc::kIo, "{}: not a regular file", path.string());
+  if (!S_ISREG(status.st_mode)) return file_error(Errc::kIo, path, "not a regular file");
   const auto size = static_cast<std::size_t>(status.st_size);
   if (size == 0) return std::span<const std::byte>();  // mmap refuses a length of 0.
   void* const address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
@@ -56,8 +55,7 @@ Result<std::string> read_text(const std::filesystem::path& path) {
   constexpr std::size_t kBytesMax = 100'000'000;  // The largest, a tokenizer.json, has a third of it.
   ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(path));
   if (file.bytes().size() > kBytesMax) {
-    return Error(Errc::kOutOfRange, "{}: {} bytes long, wanted at most {}", path.string(), file.bytes().size(),
-                 kBytesMax);
+    return file_error(Errc::kOutOfRange, path, "{} bytes long, wanted at most {}", file.bytes().size(), kBytesMax);
   }
   return std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
 }

@@ -4,6 +4,9 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <utility>
+
+#include <fmt/format.h>
 
 #include "common/base/result.h"
 
@@ -31,6 +34,12 @@ class MappedFile {
 
   std::span<const std::byte> bytes_;  // What munmap needs; empty means nothing is mapped.
 };
+
+/// What is wrong with a file: "FILE: PROBLEM". @param file  its path, or what its reader's caller calls it
+template <typename... Args>
+Error file_error(Errc code, const std::filesystem::path& file, fmt::format_string<Args...> problem, Args&&... args) {
+  return {code, file.string() + ": " + fmt::format(problem, std::forward<Args>(args)...)};
+}
 
 /// What the last call of the system said: "PATH: cannot ACTION: why". kNotFound if there is no such file, else kIo.
 Error system_error(const std::filesystem::path& path, const char* action);

@@ -42,5 +42,8 @@ inline std::int64_t unix_seconds() {
 
 inline double to_ms(Duration d) { return std::chrono::duration<double, std::milli>(d).count(); }
 inline double to_seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
+inline Duration from_seconds(double seconds) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
 
 }  // namespace outrider

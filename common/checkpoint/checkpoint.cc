@@ -11,7 +11,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "common/base/file_error.h"
 #include "common/base/random.h"
 #include "common/checkpoint/gguf.h"
 #include "common/checkpoint/gguf_names.h"

@@ -13,7 +13,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "common/base/file_error.h"
 #include "common/checkpoint/safetensors.h"
 
 namespace outrider {

@@ -13,7 +13,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "common/base/file_error.h"
+#include "common/base/files.h"
 #include "common/base/ids.h"
 
 namespace outrider {

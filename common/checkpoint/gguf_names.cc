@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "common/base/file_error.h"
+#include "common/base/files.h"
 #include "common/checkpoint/safetensors.h"
 
 namespace outrider {

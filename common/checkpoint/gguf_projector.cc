@@ -13,7 +13,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "common/base/file_error.h"
+#include "common/base/files.h"
 #include "common/checkpoint/gguf_names.h"
 
 namespace outrider {

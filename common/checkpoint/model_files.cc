@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "common/base/file_error.h"
 #include "common/base/files.h"
 #include "common/base/json_fields.h"
 #include "common/checkpoint/gguf_config.h"

@@ -12,7 +12,6 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "common/base/file_error.h"
 #include "common/base/json_fields.h"
 #include "common/base/text.h"
 #include "common/checkpoint/safetensors.h"

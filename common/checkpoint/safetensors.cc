@@ -9,7 +9,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "common/base/file_error.h"
+#include "common/base/files.h"
 
 namespace outrider {
 namespace {

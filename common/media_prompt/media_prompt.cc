@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "common/base/file_error.h"
 #include "common/base/files.h"
 
 namespace outrider {

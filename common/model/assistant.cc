@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "common/base/file_error.h"
+#include "common/base/files.h"
 #include "common/kernels/kernel_table.h"
 
 namespace outrider {

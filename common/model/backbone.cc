@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "common/base/file_error.h"
+#include "common/base/files.h"
 #include "common/base/progress.h"
 #include "common/base/time.h"
 #include "common/base/token_tree.h"

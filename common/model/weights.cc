@@ -8,7 +8,7 @@
 
 #include <fmt/ranges.h>
 
-#include "common/base/file_error.h"
+#include "common/base/files.h"
 #include "common/base/random.h"
 #include "common/checkpoint/checkpoint.h"
 #include "common/checkpoint/pack.h"

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "common/base/file_error.h"
 #include "common/base/files.h"
 #include "common/base/json_fields.h"
 #include "common/checkpoint/pack.h"

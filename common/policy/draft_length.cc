@@ -148,7 +148,7 @@ int GoodputLength::extend(const RoundOutcome& begun, DraftSource source, int len
 }
 
 void GoodputLength::observe(const RoundOutcome& outcome) {
-  if (outcome.drafted > 0 || outcome.tree) trees_.observe(survival_.of(outcome.source).conditional(), outcome);
+  trees_.observe(survival_.of(outcome.source).conditional(), outcome);
   survival_.observe(outcome);
   // Whoever asked may have taken another length, or not have asked at all.
   const Expected expected = std::exchange(expected_, {});

@@ -90,29 +90,21 @@ int VerifyTime::rows_most() const {
   return std::max(kSingle, curve_.empty() ? 0 : static_cast<int>(2 * curve_.back().rows));
 }
 
-void FadingLine::observe(double x, double y) {
-  constexpr double kKeep = 0.95;
-  w_ = kKeep * w_ + 1;
-  x_ = kKeep * x_ + x;
-  y_ = kKeep * y_ + y;
-  xx_ = kKeep * xx_ + x * x;
-  xy_ = kKeep * xy_ + x * y;
-}
-
 void FadingLine::fade() {
   constexpr double kKeep = 0.9999;
-  y_ *= kKeep;
-  xy_ *= kKeep;
+  sums_.y *= kKeep;
+  sums_.xy *= kKeep;
 }
 
 double FadingLine::slope() const {
-  if (w_ <= 0) return 0;
-  const double variance = xx_ - x_ * x_ / w_, covariance = xy_ - x_ * y_ / w_;
+  if (empty()) return 0;
+  const double variance = sums_.variance_x();
   // Rounding leaves a variance near 0 where all xs are equal.
-  return variance <= 1e-9 * xx_ ? 0 : std::clamp(covariance / variance, 0.0, y_ / std::max(x_, 1e-300));
+  if (variance <= 1e-9 * sums_.xx) return 0;
+  return std::clamp(sums_.covariance() / variance, 0.0, sums_.y / std::max(sums_.x, 1e-300));
 }
 
-double FadingLine::intercept() const { return w_ <= 0 ? 0 : (y_ - slope() * x_) / w_; }
+double FadingLine::intercept() const { return empty() ? 0 : (sums_.y - slope() * sums_.x) / sums_.n; }
 
 void Survival::observe(int drafted, int accepted) {
   if (drafted == 0) {
@@ -219,7 +211,7 @@ void CostModel::observe(const RoundOutcome& outcome) {
   observe_forward(outcome);
   const double drafting = outcome.draft_s + outcome.draft_wire_s + outcome.draft_waited_s;
   other_.observe(std::max(0.0, outcome.round_s - outcome.verify_s - drafting - outcome.waited_s));
-  if (outcome.drafted > 0 || outcome.tree) trees_.observe(survival_.of(outcome.source).conditional(), outcome);
+  trees_.observe(survival_.of(outcome.source).conditional(), outcome);
   if (outcome.tree && outcome.drafted == 0) return;  // nothing was worth a row: no plain round, and no drafts
   if (outcome.tree) tree_draft_s_.observe(outcome.draft_s, outcome.drafted);
   if (outcome.drafted > 0) {

@@ -6,6 +6,7 @@
 
 #include "common/policy/draft_policy.h"
 #include "common/policy/fading_mean.h"
+#include "common/policy/fading_sums.h"
 #include "common/policy/tree_gain.h"
 
 namespace outrider {
@@ -67,15 +68,15 @@ class VerifyTime {
 /// xs differ.
 class FadingLine {
  public:
-  void observe(double x, double y);
+  void observe(double x, double y) { sums_.observe(x, y, /*keep=*/0.95); }
   /// Lowers the line a little.
   void fade();
   double slope() const;
   double intercept() const;
-  bool empty() const { return w_ <= 0; }
+  bool empty() const { return sums_.n <= 0; }
 
  private:
-  double w_ = 0, x_ = 0, y_ = 0, xx_ = 0, xy_ = 0;
+  FadingSums sums_;
 };
 
 /// How likely draft i of a round is to hold when those before it did, counted with exponential forgetting.

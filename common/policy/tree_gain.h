@@ -20,7 +20,8 @@ class TreeGain {
   explicit TreeGain(double keep, const TreeGain* prior = nullptr) : chains_(keep), trees_(keep), prior_(prior) {}
   /// Drafts that are kept of a tree with so many, in those of a chain.
   double over_chain(int drafts) const;
-  /// A round of the assistant's. @param held  as Survival::conditional() was before it
+  /// A round of anybody's; those without drafts of the assistant's own say nothing. @param held  as
+  /// Survival::conditional() was before it
   void observe(const std::array<double, kDraftLengthMax>& held, const RoundOutcome& outcome);
 
  private:

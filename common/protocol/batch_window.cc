@@ -78,7 +78,7 @@ Duration BatchWindow::wait(std::int64_t requests, std::int64_t rows, TimePoint n
     const double gain = apart - texts * (in_s + forward_s(rows));
     if (gain > best) std::tie(best, best_s) = std::pair(gain, in_s);
   }
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(best_s));
+  return from_seconds(best_s);
 }
 
 }  // namespace outrider

@@ -326,7 +326,8 @@ bool CoordinatorCore::on_worker(const PeerId& from, Worker& worker, Message mess
   }
   const std::string name = name_of(message);
   const bool makes_sense = session->second.on_worker(desk(now), from, std::move(message));
-  if (!makes_sense) notice(true, fmt::format("'{}' from {} makes no sense here; dropped", name, worker.hello.name));
+  if (!makes_sense)
+    notice(true, fmt::format("'{}' from {} makes no sense here; dropped", name, worker.hello.name), session->first);
   settle(session);
   return makes_sense;
 }

@@ -70,7 +70,9 @@ class CoordinatorCore {
   }
   void send(const PeerId& to, Message message) { output_.send.push_back({to, std::move(message)}); }
   bool deal_with(const PeerId& from, Message message, TimePoint now);
-  void notice(bool warning, std::string text) { output_.notices.push_back({warning, std::move(text)}); }
+  void notice(bool warning, std::string text, SessionId session = {}) {
+    output_.notices.push_back({warning, std::move(text), session});
+  }
 
   // ---- clients ----
   bool on_generate(const PeerId& from, SessionId request_id, Generate request, TimePoint now);

@@ -27,7 +27,7 @@ void DrafterCore::on_message(Message message, TimePoint now) {
     return;
   }
   if (std::holds_alternative<Free>(message.body)) return free(message.session);
-  membership_.warn(fmt::format("a drafter has no use for '{}'; dropped", name_of(message)));
+  membership_.warn(fmt::format("a drafter has no use for '{}'; dropped", name_of(message)), message.session);
 }
 
 DrafterCore::Session* DrafterCore::find_or_open(SessionId id, TimePoint now) {
@@ -39,17 +39,17 @@ DrafterCore::Session* DrafterCore::find_or_open(SessionId id, TimePoint now) {
   return &session;
 }
 
-bool DrafterCore::accept_rows(const Session& session, const KvRows& kv) {
+bool DrafterCore::accept_rows(const Session& session, SessionId id, const KvRows& kv) {
   if (kv.from > session.replica_end) return false;  // something before it was lost
   if (auto fine = check_rows(membership_.facts(), kv); !fine) {
-    membership_.warn(fine.error().message + "; dropped");
+    membership_.warn(fine.error().message + "; dropped", id);
     return false;
   }
   return true;
 }
 
 bool DrafterCore::extend(Session& session, SessionId id, KvRows kv) {
-  if (kv.empty() || !accept_rows(session, kv) || kv.to <= session.replica_end) return false;
+  if (kv.empty() || !accept_rows(session, id, kv) || kv.to <= session.replica_end) return false;
   session.replica_end = kv.to;
   next_work_.push_back({.kind = DraftWork::Kind::kExtend, .session = id, .kv = std::move(kv)});
   return true;

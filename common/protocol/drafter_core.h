@@ -98,7 +98,7 @@ class DrafterCore {
 
   Session* find_or_open(SessionId id, TimePoint now);
   /// Whether rows continue the replica, and are what the handshake promised.
-  bool accept_rows(const Session& session, const KvRows& kv);
+  bool accept_rows(const Session& session, SessionId id, const KvRows& kv);
   /// Appends rows that accept_rows() likes and the replica does not have. @return whether there were any.
   bool extend(Session& session, SessionId id, KvRows kv);
   void on_draft(Message message, TimePoint now);

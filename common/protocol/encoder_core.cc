@@ -26,7 +26,7 @@ void EncoderCore::on_message(Message message, TimePoint now) {
   if (event != Membership::Event::kSession) return;
   if (std::holds_alternative<Encode>(message.body)) return on_encode(std::move(message));
   if (std::holds_alternative<Free>(message.body)) return free(message.session);
-  membership_.warn(fmt::format("an encoder has no use for '{}'; dropped", name_of(message)));
+  membership_.warn(fmt::format("an encoder has no use for '{}'; dropped", name_of(message)), message.session);
 }
 
 void EncoderCore::on_encode(Message message) {

@@ -6,6 +6,10 @@
 
 namespace outrider {
 
+std::string to_text(const Notice& notice) {
+  return notice.session == SessionId{} ? notice.text : fmt::format("session={} {}", value(notice.session), notice.text);
+}
+
 Membership::Event Membership::on_message(const Message& message, TimePoint now) {
   heard_ = now;
   if (const auto* welcome = std::get_if<Welcome>(&message.body)) {

@@ -16,7 +16,10 @@ namespace outrider {
 struct Notice {
   bool warning = false;
   std::string text;
+  SessionId session = {};  ///< the one that it is about, by its coordinator's number; 0: none
 };
+/// What is logged: a line about one session begins with it, alike in every role.
+std::string to_text(const Notice& notice);
 
 struct LinkConfig {
   Duration heartbeat_interval = std::chrono::milliseconds(500);
@@ -60,7 +63,7 @@ class Membership {
   void answer(const Message& request, Body body) {
     send({.session = request.session, .round = request.round, .base = request.base, .body = std::move(body)});
   }
-  void warn(std::string text) { output_.notices.push_back({true, std::move(text)}); }
+  void warn(std::string text, SessionId session = {}) { output_.notices.push_back({true, std::move(text), session}); }
   /// What was sent and said since the last call.
   CoreOutput take_output() { return std::exchange(output_, {}); }
 

@@ -285,7 +285,7 @@ void Session::on_tick(const Desk& desk) {
 
 std::optional<TimePoint> Session::deadline() const {
   if (phase_ != Phase::kDrafting || round_.choice.patience_s >= to_seconds(kDraftTimeout)) return std::nullopt;
-  return entered_ + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(round_.choice.patience_s));
+  return entered_ + from_seconds(round_.choice.patience_s);
 }
 
 void Session::add_to(std::map<PeerId, Load>& loads) const {
@@ -358,10 +358,10 @@ void Session::on_prompt_scores(const Desk& desk, PromptScores scores) {
   const Position end = scores.first + std::ssize(scores.logprobs);
   if (phase_ != Phase::kPrefill || has_token() || !wanted || scores.first != workers_.scored || end > prompt_.size ||
       !fits(scores.logprobs, static_cast<std::size_t>(*wanted), verifier.facts.vocab_size)) {
-    return desk.warn_of(workers_.verifier,
-                        fmt::format("verifier {}: log-probabilities of the prompt's tokens {} to {}, or not those that "
-                                    "were asked for, wanted them from {} to {}; dropped",
-                                    verifier.name, scores.first, end, workers_.scored, prompt_.size));
+    return warn_of(desk, workers_.verifier,
+                   fmt::format("verifier {}: log-probabilities of the prompt's tokens {} to {}, or not those that "
+                               "were asked for, wanted them from {} to {}; dropped",
+                               verifier.name, scores.first, end, workers_.scored, prompt_.size));
   }
   workers_.scored = end;
   reply(desk, std::move(scores));
@@ -528,8 +528,8 @@ void Session::forward(const Desk& desk, KvRows kv) {
   if (std::ranges::none_of(workers_.replicas, continues)) return;
   const Hello& verifier = desk.fleet.at(workers_.verifier).hello;
   if (auto fine = check_rows(verifier.facts, kv); !fine)
-    return desk.warn_of(workers_.verifier,
-                        fmt::format("verifier {}: {}; dropped", verifier.name, fine.error().message));
+    return warn_of(desk, workers_.verifier,
+                   fmt::format("verifier {}: {}; dropped", verifier.name, fine.error().message));
   for (Replica& replica : workers_.replicas) {
     if (!continues(replica)) continue;
     KvRows rows = rows_from(kv, replica.end);
@@ -658,14 +658,17 @@ bool Session::is_sound(const Candidates& drafts, const PairFacts& facts) {
          !first_beyond(drafts.tokens, facts.vocab_size) && (!drafts.state || check_hidden(facts, *drafts.state));
 }
 
+void Session::warn_of(const Desk& desk, const PeerId& peer, std::string text) const {
+  if (desk.fleet.is_news(peer, text, desk.now)) desk.output.notices.push_back({true, std::move(text), id_});
+}
+
 void Session::warn_of_drafts(const Desk& desk, const PeerId& drafter, const Candidates& drafts,
                              const PairFacts& facts) const {
-  desk.warn_of(
-      drafter,
-      fmt::format("drafter {}: {} candidates with {} distributions and {} depths, ids beyond the vocabulary of {}, "
-                  "depths of no tree, or a state that is no hidden row; dropped",
-                  desk.fleet.at(drafter).hello.name, drafts.tokens.size(), drafts.q.size(), drafts.depths.size(),
-                  facts.vocab_size));
+  warn_of(desk, drafter,
+          fmt::format("drafter {}: {} candidates with {} distributions and {} depths, ids beyond the vocabulary of {}, "
+                      "depths of no tree, or a state that is no hidden row; dropped",
+                      desk.fleet.at(drafter).hello.name, drafts.tokens.size(), drafts.q.size(), drafts.depths.size(),
+                      facts.vocab_size));
 }
 
 void Session::on_candidates(const Desk& desk, const PeerId& drafter, Candidates candidates) {
@@ -715,13 +718,14 @@ void Session::on_drafter_late(const Desk& desk) {
     drafter->miss(desk.now);
     std::string text = fmt::format("drafter {} did not answer within {:.1f} s; going on without it",
                                    drafter->hello.name, to_seconds(kDraftTimeout));
-    desk.warn_of(peer, std::move(text));
+    warn_of(desk, peer, std::move(text));
   }
   end_drafting(desk);
 }
 
 void Session::judge_drafter(const Desk& desk, const PeerId& drafter, bool held) const {
-  if (auto why = desk.fleet.count_round(drafter, held, desk.now)) desk.warn(std::move(*why));
+  if (auto why = desk.fleet.count_round(drafter, held, desk.now))
+    desk.output.notices.push_back({true, std::move(*why)});
 }
 
 void Session::end_drafting(const Desk& desk) {
@@ -832,8 +836,8 @@ void Session::on_verdict(const Desk& desk, Verdict verdict) {
   verifier.suspect = false;
   if (verdict.hidden) {
     if (auto fine = check_hidden(verifier.hello.facts, *verdict.hidden); !fine) {
-      desk.warn_of(workers_.verifier,
-                   fmt::format("verifier {}: {}; dropped", verifier.hello.name, fine.error().message));
+      warn_of(desk, workers_.verifier,
+              fmt::format("verifier {}: {}; dropped", verifier.hello.name, fine.error().message));
       verdict.hidden.reset();
     }
   }

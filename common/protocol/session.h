@@ -48,11 +48,6 @@ struct Desk {
   int drafters_per_text = 1;
 
   void send(const PeerId& to, Message message) const { output.send.push_back({to, std::move(message)}); }
-  void warn(std::string text) const { output.notices.push_back({true, std::move(text)}); }
-  /// Of one peer the same once a minute.
-  void warn_of(const PeerId& peer, std::string text) const {
-    if (fleet.is_news(peer, text, now)) warn(std::move(text));
-  }
 };
 
 /// One text's life at the coordinator: its prompt, then round after round
@@ -248,6 +243,8 @@ class Session {
   void on_candidates(const Desk& desk, const PeerId& drafter, Candidates candidates);
   /// Whether drafts are tokens of such a model, with as many distributions or none, and a chain or a tree.
   static bool is_sound(const Candidates& drafts, const PairFacts& facts);
+  /// Of one peer the same once a minute, whichever session saw it.
+  void warn_of(const Desk& desk, const PeerId& peer, std::string text) const;
   void warn_of_drafts(const Desk& desk, const PeerId& drafter, const Candidates& drafts, const PairFacts& facts) const;
   /// Whether the policy may have token trees drafted: not where drafts have a say in the text, and measured times
   /// would.

@@ -61,7 +61,7 @@ void Session::distrust_encoder(const Desk& desk, Error why) {
   Worker& encoder = desk.fleet.at(encoding_.encoder);
   encoder.miss(desk.now);
   why.message = fmt::format("encoder {}: {}", encoder.hello.name, why.message);
-  desk.warn_of(encoding_.encoder, why.message);
+  warn_of(desk, encoding_.encoder, why.message);
   lose_encoder(desk, std::move(why));
 }
 

@@ -48,7 +48,7 @@ void Session::distrust_verifier(const Desk& desk, Error why) {
   Worker& verifier = desk.fleet.at(workers_.verifier);
   verifier.suspect = true;
   why.message = fmt::format("verifier {}: {}", verifier.hello.name, why.message);
-  desk.warn_of(workers_.verifier, why.message);
+  warn_of(desk, workers_.verifier, why.message);
   lose_verifier(desk, std::move(why));
 }
 

@@ -27,7 +27,7 @@ void VerifierCore::on_message(Message message, TimePoint now) {
     if (known != sessions_.end() && ends(known->second.round)) free(message.session);
     return;
   }
-  membership_.warn(fmt::format("a verifier has no use for '{}'; dropped", name_of(message)));
+  membership_.warn(fmt::format("a verifier has no use for '{}'; dropped", name_of(message)), message.session);
 }
 
 Result<void> VerifierCore::check_ids(const char* what, const std::vector<TokenId>& tokens) const {
@@ -462,8 +462,7 @@ void VerifierCore::on_tick(TimePoint now) {
     if (!session.request && now - session.heard > config_.session_idle_max) idle.push_back(id);
   }
   for (const SessionId id : idle) {
-    membership_.warn(
-        fmt::format("session {} silent for {:.0f} s; dropped", value(id), to_seconds(config_.session_idle_max)));
+    membership_.warn(fmt::format("silent for {:.0f} s; dropped", to_seconds(config_.session_idle_max)), id);
     free(id);
   }
   form_batch(now);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "common/policy/fading_sums.h"
 #include "common/protocol/messages.h"
 
 namespace outrider {
@@ -17,7 +18,7 @@ class WireChoice {
 
  private:
   WireForm form_ = WireForm::kExact;
-  double n_ = 0, x_ = 0, y_ = 0, xx_ = 0, xy_ = 0, yy_ = 0;  ///< sums that fade: of bytes, and of waits
+  FadingSums sums_;  ///< of bytes, and of waits
 };
 
 }  // namespace outrider

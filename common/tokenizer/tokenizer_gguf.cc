@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "common/base/file_error.h"
+#include "common/base/files.h"
 #include "common/base/utf8.h"
 #include "common/checkpoint/gguf.h"
 #include "common/checkpoint/safetensors.h"

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "common/base/file_error.h"
+#include "common/base/files.h"
 #include "common/base/json_fields.h"
 #include "common/checkpoint/model_files.h"
 #include "common/tokenizer/tokenizer.h"

@@ -5,7 +5,7 @@ namespace outrider {
 void Pump::log(const std::vector<Notice>& notices) {
   for (const Notice& notice : notices) {
     if (const auto more = notices_.pass(now()))
-      log_at(notice.warning ? LogLevel::kWarn : LogLevel::kInfo, "{}{}", notice.text, *more);
+      log_at(notice.warning ? LogLevel::kWarn : LogLevel::kInfo, "{}{}", to_text(notice), *more);
   }
 }
 

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "common/base/file_error.h"
+#include "common/base/files.h"
 #include "common/vision/decoders.h"
 #include "common/vision/jump_guard.h"
 

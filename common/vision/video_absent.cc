@@ -1,7 +1,7 @@
 // Where the program was built without FFmpeg's libraries.
 #include <fmt/format.h>
 
-#include "common/base/file_error.h"
+#include "common/base/files.h"
 #include "common/vision/video.h"
 
 namespace outrider {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <future>
-#include <map>
 #include <thread>
 
 #include <fmt/format.h>
@@ -35,10 +34,6 @@ struct Block {
   TimePoint start = now();
 };
 
-Duration duration_of(double seconds) {
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
-}
-
 /// @param due  when it arrives: its times count from then, however late it is sent
 Sample ask(const Asker& asker, const Block& block, std::size_t prompt, int client, TimePoint due) {
   Sample sample{.arm = block.arm, .repeat = block.repeat, .client = client, .prompt = prompt};
@@ -68,7 +63,7 @@ std::vector<Sample> ask_all(const Asker& asker, const Block& block, int client) 
 std::vector<Sample> ask_next(const Asker& asker, const Block& block, int client, std::atomic<std::size_t>& next) {
   std::vector<Sample> samples;
   for (std::size_t i = next++; i < block.arrivals.size(); i = next++) {
-    const TimePoint due = block.start + duration_of(block.arrivals[i]);
+    const TimePoint due = block.start + from_seconds(block.arrivals[i]);
     std::this_thread::sleep_until(due);
     samples.push_back(ask(asker, block, i % block.questions.size(), client, due));
   }
@@ -88,7 +83,7 @@ void run_block(const std::vector<Asker>& clients, const Block& block, Measured& 
   for (auto& part : parts) {
     for (Sample& sample : part.get()) measured.samples.push_back(std::move(sample));
   }
-  measured.wall_s[static_cast<std::size_t>(block.arm)].push_back(to_seconds(now() - block.start));
+  measured.wall_s[block.arm].push_back(to_seconds(now() - block.start));
 }
 
 double per(double sum, auto count) { return count > 0 ? sum / static_cast<double>(count) : 0; }
@@ -106,24 +101,18 @@ Json quantiles_json(const std::vector<double>& ms) {
 
 Json arm_json(ExperimentArm arm, const Axes& axes, const Measured& measured) {
   const std::vector<double> rates = measured.rates(arm, axes.clients);
+  const auto emitted = [](const Sample& sample) { return static_cast<double>(sample.answer.tokens) + 1; };
+  const std::vector<double> walls = ratios(measured.by_repeat(arm, emitted), measured.wall_s.at(arm));
   const Answers sums = measured.sums(arm);
   const RequestMetrics& metrics = sums.metrics;
   const Acceptance acceptance{metrics.drafted_per_position, metrics.accepted_per_position};
   Acceptance ahead;
-  std::vector<double> walls, latency_ms, first_token_ms;
+  std::vector<double> latency_ms, first_token_ms;
   for (const Sample& sample : measured.samples) {
     if (sample.arm != arm) continue;
     ahead.add(sample.ahead);
     latency_ms.push_back(sample.latency_s * 1e3);
     first_token_ms.push_back(sample.waited_s * 1e3 + static_cast<double>(sample.answer.metrics.prefill_ns) / 1e6);
-  }
-  for (std::size_t repeat = 0; repeat < rates.size(); ++repeat) {
-    double tokens = 0;
-    for (const Sample& sample : measured.samples) {
-      if (sample.arm == arm && sample.repeat == static_cast<int>(repeat))
-        tokens += static_cast<double>(sample.answer.tokens) + 1;
-    }
-    walls.push_back(per(tokens, measured.wall_s[static_cast<std::size_t>(arm)][repeat]));
   }
   const double drafted = static_cast<double>(metrics.drafted_tokens - metrics.ngram.drafted_tokens);
   return {{"tok_per_sec", median(rates)},
@@ -187,14 +176,19 @@ Json prediction_json(const Prediction& predicted, const Json& ratios) {
 
 }  // namespace
 
-std::vector<double> Measured::rates(ExperimentArm arm, int clients) const {
-  std::vector<double> tokens(wall_s[static_cast<std::size_t>(arm)].size()), decoding_s = tokens, rates;
+std::vector<double> Measured::by_repeat(ExperimentArm arm, double (*value)(const Sample&)) const {
+  std::vector<double> sums(wall_s.at(arm).size());
   for (const Sample& sample : samples) {
-    if (sample.arm != arm) continue;
-    tokens[static_cast<std::size_t>(sample.repeat)] += static_cast<double>(sample.answer.tokens);
-    decoding_s[static_cast<std::size_t>(sample.repeat)] += static_cast<double>(sample.answer.metrics.decode_ns) / 1e9;
+    if (sample.arm == arm) sums[static_cast<std::size_t>(sample.repeat)] += value(sample);
   }
-  for (std::size_t i = 0; i < tokens.size(); ++i) rates.push_back(clients * per(tokens[i], decoding_s[i]));
+  return sums;
+}
+
+std::vector<double> Measured::rates(ExperimentArm arm, int clients) const {
+  const auto tokens = [](const Sample& sample) { return static_cast<double>(sample.answer.tokens); };
+  const auto decode_s = [](const Sample& sample) { return static_cast<double>(sample.answer.metrics.decode_ns) / 1e9; };
+  std::vector<double> rates = ratios(by_repeat(arm, tokens), by_repeat(arm, decode_s));
+  for (double& rate : rates) rate *= clients;
   return rates;
 }
 
@@ -228,15 +222,15 @@ Measured measure_cell(Rig& rig, const TextSide& text, const std::vector<Question
       axes.open_loop() ? std::min(arrivals, kOpenMax) : static_cast<std::size_t>(axes.clients);
   std::vector<Client> connections;
   connections.reserve(kArms.size() * clients_of_arm);
-  std::array<std::vector<Asker>, kArms.size()> clients;
+  std::map<ExperimentArm, std::vector<Asker>> clients;
   std::vector<ExperimentArm> order = rig.arms();
   for (const ExperimentArm arm : order) {
     for (std::size_t i = 0; i < clients_of_arm; ++i) {
       connections.push_back(rig.connect(arm));
-      clients[static_cast<std::size_t>(arm)].emplace_back(connections.back(), text, axes.output, axes.synthetic());
+      clients[arm].emplace_back(connections.back(), text, axes.output, axes.synthetic());
     }
     Measured uncounted;
-    run_block(clients[static_cast<std::size_t>(arm)],
+    run_block(clients[arm],
               {.arm = arm,
                .repeat = 0,
                .length = draft_length(arm, axes),
@@ -264,8 +258,8 @@ Measured measure_cell(Rig& rig, const TextSide& text, const std::vector<Question
       if (calibrator && i == calibrated_before)
         calibrator->ask(questions[static_cast<std::size_t>(repeat) % questions.size()], lengths, &calibration);
       const ExperimentArm arm = order[i];
-      run_block(clients[static_cast<std::size_t>(arm)],
-                {arm, repeat, draft_length(arm, axes), questions, duration_of(plan.seconds), times}, measured);
+      run_block(clients[arm], {arm, repeat, draft_length(arm, axes), questions, from_seconds(plan.seconds), times},
+                measured);
     }
   }
   measured.machine = machine_use(before, CpuTicks::now());

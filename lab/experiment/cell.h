@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,11 +27,13 @@ struct Sample {
 /// All that was measured of a cell in one attempt.
 struct Measured {
   std::vector<Sample> samples;
-  std::array<std::vector<double>, kArms.size()> wall_s;  ///< of each arm, by repeat
+  std::map<ExperimentArm, std::vector<double>> wall_s;  ///< of each arm that was run, by repeat
   MachineUse machine = {};
   double seconds = 0;  ///< that it took, all in all
 
-  bool has(ExperimentArm arm) const { return !wall_s[static_cast<std::size_t>(arm)].empty(); }
+  bool has(ExperimentArm arm) const { return wall_s.contains(arm); }
+  /// Sums of what `value` says of an arm's samples, by repeat. @pre has(arm)
+  std::vector<double> by_repeat(ExperimentArm arm, double (*value)(const Sample&)) const;
   /// Tokens per second of all clients while they decode, by repeat: the prompt's time is not in it.
   std::vector<double> rates(ExperimentArm arm, int clients) const;
   /// Sums over an arm's answers.

@@ -13,8 +13,6 @@
 namespace outrider {
 namespace {
 
-Duration seconds(double s) { return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(s)); }
-
 /// Ended by `stop` after a turn; nothing is stopped then.
 void take_turns(const std::vector<pid_t>& processes, double share, double turn_s, std::stop_token stop) {
   prctl(PR_SET_TIMERSLACK, 1UL);  // else 50 us, a tenth of a turn's part
@@ -25,10 +23,10 @@ void take_turns(const std::vector<pid_t>& processes, double share, double turn_s
   Duration ran{};
   while (!stop.stop_requested()) {
     const TimePoint goes_on = now();
-    std::this_thread::sleep_until(goes_on + seconds(share * turn_s));
+    std::this_thread::sleep_until(goes_on + from_seconds(share * turn_s));
     send_all(SIGSTOP);
     ran += now() - goes_on;
-    std::this_thread::sleep_until(start + seconds(to_seconds(ran) / share));
+    std::this_thread::sleep_until(start + from_seconds(to_seconds(ran) / share));
     send_all(SIGCONT);
   }
 }

@@ -17,8 +17,7 @@ Result<std::vector<Json>> parse_lines(std::string_view text, const std::filesyst
   whole = 0;
   for (std::size_t end; (end = text.find('\n', whole)) != std::string_view::npos; whole = end + 1) {
     lines.push_back(Json::parse(text.substr(whole, end - whole), nullptr, /*allow_exceptions=*/false));
-    if (!lines.back().is_object())
-      return Error(Errc::kMalformed, "{}: line {} is no JSON object", path.string(), lines.size());
+    if (!lines.back().is_object()) return file_error(Errc::kMalformed, path, "line {} is no JSON object", lines.size());
   }
   return lines;
 }
@@ -55,7 +54,7 @@ Result<void> CellJournal::append(const std::vector<Json>& lines) {
 
 Result<void> CellJournal::truncate(std::uint64_t bytes) {
   if (bytes > bytes_)
-    return Error(Errc::kMalformed, "{}: is {} bytes long, wanted at least {}", file_.path().string(), bytes_, bytes);
+    return file_error(Errc::kMalformed, file_.path(), "is {} bytes long, wanted at least {}", bytes_, bytes);
   RETURN_IF_ERROR(file_.cut_to(bytes));
   bytes_ = bytes;
   return {};

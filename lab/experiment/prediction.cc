@@ -28,12 +28,7 @@ std::vector<double> Acceptance::shares() const {
 void Calibration::observe(const RoundOutcome& outcome) {
   forecast_.observe(outcome);
   if (outcome.drafted == 0) return;
-  const double rows = outcome.draft_rows, bytes = static_cast<double>(outcome.draft_bytes);
-  rounds_ += 1;
-  rows_ += rows;
-  bytes_ += bytes;
-  rows_rows_ += rows * rows;
-  rows_bytes_ += rows * bytes;
+  requests_.observe(outcome.draft_rows, static_cast<double>(outcome.draft_bytes), /*keep=*/1);
 }
 
 void Calibration::observe_answer(double tokens, double prefill_s) {
@@ -43,10 +38,9 @@ void Calibration::observe_answer(double tokens, double prefill_s) {
 }
 
 double Calibration::request_bytes(double tau) const {
-  if (rounds_ == 0) return 0;
-  const double variance = rows_rows_ - rows_ * rows_ / rounds_, covariance = rows_bytes_ - rows_ * bytes_ / rounds_;
-  const double per_row = variance > 0 ? covariance / variance : 0;
-  return (bytes_ - per_row * rows_) / rounds_ + per_row * tau;
+  if (requests_.n == 0) return 0;
+  const double variance = requests_.variance_x(), per_row = variance > 0 ? requests_.covariance() / variance : 0;
+  return (requests_.y - per_row * requests_.x) / requests_.n + per_row * tau;
 }
 
 namespace {

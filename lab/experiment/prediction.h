@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "common/policy/fading_sums.h"
 #include "common/policy/forecast.h"
 #include "lab/experiment/plan.h"
 
@@ -38,7 +39,7 @@ class Calibration {
 
  private:
   Forecast forecast_;
-  double rounds_ = 0, rows_ = 0, bytes_ = 0, rows_rows_ = 0, rows_bytes_ = 0;  ///< sums over drafting rounds
+  FadingSums requests_;  ///< of drafting rounds, none forgotten: bytes by rows
   double answers_ = 0, tokens_ = 0, prefill_s_ = 0;
 };
 

@@ -54,6 +54,18 @@ std::string text_at(double x, double y, const std::string& text, const char* att
   return fmt::format("<text x='{:.1f}' y='{:.1f}' {}>{}</text>\n", x, y, attributes, escaped(text));
 }
 
+/// The title of an axis that goes up, at its left.
+std::string upward_text(double middle, const std::string& text) {
+  return fmt::format("<text transform='translate(14 {:.1f}) rotate(-90)' text-anchor='middle'>{}</text>\n", middle,
+                     escaped(text));
+}
+
+/// A path in the colours of a series, or of its kind in the legend.
+std::string line_path(const Series& series, const std::string& path) {
+  return fmt::format("<path class='line s{}'{} d='{}'/>\n", series.index,
+                     series.dashed ? " stroke-dasharray='5 4'" : "", path);
+}
+
 std::string opening(const std::string& title, double width, double height) {
   return fmt::format("<svg viewBox='0 0 {:.0f} {:.0f}' role='img' aria-label='{}'>\n", width, height, escaped(title)) +
          text_at(0, 16, title, "class='title'");
@@ -70,9 +82,7 @@ std::string axes_svg(const Chart& chart, const Scale& x, const Scale& y) {
   svg += fmt::format("<path class='axis' d='M{0:.1f} {1:.1f}V{2:.1f}H{3:.1f}'/>\n", kLeft, kTop, kHeight - kBottom,
                      kWidth - kRight);
   svg += text_at((kLeft + kWidth - kRight) / 2, kHeight - 10, chart.x_title, "text-anchor='middle'");
-  svg += fmt::format("<text transform='translate(14 {:.1f}) rotate(-90)' text-anchor='middle'>{}</text>\n",
-                     (kTop + kHeight - kBottom) / 2, escaped(chart.y_title));
-  return svg;
+  return svg + upward_text((kTop + kHeight - kBottom) / 2, chart.y_title);
 }
 
 std::string series_svg(const Series& series, const Scale& x, const Scale& y) {
@@ -86,11 +96,7 @@ std::string series_svg(const Series& series, const Scale& x, const Scale& y) {
     if (!series.dashed)
       svg += fmt::format("<circle class='s{}' cx='{:.1f}' cy='{:.1f}' r='3'/>\n", series.index, x(px), y(py));
   }
-  if (series.line)
-    svg = fmt::format("<path class='line s{}'{} d='{}'/>\n", series.index,
-                      series.dashed ? " stroke-dasharray='5 4'" : "", path) +
-          svg;
-  return svg;
+  return series.line ? line_path(series, path) + svg : svg;
 }
 
 std::string legend_svg(const std::vector<Series>& all) {
@@ -98,8 +104,7 @@ std::string legend_svg(const std::vector<Series>& all) {
   double y = kTop + 8;
   for (const Series& series : all) {
     if (series.name.empty()) continue;
-    svg += fmt::format("<path class='line s{}'{} d='M{:.1f} {:.1f}h18'/>\n", series.index,
-                       series.dashed ? " stroke-dasharray='5 4'" : "", kWidth - kRight + 10, y);
+    svg += line_path(series, fmt::format("M{:.1f} {:.1f}h18", kWidth - kRight + 10, y));
     svg += text_at(kWidth - kRight + 32, y + 4, series.name, "");
     y += 17;
   }
@@ -183,9 +188,7 @@ std::string heatmap_svg(const Heatmap& map) {
     svg += text_at(kSide + kCellWidth * (static_cast<double>(c) + 0.5), bottom + 18, map.columns[c],
                    "text-anchor='middle'");
   svg += text_at(kSide + (width - kSide) / 2, bottom + 38, map.x_title, "text-anchor='middle'");
-  svg += fmt::format("<text transform='translate(14 {:.1f}) rotate(-90)' text-anchor='middle'>{}</text>\n",
-                     (kTop + bottom) / 2, escaped(map.y_title));
-  return svg + "</svg>\n";
+  return svg + upward_text((kTop + bottom) / 2, map.y_title) + "</svg>\n";
 }
 
 }  // namespace outrider

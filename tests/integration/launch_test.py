@@ -116,6 +116,30 @@ class Launch(unittest.TestCase):
         self.assertEqual(run.end(), 4, run.explain())
         self.assertEqual(run.alive(), [])
 
+    def test_who_leaves_by_its_own_deadline_is_not_lost(self):
+        # What is asked to end does what it does a minute before its deadline.
+        def leave(run, name):
+            os.kill(next(entry["pid"] for entry in run.ledger() if entry["name"] == name), signal.SIGTERM)
+            self.assertTrue(eventually(lambda: f"outrider: {name} on localhost: " in run.err.read_text()), run.explain())
+
+        timed = {"deadline": "1h", "threads": 1}
+        batch = {"run": [{"command": ["sh", "-c", "trap 'kill $!; exit 75' TERM; echo begun; sleep 1000 & wait"]}]}
+        for plan, status in (({"coordinator": {"deadline": "1h"}}, 0), ({}, 4), ({"coordinator": {"deadline": "1h"}} | batch, 75)):
+            run = self.start(PLAN | plan)
+            self.assertTrue(eventually(lambda: run.ready() and (run.out.read_text() or "run" not in plan)), run.explain())
+            leave(run, "coordinator")
+            self.assertEqual(run.end(), status, run.explain())
+            self.assertEqual(run.alive(), [])
+        for second, status in ((timed, 0), ({"threads": 1}, 4)):
+            run = self.start(PLAN | {"verifiers": [timed, second], "drafters": []})
+            self.assertTrue(run.ready(), run.explain())
+            leave(run, "verifier.0")
+            self.assertIn("verifier.0 on localhost: left by its deadline: ", run.err.read_text())
+            self.assertTrue(eventually(lambda: run.about("wait", "--timeout", "0").returncode == 3), "it goes on without that one")
+            leave(run, "verifier.1")
+            self.assertEqual(run.end(), status, run.explain())
+            self.assertEqual(run.alive(), [])
+
     def test_an_encoder_sees_for_a_verifier_without_towers(self):
         picture = GOLDENS.parent / "nano-pictures" / "red_circle.png"
         words = ["outrider", "run", "What is this?", "--image", str(picture), "--json", "--connect", "{coordinator}"]
@@ -155,6 +179,18 @@ class Launch(unittest.TestCase):
             self.assertEqual(run.status, status, run.explain())
             self.assertIn(f"outrider: {part}" if "known key" not in part else part, run.err.read_text())
             self.assertEqual(run.alive(), [])
+
+    def test_a_host_that_is_unlike_the_first_is_named_whatever_its_program_says(self):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="outrider-unlike-"))
+        self.addCleanup(shutil.rmtree, folder)
+        program = folder / "outrider"
+        program.write_text("#!/bin/sh\n[ \"$1 $2\" = 'launch facts' ] || exit 1\n"
+                           "if mkdir \"$0.first\" 2>/dev/null; then echo '{\"version\": \"1\"}'; else echo '{\"version\": 7}'; fi\n")
+        program.chmod(0o755)
+        run = self.start({"program": str(program), "hosts": [{"name": "a"}, {"name": "b"}], "coordinator": {"hosts": "a"},
+                          "verifiers": [{"hosts": "a"}], "drafters": [{"hosts": "b"}]}, expect_end=True)
+        self.assertEqual(run.status, 1, run.explain())
+        self.assertRegex(run.err.read_text(), '^outrider: b: version is (7, that of a is "1"|"1", that of a is 7)\n')
 
     def test_all_that_a_command_prints_is_shown(self):
         size = 110_000_000  # more than what is read of a small file

@@ -108,7 +108,7 @@ class Stage {
       if (!std::holds_alternative<Heartbeat>(message.body))
         say((to.empty() ? "" : to + ": ") + shorten_rows(to_text(message)));
     }
-    for (const Notice& notice : output.notices) say((notice.warning ? "warning: " : "note: ") + notice.text);
+    for (const Notice& notice : output.notices) say((notice.warning ? "warning: " : "note: ") + to_text(notice));
   }
   std::string said() { return std::exchange(said_, ""); }
 

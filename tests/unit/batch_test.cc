@@ -251,9 +251,7 @@ TEST_F(BatchJournal, OneWriter) {
 
 // ---- what is sent when ----
 
-TimePoint at(double seconds) {
-  return TimePoint() + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
-}
+TimePoint at(double seconds) { return TimePoint() + from_seconds(seconds); }
 
 TEST(BatchDispatch, EveryLineIsSentUntilItHasItsResult) {
   std::mt19937 random(1);

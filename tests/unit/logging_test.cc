@@ -68,6 +68,7 @@ TEST(JsonLines, HaveTheFieldsOfTheirText) {
                             {"reason", "no \"such\" thing"},
                             {"times", "3"}}));
   EXPECT_EQ(line("a drafter did not answer")["message"], "a drafter did not answer");
+  EXPECT_EQ(line("session=7 silent for 120 s; dropped")["session"], "7") << "as of a Notice of any role";
   EXPECT_EQ(line("event=x level=mine (3 more)")["message"], "(3 more)");
   EXPECT_EQ(line("event=x level=mine")["level"], "warn");
   EXPECT_EQ(line("reason=\"no end")["reason"], "no end");

@@ -253,6 +253,19 @@ TEST(Slurm, WhatIsPutIntoACommandIsNotLookedThroughAgain) {
       << scripts[0].text;
 }
 
+TEST(Slurm, ACoordinatorThatLeavesByItsOwnDeadlineIsNotLost) {
+  json plan = example();
+  plan.erase("run");
+  const auto has = [&](const char* line) {
+    const Plan read = read_plan(plan, "p.json").value();
+    return render_slurm(read, plan_processes(read, false).value(), "outrider", "/runs/1").value()[0].text.find(line) !=
+           std::string::npos;
+  };
+  EXPECT_TRUE(has("kill -0 \"$coordinator_step\" || status=4\n"));
+  plan["coordinator"]["deadline"] = "slurm";
+  EXPECT_TRUE(has("kill -0 \"$coordinator_step\" || { wait \"$coordinator_step\" && break || status=4; }\n"));
+}
+
 TEST(Reach, AProcessAnnouncesItself) {
   EXPECT_FALSE(announced_process("outrider-launch process 12 "));
   const auto process = announced_process("Welcome!\noutrider-launch process 12 345\nmore");
