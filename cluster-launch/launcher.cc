@@ -29,7 +29,7 @@ using nlohmann::ordered_json;
 
 constexpr Duration kLook = std::chrono::milliseconds(50), kAskStatus = std::chrono::milliseconds(300);
 constexpr int kFactsSeconds = 60, kAnswerSeconds = 30;
-constexpr int kProgramMissing = 127, kSshFailed = 255;
+constexpr int kProgramMissing = 127, kSshFailed = 255, kAgain = 75;
 
 /// A process of the plan that was started.
 struct Running {
@@ -53,10 +53,10 @@ class Launcher {
   /// Writes lock.json. Hosts that cannot take part are named; so are those that are unlike the first.
   Result<void> look_at_hosts();
   Result<void> start_all();
-  /// @return kNotReady or kLost; nothing once all are ready, or once it is told to stop.
+  /// @return kNotReady or kLost, or 0 once it is told to stop; nothing once all are ready.
   Result<std::optional<int>> await_ready();
-  /// Runs a command to its end, or until it is told to stop. @return its status
-  Result<int> run_command(std::size_t number, std::vector<std::string> command);
+  /// Runs a command to its end, or until it is told to stop. @return 0, kRunFailed, or kLost; 75 as it is
+  Result<int> run_command(std::size_t number, const std::vector<std::string>& planned);
   /// Until a process ends that must not, or it is told to stop.
   int serve();
   ReadyCluster ready_cluster();
@@ -121,13 +121,15 @@ void name_unlike(const Host& host, const json& facts, const ordered_json& all) {
 }
 
 std::string Launcher::why_no_facts(const Host& host, const Captured& answer) const {
+  const std::string said = last_line(answer.out), by = std::string(to_string(options_.reach)) + ": ";
   if (answer.status == 124) return fmt::format("no answer in {} s", kFactsSeconds);
+  if (said.starts_with(by)) return said;  // the way there, as where srun is missing here
   if (answer.status == kProgramMissing) return "no program " + options_.program;
-  if (options_.reach == Reach::kSsh && answer.status == kSshFailed) return "ssh: " + last_line(answer.out);
+  if (options_.reach == Reach::kSsh && answer.status == kSshFailed) return by + said;
   const std::vector<Captured> machine =
       run_all({command_on(options_.reach, host, machine_command(options_.program))}, kAnswerSeconds);
   if (const auto wrong = wrong_architecture(machine.front().out, options_.program)) return *wrong;
-  return fmt::format("status {}: {}", answer.status, last_line(answer.out));
+  return fmt::format("status {}: {}", answer.status, said);
 }
 
 Result<void> Launcher::look_at_hosts() {
@@ -225,7 +227,8 @@ Result<void> Launcher::await_address() {
     }
     return look() != nullptr || stopped_();
   };
-  if (wait_until(printed, std::chrono::seconds(options_.ready_seconds)) && !addresses_.empty()) return {};
+  if (wait_until(printed, std::chrono::seconds(options_.ready_seconds)) && (!addresses_.empty() || stopped_()))
+    return {};
   return Error{Errc::kUnavailable, "the coordinator has not said where it listens"};
 }
 
@@ -237,6 +240,7 @@ Result<void> Launcher::start_all() {
   }
   RETURN_IF_ERROR(start(processes_.coordinator(), {"--listen", processes_.listen}));
   RETURN_IF_ERROR(await_address());
+  if (addresses_.empty()) return {};  // told to stop
   for (const PlannedProcess& process : processes_.processes) {
     if (process.role == "coordinator" || left_out(process.host)) continue;
     RETURN_IF_ERROR(start(process, {"--join", fmt::format("{}", fmt::join(addresses_, ","))}));
@@ -274,7 +278,7 @@ Result<std::optional<int>> Launcher::await_ready() {
       },
       std::chrono::seconds(options_.ready_seconds));
   if (lost) return std::optional<int>(kLost);
-  if (stopped_()) return std::optional<int>();
+  if (stopped_()) return std::optional<int>(0);
   for (const PlannedProcess& process : missing) {
     std::fprintf(stderr, "outrider: %s on %s has not joined; the end of its log:\n%s\n", process.name.c_str(),
                  process.host.name.c_str(), folder_.log_end(process.log_name(), 20).c_str());
@@ -286,13 +290,17 @@ Result<std::optional<int>> Launcher::await_ready() {
     return std::optional<int>(kNotReady);
   }
   say_state("ready");
-  std::fprintf(stderr, "outrider: ready: %d verifiers and %d drafters at %s; run folder %s\n",
-               processes_.count("verifier"), processes_.count("drafter"), addresses_.front().c_str(),
-               folder_.path().c_str());
+  const auto alive = [&](std::string_view role) {
+    return std::ranges::count_if(running_,
+                                 [&](const Running& running) { return running.plan->role == role && !running.status; });
+  };
+  std::fprintf(stderr, "outrider: ready: %td verifiers and %td drafters at %s; run folder %s\n", alive("verifier"),
+               alive("drafter"), addresses_.front().c_str(), folder_.path().c_str());
   return std::optional<int>();
 }
 
-Result<int> Launcher::run_command(std::size_t number, std::vector<std::string> command) {
+Result<int> Launcher::run_command(std::size_t number, const std::vector<std::string>& planned) {
+  std::vector<std::string> command = planned;
   const bool dials = std::ranges::count(command, "{coordinator}") > 0;
   const json& model = member(plan_, "model");
   for (std::string& word : command) {
@@ -331,7 +339,11 @@ Result<int> Launcher::run_command(std::size_t number, std::vector<std::string> c
     std::this_thread::sleep_for(kLook);
   }
   show();
-  return lost != nullptr ? kLost : *child.poll();
+  const int status = *child.poll();
+  if (lost != nullptr) return kLost;
+  if (status == 0 || status == kAgain) return status;
+  std::fprintf(stderr, "outrider: run.%zu ended with status %d: %s\n", number, status, shell_line(planned).c_str());
+  return kRunFailed;
 }
 
 int Launcher::serve() {
@@ -439,14 +451,16 @@ Result<int> run_launch(const json& plan, const ProcessPlan& processes,
                        const std::vector<std::vector<std::string>>& commands, const LaunchOptions& options,
                        const RunFolder& folder, const std::function<bool()>& stopped) {
   Launcher launcher(plan, processes, options, folder, stopped);
-  return launched(launcher, [&]() -> Result<int> {
-    if (commands.empty()) return launcher.serve();
-    for (std::size_t i = 0; i < commands.size() && !stopped(); ++i) {
-      ASSIGN_OR_RETURN(const int status, launcher.run_command(i, commands[i]));
-      if (status != 0) return status == kLost || status == 75 ? status : int{kRunFailed};
-    }
-    return 0;
-  });
+  std::size_t done = 0;
+  ASSIGN_OR_RETURN(const int status, launched(launcher, [&]() -> Result<int> {
+                     if (commands.empty()) return launcher.serve();
+                     for (; done < commands.size() && !stopped(); ++done) {
+                       ASSIGN_OR_RETURN(const int failed, launcher.run_command(done, commands[done]));
+                       if (failed != 0) return failed;
+                     }
+                     return 0;
+                   }));
+  return status == 0 && done < commands.size() ? int{kRunFailed} : status;
 }
 
 Result<int> take_down(const RunFolder& folder, int grace_seconds) {
