@@ -50,7 +50,8 @@ class Launcher {
            const std::function<bool()>& stopped)
       : plan_(plan), processes_(processes), options_(options), folder_(folder), stopped_(stopped) {}
 
-  /// Writes lock.json. Hosts that cannot take part are named; so are those that are unlike the first.
+  /// Writes lock.json, unless it is told to stop. Hosts that cannot take part are named; so are those that are unlike
+  /// the first.
   Result<void> look_at_hosts();
   Result<void> start_all();
   /// @return kNotReady or kLost, or 0 once it is told to stop; nothing once all are ready.
@@ -138,7 +139,8 @@ Result<void> Launcher::look_at_hosts() {
     commands.push_back(
         command_on(options_.reach, host, facts_command(options_.program, options_.dtype, processes_, host)));
   }
-  const std::vector<Captured> answers = run_all(commands, kFactsSeconds);
+  const std::vector<Captured> answers = run_all(commands, kFactsSeconds, stopped_);
+  if (stopped_()) return {};
   ordered_json facts = ordered_json::object();
   for (std::size_t i = 0; i < answers.size(); ++i) {
     const Host& host = processes_.hosts[i];
@@ -427,8 +429,10 @@ std::vector<LedgerEntry> end_politely(const std::vector<LedgerEntry>& entries, i
 namespace {
 
 /// @param work  done once all is ready
-Result<int> launched(Launcher& launcher, const std::function<Result<int>()>& work) {
+Result<int> launched(Launcher& launcher, const std::function<bool()>& stopped,
+                     const std::function<Result<int>()>& work) {
   RETURN_IF_ERROR(launcher.look_at_hosts());
+  if (stopped()) return 0;
   const Result<int> result = no_throw([&]() -> Result<int> {
     RETURN_IF_ERROR(launcher.start_all());
     ASSIGN_OR_RETURN(const std::optional<int> not_ready, launcher.await_ready());
@@ -444,7 +448,7 @@ Result<int> launched(Launcher& launcher, const std::function<Result<int>()>& wor
 Result<int> run_launch(const json& plan, const ProcessPlan& processes, const LaunchWork& work,
                        const LaunchOptions& options, const RunFolder& folder, const std::function<bool()>& stopped) {
   Launcher launcher(plan, processes, options, folder, stopped);
-  return launched(launcher, [&] { return work(launcher.ready_cluster()); });
+  return launched(launcher, stopped, [&] { return work(launcher.ready_cluster()); });
 }
 
 Result<int> run_launch(const json& plan, const ProcessPlan& processes,
@@ -452,7 +456,7 @@ Result<int> run_launch(const json& plan, const ProcessPlan& processes,
                        const RunFolder& folder, const std::function<bool()>& stopped) {
   Launcher launcher(plan, processes, options, folder, stopped);
   std::size_t done = 0;
-  ASSIGN_OR_RETURN(const int status, launched(launcher, [&]() -> Result<int> {
+  ASSIGN_OR_RETURN(const int status, launched(launcher, stopped, [&]() -> Result<int> {
                      if (commands.empty()) return launcher.serve();
                      for (; done < commands.size() && !stopped(); ++done) {
                        ASSIGN_OR_RETURN(const int failed, launcher.run_command(done, commands[done]));

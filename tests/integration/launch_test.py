@@ -149,6 +149,18 @@ class Launch(unittest.TestCase):
             self.assertEqual(run.err.read_text(), "")
             self.assertEqual(run.alive(), [])
 
+    def test_a_launch_is_stopped_while_a_host_says_nothing(self):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="outrider-mute-"))
+        self.addCleanup(shutil.rmtree, folder)
+        program = folder / "outrider"
+        program.write_text("#!/bin/sh\nexec sleep 1000\n")
+        program.chmod(0o755)
+        run = self.start(PLAN | {"program": str(program)})
+        self.assertTrue(eventually(lambda: len(run.alive()) > 1), run.explain())
+        run.process.terminate()
+        self.assertEqual((run.end(), run.err.read_text()), (0, ""))
+        self.assertEqual(run.alive(), [])
+
     def test_ready_counts_what_is_there(self):
         run = self.start(PLAN | {"drafters": [{}, {"model": "/no/model"}], "run": [{"command": ["true"]}]}, expect_end=True)
         self.assertEqual(run.status, 0, run.explain())
