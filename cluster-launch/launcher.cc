@@ -29,7 +29,7 @@ using nlohmann::ordered_json;
 
 constexpr Duration kLook = std::chrono::milliseconds(50), kAskStatus = std::chrono::milliseconds(300);
 constexpr int kFactsSeconds = 60, kAnswerSeconds = 30;
-constexpr int kProgramMissing = 127, kSshFailed = 255;
+constexpr int kProgramMissing = 127, kSshFailed = 255, kAgain = 75;
 
 /// A process of the plan that was started.
 struct Running {
@@ -53,13 +53,14 @@ class Launcher {
            const std::function<bool()>& stopped)
       : plan_(plan), processes_(processes), options_(options), folder_(folder), stopped_(stopped) {}
 
-  /// Writes lock.json. Hosts that cannot take part are named; so are those that are unlike the first.
+  /// Writes lock.json, unless it is told to stop. Hosts that cannot take part are named; so are those that are unlike
+  /// the first.
   Result<void> look_at_hosts();
   Result<void> start_all();
-  /// @return kNotReady or kLost; none once all are ready, or once it is told to stop.
+  /// @return kNotReady or kLost, or 0 once it is told to stop; none once all are ready.
   Result<std::optional<int>> await_ready();
-  /// Runs a command to its end, or until it is told to stop. @return its status
-  Result<int> run_command(std::size_t number, std::vector<std::string> command);
+  /// Runs a command to its end, or until it is told to stop. @return 0, kRunFailed, or kLost; 75 as it is
+  Result<int> run_command(std::size_t number, const std::vector<std::string>& planned);
   /// Until the run is over, or it is told to stop. @return kLost, or 0
   int serve();
   ReadyCluster ready_cluster();
@@ -128,13 +129,15 @@ void name_unlike(const Host& host, const json& facts, const ordered_json& all) {
 }
 
 std::string Launcher::why_no_facts(const Host& host, const Captured& answer) const {
+  const std::string said = last_line(answer.out), by = std::string(to_string(options_.reach)) + ": ";
   if (answer.status == 124) return fmt::format("no answer in {} s", kFactsSeconds);
+  if (said.starts_with(by)) return said;  // the way there, as where srun is missing here
   if (answer.status == kProgramMissing) return "no program " + options_.program;
-  if (options_.reach == Reach::kSsh && answer.status == kSshFailed) return "ssh: " + last_line(answer.out);
+  if (options_.reach == Reach::kSsh && answer.status == kSshFailed) return by + said;
   const std::vector<Captured> machine =
       run_all({command_on(options_.reach, host, machine_command(options_.program))}, kAnswerSeconds);
   if (const auto wrong = wrong_architecture(machine.front().out, options_.program)) return *wrong;
-  return fmt::format("status {}: {}", answer.status, last_line(answer.out));
+  return fmt::format("status {}: {}", answer.status, said);
 }
 
 Result<void> Launcher::look_at_hosts() {
@@ -143,7 +146,8 @@ Result<void> Launcher::look_at_hosts() {
     commands.push_back(
         command_on(options_.reach, host, facts_command(options_.program, options_.dtype, processes_, host)));
   }
-  const std::vector<Captured> answers = run_all(commands, kFactsSeconds);
+  const std::vector<Captured> answers = run_all(commands, kFactsSeconds, stopped_);
+  if (stopped_()) return {};
   ordered_json facts = ordered_json::object();
   for (std::size_t i = 0; i < answers.size(); ++i) {
     const Host& host = processes_.hosts[i];
@@ -240,7 +244,8 @@ Result<void> Launcher::await_address() {
     }
     return look() != nullptr || stopped_();
   };
-  if (wait_until(printed, std::chrono::seconds(options_.ready_seconds)) && !addresses_.empty()) return {};
+  if (wait_until(printed, std::chrono::seconds(options_.ready_seconds)) && (!addresses_.empty() || stopped_()))
+    return {};
   return Error{Errc::kUnavailable, "the coordinator has not said where it listens"};
 }
 
@@ -252,6 +257,7 @@ Result<void> Launcher::start_all() {
   }
   RETURN_IF_ERROR(start(processes_.coordinator(), {"--listen", processes_.listen}));
   RETURN_IF_ERROR(await_address());
+  if (addresses_.empty()) return {};  // told to stop
   for (const PlannedProcess& process : processes_.processes) {
     if (process.role == "coordinator" || left_out(process.host)) continue;
     RETURN_IF_ERROR(start(process, {"--join", fmt::format("{}", fmt::join(addresses_, ","))}));
@@ -290,7 +296,7 @@ Result<std::optional<int>> Launcher::await_ready() {
       },
       std::chrono::seconds(options_.ready_seconds));
   if (over != nullptr) return std::optional<int>(over->left() ? kNotReady : kLost);
-  if (stopped_()) return std::optional<int>();
+  if (stopped_()) return std::optional<int>(0);
   for (const PlannedProcess& process : missing) {
     std::fprintf(stderr, "outrider: %s on %s has not joined; the end of its log:\n%s\n", process.name.c_str(),
                  process.host.name.c_str(), folder_.log_end(process.log_name(), 20).c_str());
@@ -302,13 +308,17 @@ Result<std::optional<int>> Launcher::await_ready() {
     return std::optional<int>(kNotReady);
   }
   say_state("ready");
-  std::fprintf(stderr, "outrider: ready: %d verifiers and %d drafters at %s; run folder %s\n",
-               processes_.count("verifier"), processes_.count("drafter"), addresses_.front().c_str(),
-               folder_.path().c_str());
+  const auto alive = [&](std::string_view role) {
+    return std::ranges::count_if(running_,
+                                 [&](const Running& running) { return running.plan->role == role && !running.status; });
+  };
+  std::fprintf(stderr, "outrider: ready: %td verifiers and %td drafters at %s; run folder %s\n", alive("verifier"),
+               alive("drafter"), addresses_.front().c_str(), folder_.path().c_str());
   return std::optional<int>();
 }
 
-Result<int> Launcher::run_command(std::size_t number, std::vector<std::string> command) {
+Result<int> Launcher::run_command(std::size_t number, const std::vector<std::string>& planned) {
+  std::vector<std::string> command = planned;
   const bool dials = std::ranges::count(command, "{coordinator}") > 0;
   const json& model = member(plan_, "model");
   for (std::string& word : command) {
@@ -347,7 +357,11 @@ Result<int> Launcher::run_command(std::size_t number, std::vector<std::string> c
     std::this_thread::sleep_for(kLook);
   }
   show();
-  return over != nullptr && !over->left() ? kLost : *child.poll();
+  const int status = *child.poll();
+  if (over != nullptr && !over->left()) return kLost;
+  if (status == 0 || status == kAgain) return status;
+  std::fprintf(stderr, "outrider: run.%zu ended with status %d: %s\n", number, status, shell_line(planned).c_str());
+  return kRunFailed;
 }
 
 int Launcher::serve() {
@@ -431,8 +445,10 @@ std::vector<LedgerEntry> end_politely(const std::vector<LedgerEntry>& entries, i
 namespace {
 
 /// @param work  done once all is ready
-Result<int> launched(Launcher& launcher, const std::function<Result<int>()>& work) {
+Result<int> launched(Launcher& launcher, const std::function<bool()>& stopped,
+                     const std::function<Result<int>()>& work) {
   RETURN_IF_ERROR(launcher.look_at_hosts());
+  if (stopped()) return 0;
   const Result<int> result = no_throw([&]() -> Result<int> {
     RETURN_IF_ERROR(launcher.start_all());
     ASSIGN_OR_RETURN(const std::optional<int> not_ready, launcher.await_ready());
@@ -448,21 +464,23 @@ Result<int> launched(Launcher& launcher, const std::function<Result<int>()>& wor
 Result<int> run_launch(const json& plan, const ProcessPlan& processes, const LaunchWork& work,
                        const LaunchOptions& options, const RunFolder& folder, const std::function<bool()>& stopped) {
   Launcher launcher(plan, processes, options, folder, stopped);
-  return launched(launcher, [&] { return work(launcher.ready_cluster()); });
+  return launched(launcher, stopped, [&] { return work(launcher.ready_cluster()); });
 }
 
 Result<int> run_launch(const json& plan, const ProcessPlan& processes,
                        const std::vector<std::vector<std::string>>& commands, const LaunchOptions& options,
                        const RunFolder& folder, const std::function<bool()>& stopped) {
   Launcher launcher(plan, processes, options, folder, stopped);
-  return launched(launcher, [&]() -> Result<int> {
-    if (commands.empty()) return launcher.serve();
-    for (std::size_t i = 0; i < commands.size() && !stopped(); ++i) {
-      ASSIGN_OR_RETURN(const int status, launcher.run_command(i, commands[i]));
-      if (status != 0) return status == kLost || status == 75 ? status : int{kRunFailed};
-    }
-    return 0;
-  });
+  std::size_t done = 0;
+  ASSIGN_OR_RETURN(const int status, launched(launcher, stopped, [&]() -> Result<int> {
+                     if (commands.empty()) return launcher.serve();
+                     for (; done < commands.size() && !stopped(); ++done) {
+                       ASSIGN_OR_RETURN(const int failed, launcher.run_command(done, commands[done]));
+                       if (failed != 0) return failed;
+                     }
+                     return 0;
+                   }));
+  return status == 0 && done < commands.size() ? int{kRunFailed} : status;
 }
 
 Result<int> take_down(const RunFolder& folder, int grace_seconds) {

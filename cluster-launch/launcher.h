@@ -19,7 +19,7 @@ namespace outrider {
 enum LaunchStatus {
   kNotReady = 3,   ///< a worker is missing, or no token came through a verifier
   kLost = 4,       ///< a process ended, not by its deadline, without which there is no text
-  kRunFailed = 5,  ///< a command of the plan failed; 75 is passed on as it is
+  kRunFailed = 5,  ///< a command of the plan failed, or was never begun; 75 is passed on as it is
 };
 
 struct LaunchOptions {
@@ -46,11 +46,12 @@ using LaunchWork = std::function<Result<int>(const ReadyCluster&)>;
 /// is done too.
 /// @param plan  as it was read, for lock.json
 /// @param stopped  asked some twenty times a second until the work begins: whether to end
-/// @return the exit status: the work's, or that nothing came of it.
+/// @return the exit status: the work's, 0 if it was stopped before, or that nothing came of it.
 Result<int> run_launch(const nlohmann::json& plan, const ProcessPlan& processes, const LaunchWork& work,
                        const LaunchOptions& options, const RunFolder& folder, const std::function<bool()>& stopped);
 
-/// The same, and the work are these commands, one after the other until one fails, or none and it runs until stopped.
+/// The same, and the work are these commands, one after the other until one fails (kRunFailed too if it is stopped
+/// before the last has ended), or none and it runs until stopped.
 Result<int> run_launch(const nlohmann::json& plan, const ProcessPlan& processes,
                        const std::vector<std::vector<std::string>>& commands, const LaunchOptions& options,
                        const RunFolder& folder, const std::function<bool()>& stopped);

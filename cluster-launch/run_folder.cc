@@ -22,10 +22,12 @@ Error is_a_run(const fs::path& path) {
 
 Result<RunFolder> RunFolder::create(const fs::path& path, const nlohmann::json& plan) {
   std::error_code error;
-  if (fs::exists(path / kLedger, error)) return is_a_run(path);
   fs::create_directories(path / "logs", error);
   if (error) return Error(Errc::kIo, "{}: {}", path.string(), error.message());
-  const RunFolder folder(fs::absolute(path));
+  RunFolder folder(fs::absolute(path));
+  ASSIGN_OR_RETURN(folder.held_, DurableFile::open(path / "launcher.lock", O_WRONLY | O_CREAT));
+  const Result<void> held = folder.held_->lock();  // some file systems of clusters have no locks: then begin() decides
+  if ((!held && held.error().code == Errc::kUnavailable) || fs::exists(path / kLedger, error)) return is_a_run(path);
   RETURN_IF_ERROR(folder.write("plan.json", nlohmann::ordered_json(plan)));
   return folder;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 
 #include "cluster-launch/reach.h"
 #include "common/base/child.h"
+#include "common/base/durable_file.h"
 #include "common/base/result.h"
 
 namespace outrider {
@@ -31,7 +33,8 @@ struct RenderedFile {
 /// the scripts that were rendered.
 class RunFolder {
  public:
-  /// With plan.json in it. @return kInvalidArgument for a folder that has a ledger: a run is never mixed with another.
+  /// With plan.json in it; nobody else creates it while this object lives. @return kInvalidArgument for a folder that
+  /// has a ledger, or is somebody's: a run is never mixed with another.
   static Result<RunFolder> create(const std::filesystem::path& path, const nlohmann::json& plan);
   /// @return kNotFound for one without plan.json.
   static Result<RunFolder> open(const std::filesystem::path& path);
@@ -59,6 +62,7 @@ class RunFolder {
   explicit RunFolder(std::filesystem::path path) : path_(std::move(path)) {}
 
   std::filesystem::path path_;
+  std::optional<DurableFile> held_;  ///< the lock of who created it
 };
 
 }  // namespace outrider

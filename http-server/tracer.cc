@@ -90,8 +90,10 @@ Tracer::~Tracer() {
     const std::lock_guard lock(mutex_);
     give_up_ = now() + kLastWords;
   }
-  thread_.request_stop();
-  thread_.join();
+  if (thread_.joinable()) {  // else a file or a collector was none
+    thread_.request_stop();
+    thread_.join();
+  }
   // The last event's comma needs one behind it.
   if (perfetto_) std::fputs("{\"ph\":\"M\",\"name\":\"outrider\",\"pid\":0,\"args\":{}}\n]\n", perfetto_.get());
 }

@@ -299,7 +299,7 @@ void run_plan(Experiment& experiment, const ExperimentFlags& flags) {
   std::vector<Json> lines = cells.lines();
   if (!lines.empty() && !flags.resume)
     throw CommandError("{} has {} cells already: --resume goes on, another --out begins anew", flags.out.string(),
-                       lines.size());
+                       standing_cells(lines).size());
   const Json lock = experiment.lock();
   take_lock(flags.out, lock);
   // Requests of a cell whose line was never written: that cell is measured again.
@@ -321,10 +321,8 @@ void run_plan(Experiment& experiment, const ExperimentFlags& flags) {
   }
   const std::vector<Json> standing = standing_cells(lines);
   const PredictionErrors errors = prediction_errors(standing);
-  fmt::print(
-      "{}\n{} cells, {} void; {} predictions, off by {:.1f} % in the median and {:.1f} % at the 90th percentile\n{}\n",
-      verdict(standing), standing.size(), errors.void_cells, errors.count, errors.median * 100, errors.p90 * 100,
-      (flags.out / "report.html").string());
+  fmt::print("{}\n{} cells, {} void; {}\n{}\n", verdict(standing), standing.size(), errors.void_cells, to_text(errors),
+             (flags.out / "report.html").string());
 }
 
 /// Puts the launch plan in the place of its file's name, and its model where the experiment names none.

@@ -147,8 +147,9 @@ std::string first_error_of(const std::filesystem::path& errors) {
 int report_end(const BatchJob& job, bool all_done) {
   const BatchCounts counts = job.counts();
   if (!all_done) {
-    std::fprintf(stderr, "outrider: stopped with %u of %u lines done; the same command goes on\n",
-                 counts.completed + counts.failed, counts.total);
+    const std::string why = counts.last_problem.empty() ? "" : " (the last retry: " + counts.last_problem + ")";
+    std::fprintf(stderr, "outrider: stopped with %u of %u lines done%s; the same command goes on\n",
+                 counts.completed + counts.failed, counts.total, why.c_str());
     return kExitAgain;
   }
   if (counts.failed == 0) return 0;
@@ -277,7 +278,7 @@ void add_run_options(Command& command, BatchFlags& flags) {
       ->check(CLI::IsMember(kReachNames))
       ->needs(plan)
       ->capture_default_str();
-  command.add_option("--run-dir", flags.run_dir, "Folder for all that the launch leaves (default: PLAN.TIME)")
+  command.add_option("--run-dir", flags.run_dir, "Folder for all that the launch leaves (default: PLAN.TIME.PROCESS)")
       ->needs(plan);
   command.add_option("--served-model-name", flags.name, "What the lines call the model (default: its directory)");
   command.add_option("--concurrency", flags.concurrency, "Lines under way at once, or auto")

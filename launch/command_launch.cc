@@ -295,7 +295,7 @@ void add_launch_command(Command& app) {
       ->check(CLI::IsMember({"local", "ssh", "srun", "slurm", "kubernetes"}))
       ->capture_default_str();
   command->add_option("--hosts", flags->hosts, "File with 'HOST role=verifier slots=1' a line, in place of the plan's");
-  command->add_option("--run-dir", flags->run_dir, "Folder for all that the run leaves (default: PLAN.TIME)");
+  command->add_option("--run-dir", flags->run_dir, "Folder for all that the run leaves (default: PLAN.TIME.PROCESS)");
   command->add_flag("--dry-run", flags->dry_run, "Print what would be started");
   command->add_flag("--submit", flags->submit, "With --backend slurm: submit the scripts; else they are only written");
   command->add_flag("--schema", flags->schema, "Print the JSON schema of plans");

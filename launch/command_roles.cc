@@ -11,6 +11,7 @@
 #include <fmt/ranges.h>
 
 #include "common/base/durable_file.h"
+#include "common/checkpoint/model_files.h"
 #include "common/logging/logging.h"
 #include "common/transport/reachable.h"
 #include "coordinator-node/coordinator_node.h"
@@ -99,8 +100,10 @@ void add_worker(Command& app, const char* name, const char* about,
       flags->options.backbone = pair.backbone;
       PairPaths loaded{pair.backbone, {}};
       if constexpr (std::is_same_v<Options, DrafterOptions>) {
-        if (pair.assistant.empty())
+        if (pair.assistant.empty()) {
+          RETURN_IF_ERROR(ModelFiles::open(pair.backbone));  // which may be what is missing
           return Error(Errc::kNotFound, "{} has no assistant beside it, wanted --assistant", pair.backbone.string());
+        }
         loaded.backbone = flags->options.assistant = pair.assistant;
       }
       flags->model.whole = !std::is_same_v<Options, EncoderOptions>;

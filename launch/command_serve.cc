@@ -138,6 +138,16 @@ void watch(const Interrupt& interrupt, const ApiServer& api, Cluster* cluster, i
   }
 }
 
+/// Where it listens, and that others may come, if they need no key.
+void say_where(const HttpOptions& http, int port) {
+  const bool v6 = http.host.find(':') != http.host.npos;
+  const std::string address = fmt::format("{}:{}", v6 ? "[" + http.host + "]" : http.host, port);
+  std::printf("listening at %s://%s\n", http.tls ? "https" : "http", address.c_str());
+  std::fflush(stdout);
+  if (http.keys == nullptr && !is_local("tcp://" + address))
+    log_warn("event=open address={} reason=\"no --api-keys: whoever reaches it may ask (docs/http.md)\"", address);
+}
+
 void serve(ServeFlags flags) {
   init_logging("outrider", "warn");
   raise_file_limit();
@@ -203,10 +213,7 @@ void serve(ServeFlags flags) {
   std::string& host = flags.http.host;
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);  // as in a URL
   const std::unique_ptr<HttpServer> http = or_throw(HttpServer::start(flags.http, std::move(routes)));
-  const bool v6 = host.find(':') != host.npos;
-  std::printf("listening at %s://%s:%d\n", flags.http.tls ? "https" : "http", (v6 ? "[" + host + "]" : host).c_str(),
-              http->port());
-  std::fflush(stdout);
+  say_where(flags.http, http->port());
   watch(interrupt, api, cluster.get(), cluster_options.drafters, drafts_by_default);
   http->stop(kDrain);
 }

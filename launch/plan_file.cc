@@ -1,5 +1,7 @@
 #include "launch/plan_file.h"
 
+#include <unistd.h>
+
 #include <ctime>
 
 #include <fmt/chrono.h>
@@ -40,7 +42,8 @@ void PlanFile::set(LaunchOptions& options, const std::string& backend) const {
 }
 
 fs::path default_run_dir(const fs::path& plan) {
-  return fmt::format("{}.{:%Y%m%d-%H%M%S}", plan.stem().string(), fmt::localtime(std::time(nullptr)));
+  // With the process: a loop, or another terminal, launches one plan twice in a second.
+  return fmt::format("{}.{:%Y%m%d-%H%M%S}.{}", plan.stem().string(), fmt::localtime(std::time(nullptr)), getpid());
 }
 
 }  // namespace outrider

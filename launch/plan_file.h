@@ -33,7 +33,7 @@ struct PlanFile {
   void set(LaunchOptions& options, const std::string& backend) const;
 };
 
-/// PLAN.TIME
+/// PLAN.TIME.PROCESS, which no other launch on this machine has.
 std::filesystem::path default_run_dir(const std::filesystem::path& plan);
 
 }  // namespace outrider

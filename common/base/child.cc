@@ -118,7 +118,8 @@ std::optional<int> Child::poll() {
   return status_;
 }
 
-std::vector<Captured> run_all(const std::vector<std::vector<std::string>>& commands, int seconds) {
+std::vector<Captured> run_all(const std::vector<std::vector<std::string>>& commands, int seconds,
+                              const std::function<bool()>& stopped) {
   constexpr std::size_t kAtOnce = 32;
   std::vector<Captured> results(commands.size());
   for (std::size_t begin = 0; begin < commands.size(); begin += kAtOnce) {
@@ -136,7 +137,7 @@ std::vector<Captured> run_all(const std::vector<std::vector<std::string>>& comma
       int status = 0;
       bool late = false;
       while (pid > 0 && waitpid(pid, &status, WNOHANG) == 0) {
-        if (now() > deadline && !std::exchange(late, true)) kill(-pid, SIGKILL);
+        if ((now() > deadline || (stopped && stopped())) && !std::exchange(late, true)) kill(-pid, SIGKILL);
         usleep(5000);
       }
       results[i].status = late                  ? 124

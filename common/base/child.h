@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -73,8 +74,10 @@ struct Captured {
   std::string out;  ///< with what it printed as errors
 };
 
-/// Runs commands side by side, each for at most `seconds`; one that takes longer is killed and has status 124.
+/// Runs commands side by side, each for at most `seconds`, and until `stopped` says so; one that takes longer is killed
+/// and has status 124.
 /// @return one of each, in order.
-std::vector<Captured> run_all(const std::vector<std::vector<std::string>>& commands, int seconds);
+std::vector<Captured> run_all(const std::vector<std::vector<std::string>>& commands, int seconds,
+                              const std::function<bool()>& stopped = {});
 
 }  // namespace outrider

@@ -43,6 +43,24 @@ void write_exactly(const json& value, std::string& out) {
   }
 }
 
+/// Only finds where a text stops being JSON.
+struct ErrorFinder : nlohmann::detail::json_sax_acceptor<json> {
+  std::size_t bytes_read = 0;  ///< with the one that is wrong
+  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) {
+    bytes_read = position;
+    return false;
+  }
+};
+
+std::string place_of_error(std::string_view text) {
+  ErrorFinder finder;
+  json::sax_parse(text, &finder);
+  const std::string_view before =
+      text.substr(0, std::min(text.size(), std::max<std::size_t>(finder.bytes_read, 1) - 1));
+  const std::size_t line_begin = before.rfind('\n') + 1;  // 0 where there is none
+  return fmt::format("line {}, column {}", std::ranges::count(before, '\n') + 1, before.size() - line_begin + 1);
+}
+
 }  // namespace
 
 json parse_json(std::string_view text) {
@@ -88,7 +106,7 @@ Result<json> parse_json_object(std::string_view text, std::string_view file, std
   json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (parsed.is_object()) return parsed;
   return Error(Errc::kMalformed, "{}: {}, wanted a JSON object", file,
-               parsed.is_discarded() ? "not JSON" : "is " + show(parsed));
+               parsed.is_discarded() ? "not JSON at " + place_of_error(text) : "is " + show(parsed));
 }
 
 void FirstError::set(Errc code, std::string_view problem, std::string_view wrong_key) {

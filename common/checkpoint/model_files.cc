@@ -80,7 +80,7 @@ Result<std::optional<ModelText>> ModelFiles::config_json() const {
 Result<ModelText> ModelFiles::need_config_json() const {
   ASSIGN_OR_RETURN(std::optional<ModelText> text, config_json());
   if (text) return *std::move(text);
-  return file_error(Errc::kNotFound, path_ / "config.json", "No such file");
+  return file_error(Errc::kNotFound, path_ / "config.json", "no such file, nor is a GGUF model there");
 }
 
 Result<std::optional<ModelText>> ModelFiles::generation_config_json() const {

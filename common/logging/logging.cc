@@ -69,8 +69,11 @@ class JsonLines final : public spdlog::formatter {
 
 void init_logging(const std::string& name, const std::string& level) {
   auto logger = std::make_shared<spdlog::logger>(name, std::make_shared<StderrSink>());
-  const char* wanted = std::getenv("OUTRIDER_LOG");
-  logger->set_level(spdlog::level::from_str(wanted != nullptr ? wanted : level));
+  const char* const of_environment = std::getenv("OUTRIDER_LOG");
+  const std::string wanted = of_environment != nullptr ? of_environment : level;
+  logger->set_level(spdlog::level::from_str(wanted));
+  if (logger->level() == spdlog::level::off && wanted != "off")  // spdlog's answer to any other word
+    throw std::runtime_error(fmt::format("OUTRIDER_LOG is '{}', wanted info, warn, error or off", wanted));
   logger->set_pattern("%H:%M:%S.%e %n %l: %v");
   const char* const format = std::getenv("OUTRIDER_LOG_FORMAT");
   const std::string_view form = format != nullptr ? format : "text";

@@ -163,10 +163,14 @@ Result<KeyPair> read_private_key(const std::filesystem::path& path) {
 
 Result<std::vector<Key>> read_public_keys(const std::string& text) {
   if (const std::optional<Key> key = parse_key(text)) return std::vector{*key};
-  ASSIGN_OR_RETURN(const std::string content, read_text(text));
+  const Result<std::string> content = read_text(text);
+  if (!content) {
+    return Error(content.error().code, "{}, wanted a public key of 64 hexadecimal digits or a file of them",
+                 content.error().message);
+  }
   std::vector<Key> keys;
   int number = 0;
-  for (const std::string& line : lines_of(content)) {
+  for (const std::string& line : lines_of(*content)) {
     ++number;
     const std::vector<std::string> words = words_of(line);
     if (words.empty()) continue;

@@ -17,7 +17,7 @@ Result<std::unique_ptr<LaunchedCluster>> LaunchedCluster::start(PlanFile plan, c
   std::unique_ptr<LaunchedCluster> cluster(new LaunchedCluster);
   std::promise<Result<ReadyCluster>> promise;
   std::future<Result<ReadyCluster>> ready = promise.get_future();
-  cluster->launcher_ = std::jthread([&cluster = *cluster, plan = std::move(plan), options, run,
+  cluster->launcher_ = std::jthread([&cluster = *cluster, plan = std::move(plan), options, run = std::move(run),
                                      promise = std::move(promise)](std::stop_token stop) mutable {
     bool began = false;
     const auto work = [&](const ReadyCluster& there) -> Result<int> {

@@ -76,7 +76,8 @@ void check_axes(const JsonFields& fields, const Axes& axes) {
   if (!known)
     fields.wrong("draft_length",
                  fmt::format("0 to {}, tree:1 to tree:{}, or auto", kDraftLengthAxisMax, kDraftLengthAxisMax));
-  if (const auto type = parse_weight_type(axes.dtype); !type) fields.refuse("dtype", type.error().message);
+  if (const auto type = parse_weight_type(axes.dtype); !type)
+    fields.refuse("dtype", "is no type: " + type.error().message);
   const bool isa_known = std::ranges::any_of(isas(), [&](Isa isa) { return axes.drafter_isa == to_string(isa); });
   if (axes.drafter_isa != kDetectedIsa && !isa_known)
     fields.wrong("drafter_isa", fmt::format("{}, {}", kDetectedIsa, names_of(isas())));
@@ -87,7 +88,7 @@ void check_axes(const JsonFields& fields, const Axes& axes) {
     fields.refuse("burstiness", "is only for a request_rate above 0");
   if (axes.drafter_dtype.empty()) return;
   if (const auto type = parse_weight_type(axes.drafter_dtype); !type)
-    fields.refuse("drafter_dtype", type.error().message);
+    fields.refuse("drafter_dtype", "is no type: " + type.error().message);
 }
 
 /// Every combination of the values that a sweep lists for its axes, the last named axis fastest.

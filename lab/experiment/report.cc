@@ -236,10 +236,9 @@ std::string scatter_html(const std::vector<Json>& cells, const PredictionErrors&
   }
   return "<h2>Does the closed form hold?</h2>\n<figure>" + chart_svg(chart) + "</figure>\n" +
          fmt::format(
-             "<p class='note'>{} predictions of cells that are not void; {} cells are void. They are off by "
-             "{:.1f} % in the median, and nine of ten by less than {:.1f} %. Bars: bootstrap intervals "
+             "<p class='note'>Of cells that are not void: {}. {} cells are void. Bars: bootstrap intervals "
              "(95 %).</p>\n",
-             errors.count, errors.void_cells, errors.median * 100, errors.p90 * 100);
+             to_text(errors), errors.void_cells);
 }
 
 std::string acceptance_html(const std::vector<Json>& cells) {
@@ -374,6 +373,12 @@ PredictionErrors prediction_errors(const std::vector<Json>& cells) {
   errors.median = quantile(sizes, 0.5);
   errors.p90 = quantile(sizes, 0.9);
   return errors;
+}
+
+std::string to_text(const PredictionErrors& errors) {
+  if (errors.count == 0) return "no predictions to hold against what was measured";
+  return fmt::format("{} predictions, off by {:.1f} % in the median and {:.1f} % at the 90th percentile", errors.count,
+                     errors.median * 100, errors.p90 * 100);
 }
 
 std::string verdict(const std::vector<Json>& cells) {

@@ -17,6 +17,8 @@ struct PredictionErrors {
   double median = 0, p90 = 0;
 };
 PredictionErrors prediction_errors(const std::vector<Json>& cells);
+/// "8 predictions, off by ..."; without any, that there are none.
+std::string to_text(const PredictionErrors& errors);
 
 /// Where drafting over a link stops to pay here, and what it would take further out; whole sentences.
 std::string verdict(const std::vector<Json>& cells);

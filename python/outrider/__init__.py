@@ -1,7 +1,7 @@
 """Outrider in Python: speculative decoding of Gemma 4 with a pair of a target and its assistant.
 
     import outrider
-    print(outrider.Pair().generate("Tell me a story.").text)
+    print(outrider.Pair().generate("Write a short story about a fox.").text)
 
 docs/python.md is the guide. Everything is in this module; what begins with an underscore is not for others.
 """

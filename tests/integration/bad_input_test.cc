@@ -145,7 +145,7 @@ const std::vector<BadFile> kBadFiles = {
     {"config_missing",
      [](PairCopy& pair) { std::filesystem::remove(pair.dir() / kConfig); },
      kConfig,
-     {"No such file"}},
+     {"no such file, nor is a GGUF model there"}},
     {"config_not_json",
      [](PairCopy& pair) { pair.write(kConfig, pair.read(kConfig).substr(0, 1000)); },
      kConfig,

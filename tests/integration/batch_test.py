@@ -216,11 +216,21 @@ class OfJobs(BatchCase):
         self.expect(self.job(None, "--endpoint", server.url, "--concurrency", "64").run(), 0)
         self.assertEqual(server.requests, 200 - done)
 
+    def test_a_job_that_is_stopped_says_why_it_came_no_further(self):
+        job = self.job(nano_lines(2), "--endpoint", "http://127.0.0.1:1")
+        process = job.start()
+        while '"last_problem": "' not in (job.progress.read_text() if job.progress.exists() else ""):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 75, err)
+        self.assertIn("0 of 2 lines done (the last retry: http://127.0.0.1:1: Connection refused); the same command", err)
+
     def test_a_deadline_stops_it_before(self):
         server = self.server(delay=0.2)
         job = self.job(nano_lines(500), "--endpoint", server.url, "--concurrency", "1")
         soon = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 30))
-        self.expect(job.run("--deadline", soon), 75, "0 of 500 lines done")
+        self.expect(job.run("--deadline", soon), 75, "0 of 500 lines done; the same")
         self.expect(job.run("--deadline", "tomorrow"), 1, "--deadline is 'tomorrow'")
         environment = os.environ | {"SLURM_JOB_ID": "77", "PATH": f"{self.path}:{os.environ['PATH']}"}
         squeue = self.path / "squeue"

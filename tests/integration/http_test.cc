@@ -323,6 +323,17 @@ TEST(Serve, ListensAtAnIPv6AddressWithBracketsAndWithout) {
   }
 }
 
+TEST(Serve, SaysThatOthersMayAskWhereTheyNeedNoKey) {
+  const std::vector<std::string> all = {"--host", "0.0.0.0"}, keyed = {"--host", "0.0.0.0", "--api-key", "secret"};
+  for (const auto& [options, open] : {std::pair(all, true), {keyed, false}, {{}, false}}) {
+    std::vector<std::string> arguments = {"serve", "--port", "0", "--draft-length", "0"};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    Program serve(arguments);
+    ASSERT_TRUE(eventually([&] { return serve.out().find("ready") != std::string::npos || !serve.running(); }));
+    EXPECT_EQ(serve.err().find("event=open address=0.0.0.0:") != std::string::npos, open) << serve.err();
+  }
+}
+
 TEST(Serve, PlainDecodingNeedsNoAssistant) {
   const auto starts = [](const std::vector<std::string>& options) {
     Serve serve(options, /*wait_until_ready=*/false);

@@ -151,9 +151,53 @@ class Launch(unittest.TestCase):
         self.assertGreater(answer["metrics"]["wire_bytes_to_encoder"], 0)
 
     def test_exit_statuses(self):
-        for words, status in ((["sh", "-c", "exit 75"], 75), (["sh", "-c", "exit 9"], 5), (["/no/such/program"], 5), (["true"], 0)):
+        for words, status, said in ((["sh", "-c", "exit 75"], 75, ""),
+                                    (["sh", "-c", "exit 9"], 5, "outrider: run.0 ended with status 9: sh -c 'exit 9'\n"),
+                                    (["sh", "-c", "exit 4"], 5, "outrider: run.0 ended with status 4: sh -c 'exit 4'\n"),
+                                    (["/no/such/program"], 5, "outrider: run.0 ended with status 127: /no/such/program\n"), (["true"], 0, "")):
             run = self.start(PLAN | {"drafters": [], "run": [{"command": words}]}, expect_end=True)
             self.assertEqual(run.status, status, f"{words}: {run.explain()}")
+            self.assertEqual(run.err.read_text().partition("\n")[2], said)
+
+    def test_a_command_that_was_never_begun_is_no_success(self):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="outrider-mute-"))
+        self.addCleanup(shutil.rmtree, folder)
+        program = folder / "outrider"  # whose coordinator never says where it listens
+        program.write_text(f'#!/bin/sh\n[ "$1" = coordinator ] && exec cat\nexec {OUTRIDER} "$@"\n')
+        program.chmod(0o755)
+        for commands, status in (({}, 0), ({"run": [{"command": ["true"]}]}, 5)):
+            run = self.start(PLAN | {"program": str(program)} | commands)
+            self.assertTrue(eventually(lambda: any(entry["name"] == "coordinator" for entry in run.ledger())), run.explain())
+            run.process.terminate()
+            self.assertEqual(run.end(), status, run.explain())
+            self.assertEqual(run.err.read_text(), "")
+            self.assertEqual(run.alive(), [])
+
+    def test_a_launch_is_stopped_while_a_host_says_nothing(self):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="outrider-mute-"))
+        self.addCleanup(shutil.rmtree, folder)
+        program = folder / "outrider"
+        program.write_text("#!/bin/sh\nexec sleep 1000\n")
+        program.chmod(0o755)
+        run = self.start(PLAN | {"program": str(program)})
+        self.assertTrue(eventually(lambda: len(run.alive()) > 1), run.explain())
+        run.process.terminate()
+        self.assertEqual((run.end(), run.err.read_text()), (0, ""))
+        self.assertEqual(run.alive(), [])
+
+    def test_ready_counts_what_is_there(self):
+        run = self.start(PLAN | {"drafters": [{}, {"model": "/no/model"}], "run": [{"command": ["true"]}]}, expect_end=True)
+        self.assertEqual(run.status, 0, run.explain())
+        self.assertIn("drafter.1 on localhost: ended with status 1: outrider: /no/model: no such file or directory, wanted a model\n", run.err.read_text())
+        self.assertIn("outrider: ready: 1 verifiers and 1 drafters at ", run.err.read_text())
+
+    def test_one_plan_can_be_launched_several_times_in_a_second(self):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="outrider-twice-"))
+        self.addCleanup(shutil.rmtree, folder)
+        (folder / "plan.json").write_text(json.dumps(PLAN))
+        twice = [subprocess.run([OUTRIDER, "launch", "plan.json", "--backend", "slurm"], cwd=folder, capture_output=True, text=True, timeout=HANG) for _ in range(2)]
+        self.assertEqual([(one.returncode, one.stderr) for one in twice], [(0, "")] * 2)
+        self.assertEqual(len(list(folder.glob("plan.2*/plan.json"))), 2)
 
     def test_what_cannot_be_started_is_named(self):
         taken = socket.socket()
@@ -191,6 +235,14 @@ class Launch(unittest.TestCase):
                           "verifiers": [{"hosts": "a"}], "drafters": [{"hosts": "b"}]}, expect_end=True)
         self.assertEqual(run.status, 1, run.explain())
         self.assertRegex(run.err.read_text(), '^outrider: b: version is (7, that of a is "1"|"1", that of a is 7)\n')
+
+    def test_without_slurm_srun_is_what_is_missing(self):
+        empty = pathlib.Path(tempfile.mkdtemp(prefix="outrider-empty-"))
+        self.addCleanup(shutil.rmtree, empty)
+        (empty / "plan.json").write_text(json.dumps(PLAN))
+        ended = subprocess.run([OUTRIDER, "launch", empty / "plan.json", "--backend", "srun", "--run-dir", empty / "run"],
+                               capture_output=True, text=True, timeout=HANG, env=os.environ | {"PATH": str(empty)})
+        self.assertEqual((ended.returncode, ended.stderr.splitlines()[0]), (1, "outrider: localhost: srun: No such file or directory"))
 
     def test_all_that_a_command_prints_is_shown(self):
         size = 110_000_000  # more than what is read of a small file

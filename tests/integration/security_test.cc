@@ -492,6 +492,10 @@ TEST(KeyFiles, OfSomethingElseAreNamed) {
   EXPECT_NE(secret.error().message.find("private key"), std::string::npos) << secret.error().message;
   EXPECT_FALSE(read_public_keys(dir.write("empty", "# nothing\n")));
   EXPECT_FALSE(read_public_keys(dir.write("short", text.substr(1))));
+  EXPECT_EQ(read_public_keys(text.substr(1)).error().message,
+            text.substr(1) +
+                ": cannot open: No such file or directory, wanted a public key of 64 hexadecimal digits or "
+                "a file of them");
   EXPECT_EQ(read_public_keys(dir.write("two", text + " old\n\n" + text + "\n")).value().size(), 2u);
   EXPECT_EQ(read_public_keys(text).value().size(), 1u);
 }

@@ -555,7 +555,8 @@ TEST_F(TemplateFolder, AnUnknownTemplateIsSaidSoOnce) {
   write("config.json", "{");
   const auto broken = load();
   ASSERT_FALSE(broken);
-  EXPECT_EQ(broken.error().message, (dir_ / "config.json").string() + ": not JSON, wanted a JSON object");
+  EXPECT_EQ(broken.error().message,
+            (dir_ / "config.json").string() + ": not JSON at line 1, column 2, wanted a JSON object");
 }
 
 // ---- parsing ----

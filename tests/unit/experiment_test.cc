@@ -566,6 +566,8 @@ TEST(Report, AVoidAttemptGivesWayToTheNextAndVoidCellsAreCountedNotJudged) {
   EXPECT_EQ(errors.count, 2u);
   EXPECT_EQ(errors.void_cells, 1u);
   EXPECT_DOUBLE_EQ(errors.median, 0.2);
+  EXPECT_EQ(to_text(errors), "2 predictions, off by 20.0 % in the median and 28.0 % at the 90th percentile");
+  EXPECT_EQ(to_text(prediction_errors({})), "no predictions to hold against what was measured");
 }
 
 TEST(Report, TheVerdictNamesBreakEvenAndWhatItWouldTake) {

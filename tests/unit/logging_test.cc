@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <stdexcept>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -53,6 +55,16 @@ TEST(Logging, NeverWaitsForItsReaderAndSaysWhatWasLost) {
   const std::string rest = pipe.read_all();
   EXPECT_TRUE(rest.starts_with("(" + std::to_string(kLines - kept) + " lines of this log were lost")) << rest;
   EXPECT_NE(rest.find("after\n"), std::string::npos) << rest;
+}
+
+TEST(Logging, RefusesAWordThatIsNoLevel) {
+  setenv("OUTRIDER_LOG", "verbose", 1);
+  EXPECT_THROW(init_logging("test", "info"), std::runtime_error);
+  for (const char* level : {"info", "warn", "error", "off"}) {
+    setenv("OUTRIDER_LOG", level, 1);
+    EXPECT_NO_THROW(init_logging("test", "info")) << level;
+  }
+  unsetenv("OUTRIDER_LOG");
 }
 
 TEST(JsonLines, HaveTheFieldsOfTheirText) {

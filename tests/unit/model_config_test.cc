@@ -274,7 +274,8 @@ void expect_error(const Error& error, const BadConfig& bad) {
 }
 
 const std::vector<BadConfig> kBadConfigs = {
-    {"", Errc::kMalformed, "not JSON, wanted a JSON object"},
+    {"", Errc::kMalformed, "not JSON at line 1, column 1, wanted a JSON object"},
+    {"{\"a\": 1,\n \"b\": 2,\n}", Errc::kMalformed, "not JSON at line 3, column 1, wanted a JSON object"},
     {"{", Errc::kMalformed, "not JSON"},
     {"{\"a\xff\":1}", Errc::kMalformed, "not JSON"},
     {"[1,2]", Errc::kMalformed, "is an array of 2, wanted a JSON object"},

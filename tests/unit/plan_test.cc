@@ -300,12 +300,14 @@ TEST(Child, ACommandThatTakesTooLongIsKilledWithAllThatItHasStarted) {
 
 TEST(RunFolder, IsOneLaunchsThoughTwoFoundItNewAtOnce) {
   const TemporaryDir dir;
-  const RunFolder first = RunFolder::create(dir.path() / "run", example()).value();
-  const RunFolder second = RunFolder::create(dir.path() / "run", example()).value();
+  const auto path = dir.path() / "run";
+  const std::string refused = path.string() + ": is a run already, wanted a new folder";
+  const RunFolder first = RunFolder::create(path, example()).value();
+  EXPECT_EQ(RunFolder::create(path, json::object()).error().message, refused);
+  EXPECT_EQ(first.read_json("plan.json").value(), example()) << "the other's plan is in it";
   const LedgerEntry launcher{"launcher", "local", {}, identify(getpid()), {}};
   EXPECT_TRUE(first.begin(launcher));
-  EXPECT_NE(second.begin(launcher).error().message.find("run: is a run already, wanted a new folder"),
-            std::string::npos);
+  EXPECT_EQ(RunFolder::open(path).value().begin(launcher).error().message, refused) << "as where there are no locks";
   EXPECT_EQ(first.ledger().value().size(), 1u);
 }
 

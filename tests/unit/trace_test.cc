@@ -108,6 +108,13 @@ RequestTrace answered() {
   return trace;
 }
 
+TEST(Tracer, ThatCannotWriteSaysSo) {
+  const auto file = Tracer::start({.file = "/no/folder/trace"});
+  ASSERT_FALSE(file);
+  EXPECT_EQ(file.error().message, "/no/folder/trace: No such file or directory");
+  EXPECT_EQ(Tracer::start({.otlp = "somewhere"}).error().code, Errc::kInvalidArgument);
+}
+
 TEST(TraceSpans, LieWithinTheirParentsAtTheirHosts) {
   struct Seen {
     std::string host, name;
