@@ -9,6 +9,7 @@ understood and replies are what the client reads. Prints one line a call, and fa
 import argparse
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -47,15 +48,19 @@ def command_of(client, work):
     """The script's command, with what it wants installed."""
     language, name = client.split(":")
     folder = work / f"{language}-{name}"
-    if language == "python":
-        python = folder / "bin" / "python"
-        if not python.exists():
+    python, ready = folder / "bin" / "python", folder / "ready"
+    if not ready.exists():
+        shutil.rmtree(folder, ignore_errors=True)  # an installation that was cut short
+        if language == "python":
             venv.create(folder, with_pip=True)
             subprocess.run([python, "-m", "pip", "install", "-q", *PYTHON[name]], check=True)
+        else:
+            folder.mkdir(parents=True)
+            subprocess.run(["npm", "install", "--silent", "--no-fund", "--no-audit", *NODE[name]], cwd=folder,
+                           check=True)
+        ready.touch()
+    if language == "python":
         return [python, HERE / f"{name}_client.py"]
-    if not (folder / "node_modules").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["npm", "install", "--silent", "--no-fund", "--no-audit", *NODE[name]], cwd=folder, check=True)
     script = folder / f"{name}_client.mjs"  # beside its modules, where node looks for them
     script.write_text((HERE / script.name).read_text())
     return ["node", script]

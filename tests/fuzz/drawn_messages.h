@@ -95,12 +95,14 @@ class MessageDrawer : public MessageFields<MessageDrawer> {
       const double low = std::max<double>(range.min, -16), high = std::min<double>(range.max, 16);
       return static_cast<T>(low + (high - low) * draw_.byte() / 255);
     } else {
-      const auto low = static_cast<std::int64_t>(range.min);
-      const auto high = static_cast<std::int64_t>(std::min<std::uint64_t>(
-          static_cast<std::uint64_t>(range.max), static_cast<std::uint64_t>(std::numeric_limits<T>::max())));
+      // Unsigned: the whole of int64 is as far across as no int64 can say.
+      const auto low = static_cast<std::uint64_t>(static_cast<std::int64_t>(range.min));
+      const std::uint64_t across =
+          std::min(static_cast<std::uint64_t>(range.max), static_cast<std::uint64_t>(std::numeric_limits<T>::max())) -
+          low;
       const std::uint8_t kind = draw_.byte();
-      const std::int64_t offset = kind < 224 ? kind % 8 : kind < 250 ? draw_.byte() : high - low;
-      return static_cast<T>(low + std::min(offset, high - low));
+      const std::uint64_t offset = kind < 224 ? kind % 8 : kind < 250 ? draw_.byte() : across;
+      return static_cast<T>(low + std::min(offset, across));
     }
   }
   std::size_t length(Count count) {

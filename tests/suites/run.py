@@ -12,6 +12,7 @@ import hashlib
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -158,10 +159,13 @@ def adapt(name, suite, source, to):
 
 def environment(name, suite, work):
     """A Python with what the tests want."""
-    python = work / f"venv-{name}" / "bin" / "python"
-    if not python.exists():
-        venv.create(python.parents[1], with_pip=True)
+    folder = work / f"venv-{name}"
+    python, ready = folder / "bin" / "python", folder / "ready"
+    if not ready.exists():
+        shutil.rmtree(folder, ignore_errors=True)  # an installation that was cut short
+        venv.create(folder, with_pip=True)
         subprocess.run([python, "-m", "pip", "install", "-q", *suite["packages"]], check=True)
+        ready.touch()
     return python
 
 
