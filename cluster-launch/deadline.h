@@ -8,6 +8,9 @@
 
 namespace outrider {
 
+/// Exit status of a role or a batch that would do well to be started again: nothing was wrong with it. (EX_TEMPFAIL)
+inline constexpr int kExitAgain = 75;
+
 using WallTime = std::chrono::system_clock::time_point;
 
 /// Before a deadline: when nothing new is begun any more, and when what still runs is cut off.

@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "cluster-launch/deadline.h"
 #include "cluster-launch/readiness.h"
 #include "cluster-launch/run_keys.h"
 #include "cluster-launch/slurm_jobs.h"
@@ -29,7 +30,7 @@ using nlohmann::ordered_json;
 
 constexpr Duration kLook = std::chrono::milliseconds(50), kAskStatus = std::chrono::milliseconds(300);
 constexpr int kFactsSeconds = 60, kAnswerSeconds = 30;
-constexpr int kProgramMissing = 127, kSshFailed = 255, kAgain = 75;
+constexpr int kProgramMissing = 127, kSshFailed = 255;
 
 /// A process of the plan that was started.
 struct Running {
@@ -359,7 +360,7 @@ Result<int> Launcher::run_command(std::size_t number, const std::vector<std::str
   show();
   const int status = *child.poll();
   if (over != nullptr && !over->left()) return kLost;
-  if (status == 0 || status == kAgain) return status;
+  if (status == 0 || status == kExitAgain) return status;
   std::fprintf(stderr, "outrider: run.%zu ended with status %d: %s\n", number, status, shell_line(planned).c_str());
   return kRunFailed;
 }

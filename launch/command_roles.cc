@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "cluster-launch/deadline.h"
 #include "common/base/durable_file.h"
 #include "common/checkpoint/model_files.h"
 #include "common/logging/logging.h"

@@ -14,9 +14,6 @@ namespace outrider {
 
 using Command = CLI::App;
 
-/// Exit status of a role or a batch that would do well to be started again: nothing was wrong with it. (EX_TEMPFAIL)
-inline constexpr int kExitAgain = 75;
-
 /// What ends a program that runs until it is told to end.
 struct Lifetime {
   bool with_stdin = false;  ///< the end of its standard input does: whoever started it is gone
