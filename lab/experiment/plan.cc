@@ -76,8 +76,10 @@ void check_axes(const JsonFields& fields, const Axes& axes) {
   if (!known)
     fields.wrong("draft_length",
                  fmt::format("0 to {}, tree:1 to tree:{}, or auto", kDraftLengthAxisMax, kDraftLengthAxisMax));
-  if (const auto type = parse_weight_type(axes.dtype); !type)
-    fields.refuse("dtype", "is no type: " + type.error().message);
+  const auto check_type = [&](const char* key, const std::string& name) {
+    if (const auto type = parse_weight_type(name); !type) fields.refuse(key, "is no type: " + type.error().message);
+  };
+  check_type("dtype", axes.dtype);
   const bool isa_known = std::ranges::any_of(isas(), [&](Isa isa) { return axes.drafter_isa == to_string(isa); });
   if (axes.drafter_isa != kDetectedIsa && !isa_known)
     fields.wrong("drafter_isa", fmt::format("{}, {}", kDetectedIsa, names_of(isas())));
@@ -86,9 +88,7 @@ void check_axes(const JsonFields& fields, const Axes& axes) {
     fields.refuse("clients", "is for a closed loop: with a request_rate each request has a client of its own");
   if (!axes.open_loop() && axes.arrivals.burstiness != 1)
     fields.refuse("burstiness", "is only for a request_rate above 0");
-  if (axes.drafter_dtype.empty()) return;
-  if (const auto type = parse_weight_type(axes.drafter_dtype); !type)
-    fields.refuse("drafter_dtype", "is no type: " + type.error().message);
+  if (!axes.drafter_dtype.empty()) check_type("drafter_dtype", axes.drafter_dtype);
 }
 
 /// Every combination of the values that a sweep lists for its axes, the last named axis fastest.
