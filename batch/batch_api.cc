@@ -10,12 +10,15 @@
 #include <fmt/format.h>
 
 #include "batch/hash.h"
-#include "common/base/files.h"
+#include "common/base/ascii.h"
 #include "common/base/json_fields.h"
 #include "common/base/text.h"
 #include "common/base/time.h"
-#include "http-server/openai.h"
-#include "http-server/random_id.h"
+#include "common/os/files.h"
+#include "common/os/logging.h"
+#include "server/form.h"
+#include "server/openai.h"
+#include "server/random_id.h"
 
 namespace outrider {
 namespace {
@@ -48,7 +51,11 @@ HttpReply json_reply(Json json) { return {.status = 200, .body = to_text(publish
 HttpReply not_there(const HttpRequest& http) {
   return error_reply({.status = 404, .message = fmt::format("there is no {}", http.path)});
 }
-HttpReply disk_reply(const Error& error) { return error_reply({500, error.message}); }
+/// What went wrong names a file of ours.
+HttpReply disk_reply(const Error& error) {
+  log_error("event=disk_failed reason=\"{}\"", error.message);
+  return error_reply({500, "this server cannot read or write its files: its log says why"});
+}
 
 /// A batch's `errors`.
 Json errors_of(const Error& error) {
@@ -63,14 +70,6 @@ std::uint64_t bytes_of(const Json& file) { return file.value("bytes", std::uint6
 bool is_over(const Json& batch) {
   const std::string status = batch.value("status", "");
   return status == "completed" || status == "failed" || status == "cancelled" || status == "expired";
-}
-
-/// The quoted value of `key` in a Content-Disposition.
-std::string form_value(std::string_view header, const std::string& key) {
-  const std::size_t at = header.find("; " + key + "=\"");
-  if (at == header.npos) return "";
-  const std::string_view value = header.substr(at + key.size() + 4);
-  return std::string(value.substr(0, value.find('"')));
 }
 
 Json file_json(const std::string& id, const std::string& name, std::uint64_t bytes, const char* purpose,
@@ -103,26 +102,6 @@ Json batch_json(const std::string& input, const std::string& endpoint, const std
 }
 
 }  // namespace
-
-std::optional<std::vector<FormPart>> parse_form(std::string_view body) {
-  const std::string_view boundary = body.substr(0, body.find("\r\n"));
-  if (!boundary.starts_with("--") || boundary.size() < 3 || boundary.size() == body.size()) return std::nullopt;
-  const std::string between = "\r\n" + std::string(boundary);
-  std::vector<FormPart> parts;
-  std::string_view rest = body.substr(boundary.size());
-  while (rest.starts_with("\r\n")) {
-    rest.remove_prefix(2);
-    const std::size_t head_end = rest.find("\r\n\r\n");
-    if (head_end == rest.npos) return std::nullopt;
-    const std::string_view head = rest.substr(0, head_end);
-    rest.remove_prefix(head_end + 4);
-    const std::size_t end = rest.find(between);
-    if (end == rest.npos) return std::nullopt;
-    parts.push_back({form_value(head, "name"), form_value(head, "filename"), rest.substr(0, end)});
-    rest.remove_prefix(end + between.size());
-  }
-  return rest.starts_with("--") ? std::optional(std::move(parts)) : std::nullopt;
-}
 
 // ---- what is kept ----
 
@@ -236,7 +215,7 @@ std::vector<HttpRoute> BatchApi::routes() {
                                    {"GET", "/v1/batches", locked(&BatchApi::list, &batches_)},
                                    {"GET", "/v1/batches/{id}", locked(&BatchApi::one, &batches_)},
                                    {"POST", "/v1/batches/{id}/cancel", locked(&BatchApi::cancel_batch)}};
-  routes.front().takes = "multipart/form-data";
+  routes.front().takes = kFormType;
   routes.back().takes = "";
   return routes;
 }
@@ -334,17 +313,23 @@ HttpReply BatchApi::delete_file(const HttpRequest& http) {
 }
 
 HttpReply BatchApi::file_content(const HttpRequest& http) {
-  constexpr std::size_t kPieceBytes = 1u << 20;
+  static constexpr std::uint64_t kPieceBytes = 1u << 20;
   const Json* const found = find(files_, http);
   if (found == nullptr) return not_there(http);
   Result<DurableFile> opened = DurableFile::open(path(kFiles, (*found)["id"], ".jsonl"), O_RDONLY);
   if (!opened) return disk_reply(opened.error());
   HttpReply reply{.status = 200, .body = "", .content_type = "application/octet-stream"};
-  reply.next = [file = std::make_shared<DurableFile>(std::move(*opened)),
-                offset = std::uint64_t{0}]() mutable -> std::optional<std::string> {
-    Result<std::string> piece = file->read_at(offset, kPieceBytes);
-    if (!piece || piece->empty()) return std::nullopt;
-    offset += piece->size();
+  reply.length = bytes_of(*found);
+  reply.next = [file = std::make_shared<DurableFile>(std::move(*opened)), bytes = *reply.length,
+                left = *reply.length]() mutable -> std::optional<std::string> {
+    if (left == 0) return std::nullopt;
+    Result<std::string> piece = file->read_at(bytes - left, std::min(kPieceBytes, left));
+    if (!piece || piece->empty()) {
+      log_error("event=file_breaks_off reason=\"{}\"",
+                piece ? fmt::format("{} bytes are missing at its end", left) : piece.error().message);
+      return std::nullopt;
+    }
+    left -= piece->size();
     return std::move(*piece);
   };
   return reply;
@@ -537,7 +522,8 @@ Result<void> BatchApi::finish(const std::string& id, BatchJob& job, const char* 
 }
 
 void BatchApi::fail(const std::string& id, const Error& error) {
-  update(id, {{"status", "failed"}, {"failed_at", unix_seconds()}, {"errors", errors_of(error)}});
+  const Error told(error.code, replaced(error.message, (options_.dir / "").string(), ""));  // clients do not see where
+  update(id, {{"status", "failed"}, {"failed_at", unix_seconds()}, {"errors", errors_of(told)}});
   std::error_code ignored;
   std::filesystem::remove_all(path(kBatches, id, ".d"), ignored);
 }

@@ -15,18 +15,10 @@
 #include <nlohmann/json.hpp>
 
 #include "batch/job.h"
-#include "common/base/durable_file.h"
-#include "http-server/http_server.h"
+#include "common/os/durable_file.h"
+#include "server/http_server.h"
 
 namespace outrider {
-
-/// One part of a multipart/form-data body.
-struct FormPart {
-  std::string name, filename;
-  std::string_view content;  ///< within the body
-};
-/// @return nothing for what is not such a body.
-std::optional<std::vector<FormPart>> parse_form(std::string_view body);
 
 struct BatchApiOptions {
   std::filesystem::path dir;                          ///< exists, or is made

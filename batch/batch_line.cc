@@ -6,7 +6,7 @@
 
 #include "batch/hash.h"
 #include "common/base/json_fields.h"
-#include "http-server/openai.h"
+#include "server/openai.h"
 
 namespace outrider {
 namespace {

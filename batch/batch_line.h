@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/result.h"
-#include "http-server/http_server.h"
+#include "server/http_server.h"
 
 // A line of a batch as pure functions: OpenAI's line to a request of the HTTP API, and its reply to a line of the
 // output. What comes out is a function of the line and the model: nothing of time or chance is in it (docs/batch.md).

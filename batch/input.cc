@@ -27,8 +27,10 @@ Result<Shard> Shard::parse(const std::string& text) {
   const std::size_t slash = text.find('/');
   const auto index = to_number<std::uint32_t>(text.substr(0, slash)),
              count = to_number<std::uint32_t>(text.substr(slash + 1));
-  if (slash != text.npos && index && count && *index >= 1 && *index <= *count) return Shard{*index, *count};
-  return Error(Errc::kInvalidArgument, "--shard is '{}', wanted I/N like 1/4", text);
+  // The indices of a Job's pods and of many a job array begin with 0.
+  if (slash != text.npos && index && count && *count >= 1 && *index <= *count)
+    return Shard{*index == 0 ? *count : *index, *count};
+  return Error(Errc::kInvalidArgument, "--shard is '{}', wanted I/N like 1/4 (0/4 is 4/4)", text);
 }
 
 Result<BatchInput> BatchInput::open(const std::filesystem::path& path, Order order) {
@@ -45,6 +47,7 @@ Result<BatchInput> BatchInput::open(const std::filesystem::path& path, Order ord
     if (input.lines() == kTooLong) return Error(Errc::kOutOfRange, "{}: too many lines", path.string());
     input.offsets_.push_back(line->offset);
     input.lengths_.push_back(line->too_long ? kTooLong : blank ? 0 : length);
+    input.hashes_.push_back(blank || line->too_long ? 0 : hash64(line->text));
     if (order == Order::kPrefix) input.prefixes_.push_back(0);
     if (blank || line->too_long) continue;
     const auto parsed = parse_batch_line(line->text);
@@ -66,8 +69,9 @@ Result<BatchInput> BatchInput::open(const std::filesystem::path& path, Order ord
 Result<std::string> BatchInput::read(std::uint32_t line) const {
   if (lengths_[line] == kTooLong) return Error(Errc::kOutOfRange, "is longer than {} bytes", LineReader::kLineBytesMax);
   ASSIGN_OR_RETURN(std::string text, file_.read_at(offsets_[line], lengths_[line]));
-  if (text.size() < lengths_[line]) return Error(Errc::kIo, "{}: has become shorter", file_.path().string());
-  return text;
+  if (hash64(text) == hashes_[line]) return text;
+  return Error(Errc::kMismatch, "{}: line {} is another than when the job began, wanted the file as it was",
+               file_.path().string(), line + 1);
 }
 
 std::vector<std::uint32_t> BatchInput::to_send(const Shard& shard) const {

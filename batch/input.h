@@ -15,7 +15,7 @@ namespace outrider {
 struct Shard {
   std::uint32_t index = 1, count = 1;  ///< index from 1
 
-  /// @param text  "I/N". @return kInvalidArgument.
+  /// @param text  "I/N", where 0/N is N/N. @return kInvalidArgument.
   static Result<Shard> parse(const std::string& text);
   std::string text() const { return std::to_string(index) + "/" + std::to_string(count); }
   std::uint32_t begin(std::uint32_t lines) const {
@@ -26,7 +26,7 @@ struct Shard {
   }
 };
 
-/// Where the lines of a batch are. 12 bytes a line in memory, and 40 while open() reads it.
+/// Where the lines of a batch are. 20 bytes a line in memory, and 48 while open() reads it.
 class BatchInput {
  public:
   enum class Order { kInput, kPrefix };
@@ -38,7 +38,7 @@ class BatchInput {
   /// Blank ones too.
   std::uint32_t lines() const { return static_cast<std::uint32_t>(lengths_.size()); }
   bool blank(std::uint32_t line) const { return lengths_[line] == 0; }
-  /// Any thread. @return kOutOfRange for a line that is too long, kIo.
+  /// Any thread. @return kOutOfRange for a line that is too long; kMismatch for one that is not what open() read, kIo.
   Result<std::string> read(std::uint32_t line) const;
   /// The lines of a shard that are not blank, in the order in which they are to be sent.
   std::vector<std::uint32_t> to_send(const Shard& shard) const;
@@ -53,6 +53,7 @@ class BatchInput {
   Order order_;
   std::vector<std::uint64_t> offsets_;
   std::vector<std::uint32_t> lengths_;  ///< kTooLong: not read
+  std::vector<std::uint64_t> hashes_;   ///< 0: not read
   std::vector<std::uint64_t> prefixes_;
   std::uint64_t bytes_ = 0;
   Hash128 hash_{};

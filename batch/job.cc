@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <optional>
 #include <random>
 #include <span>
 #include <system_error>
@@ -92,12 +93,13 @@ BatchAnswer answer_by(std::vector<HttpRoute> routes) {
 
 /// What became of a line.
 struct BatchJob::Outcome {
-  enum class Kind { kOk, kError, kMayPass, kCutOff };
+  enum class Kind { kOk, kError, kMayPass, kCutOff, kNoInput };
   Kind kind;
   std::string result;  ///< a line of the output or the errors; of kMayPass: of the errors, should it stay so
   BatchTokens tokens = {};
-  Failure failure = {};      ///< of kMayPass
-  std::string problem = {};  ///< likewise
+  Failure failure = {};                ///< of kMayPass
+  std::string problem = {};            ///< likewise
+  std::optional<Error> no_input = {};  ///< why the job cannot go on
 };
 
 /// Threads that wait for answers, as many as lines are under way.
@@ -181,6 +183,8 @@ Result<std::unique_ptr<BatchJob>> BatchJob::open(const BatchOptions& options) {
     raw->changed_.notify_all();
   };
   ASSIGN_OR_RETURN(job->journal_, Journal::open(job->paths_.journal, manifest, options.restart, known, committed));
+  for (const std::filesystem::path& path : {job->paths_.output, job->paths_.errors, job->paths_.progress})
+    remove_halves_of(path);  // whoever has the journal writes the others
   if (options.restart) {
     std::error_code ignored;
     for (const std::filesystem::path& path : {job->paths_.output, job->paths_.errors, job->paths_.progress})
@@ -208,6 +212,8 @@ BatchJob::Outcome BatchJob::answer_line(std::uint32_t line, const BatchAnswer& a
     return Outcome{Outcome::Kind::kError, error_line(wrong, line + 1)};
   };
   const Result<std::string> text = input_.read(line);
+  if (!text && text.error().code != Errc::kOutOfRange)
+    return {.kind = Outcome::Kind::kNoInput, .result = {}, .no_input = text.error()};
   if (!text) return error({.custom_id = {}, .code = "invalid_json_line", .message = text.error().message});
   const auto request = parse_batch_line(*text, options_.only_url);
   if (!request) return error(request.error());
@@ -257,6 +263,10 @@ Result<void> BatchJob::work_through(const BatchAnswer& answer, const BatchContro
         if (again) continue;
       } else if (outcome.kind == Outcome::Kind::kCutOff) {
         dispatch.dropped(finished.line);
+        continue;
+      } else if (outcome.kind == Outcome::Kind::kNoInput) {
+        dispatch.dropped(finished.line);
+        if (!error) error = outcome.no_input;
         continue;
       } else {
         dispatch.done(finished.line, outcome.tokens.completion, now());

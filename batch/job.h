@@ -16,7 +16,7 @@
 #include "batch/dispatch.h"
 #include "batch/input.h"
 #include "batch/journal.h"
-#include "http-server/http_server.h"
+#include "server/http_server.h"
 
 namespace outrider {
 

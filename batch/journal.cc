@@ -32,7 +32,7 @@ std::optional<std::string_view> checked(std::string_view line) {
 }
 
 /// Takes what is written so, and numbers, from the front of a text.
-struct Taker {
+struct Cursor {
   std::string_view rest;
   bool fits = true;
 
@@ -57,7 +57,7 @@ std::string entry_text(std::uint32_t line, bool ok, const BatchTokens& tokens, s
 /// @param offset  of the text in the journal.
 std::optional<JournalEntry> parse_entry(std::string_view text, std::uint64_t offset) {
   JournalEntry entry;
-  Taker take{text};
+  Cursor take{text};
   take.skip("\",\"line\":");
   take.number(entry.line);
   take.skip(",\"ok\":");

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "common/base/durable_file.h"
+#include "common/os/durable_file.h"
 
 namespace outrider {
 

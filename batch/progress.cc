@@ -8,8 +8,9 @@
 
 #include <fmt/format.h>
 
-#include "common/base/durable_file.h"
 #include "common/base/json_fields.h"
+#include "common/base/utf8.h"
+#include "common/os/durable_file.h"
 
 namespace outrider {
 namespace {
@@ -37,14 +38,17 @@ std::string clock_text(double seconds) {
 
 }  // namespace
 
+std::string lines_text(const BatchCounts& counts) {
+  const std::string text = fmt::format("{} of {} lines", counts.completed + counts.failed, counts.total);
+  return counts.failed == 0 ? text : fmt::format("{} ({} with errors)", text, counts.failed);
+}
+
 std::string progress_text(const BatchCounts& counts, double tokens_per_second) {
-  const std::uint32_t finished = counts.completed + counts.failed;
-  std::string text = fmt::format("{} of {} lines", finished, counts.total);
-  if (counts.failed > 0) text += fmt::format(" ({} with errors)", counts.failed);
-  text += fmt::format(", {:.1f} tok/s", tokens_per_second);
+  std::string text = fmt::format("{}, {:.1f} tok/s", lines_text(counts), tokens_per_second);
   if (const auto rate = acceptance(counts)) text += fmt::format(", acceptance {:.2f}", *rate);
   text += fmt::format(", {} of {} under way", counts.under_way, counts.concurrency);
-  if (counts.retries > 0) text += fmt::format(", {} retries (the last: {})", counts.retries, counts.last_problem);
+  if (counts.retries > 0)
+    text += fmt::format(", {} retries (the last: {})", counts.retries, printable(counts.last_problem));
   if (const auto left = seconds_left(counts)) text += fmt::format(", {} left", clock_text(*left));
   return text;
 }

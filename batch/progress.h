@@ -33,6 +33,8 @@ class BatchProgress {
   double tokens_per_second_ = 0;
 };
 
+/// "3 of 4 lines (1 with errors)".
+std::string lines_text(const BatchCounts& counts);
 /// One line for people.
 std::string progress_text(const BatchCounts& counts, double tokens_per_second);
 

@@ -36,7 +36,7 @@ pkg_check_modules(SoundFile REQUIRED IMPORTED_TARGET sndfile)
 pkg_check_modules(Mpg123 REQUIRED IMPORTED_TARGET libmpg123>=1.27)
 pkg_check_modules(SampleRate REQUIRED IMPORTED_TARGET samplerate)
 
-# oneDNN, but on aarch64, where it has nothing for us (common/kernels/README.md): the one that ./setup --onednn source built, if there is one; else the distribution's.
+# oneDNN, but on aarch64, where it has nothing for us (common/compute/kernels/README.md): the one that ./setup --onednn source built, if there is one; else the distribution's.
 set(outrider_cache "$ENV{HOME}/.cache/outrider")
 if(DEFINED ENV{OUTRIDER_CACHE})
   set(outrider_cache "$ENV{OUTRIDER_CACHE}")

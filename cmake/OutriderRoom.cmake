@@ -21,7 +21,7 @@ if(OUTRIDER_SANITIZE)
 endif()
 
 # The sources of a target are compiled as one: each includes and instantiates the same headers, which is most of what it
-# costs. The 14 of common/protocol that are not COLD take 20 s so, and 51 s one by one. Those with flags of their own are
+# costs. The 14 of common/wire/messages that are not COLD take 20 s so, and 51 s one by one. Those with flags of their own are
 # compiled alone.
 function(outrider_compile_as_one target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)

@@ -17,9 +17,12 @@ add_library(xgrammar_cold OBJECT ${xgrammar_cold})
 target_sources(xgrammar PRIVATE $<TARGET_OBJECTS:xgrammar_cold>)
 outrider_compile_as_one(xgrammar)
 target_compile_options(xgrammar PRIVATE $<$<CONFIG:Release>:-O2>)
+# Its steps are counted, so that it can be interrupted.
+target_compile_options(xgrammar PRIVATE "SHELL:-include ${OUTRIDER_XGRAMMAR_SOURCE}/cpp/support/logging.h"
+                       "SHELL:-include ${PROJECT_SOURCE_DIR}/common/decoding/grammar/engine_steps.h")
 outrider_compile_quickly(xgrammar_cold)
 foreach(part xgrammar xgrammar_cold)
-  # Its own log is ours, in common/grammar.
+  # Its own log is ours, in common/decoding/grammar.
   target_compile_definitions(${part} PRIVATE XGRAMMAR_LOG_CUSTOMIZE=1 XGRAMMAR_ENABLE_CPPTRACE=0 XGRAMMAR_ENABLE_INTERNAL_CHECK=0)
   target_compile_options(${part} PRIVATE -w -fvisibility=hidden -ffunction-sections -fdata-sections)
   target_include_directories(${part} SYSTEM PUBLIC ${OUTRIDER_XGRAMMAR_SOURCE}/include ${OUTRIDER_XGRAMMAR_SOURCE}/3rdparty/picojson

@@ -5,11 +5,10 @@
 #include <set>
 #include <utility>
 
-#include "common/base/files.h"
-#include "common/logging/logging.h"
-#include "common/policy/draft_table.h"
-#include "common/transport/pump.h"
-#include "coordinator-node/policy_state.h"
+#include "common/decoding/drafting/draft_table.h"
+#include "common/os/files.h"
+#include "common/os/logging.h"
+#include "common/wire/transport/pump.h"
 #include "coordinator-node/rejection_log.h"
 
 namespace outrider {
@@ -33,14 +32,11 @@ Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions
     if (!opened) return Error{opened.error().code, options.draft_table.string() + ": " + opened.error().message};
     config.table = &table.emplace(*opened);
   }
+  config.link.peer_timeout = std::chrono::seconds(options.peer_timeout_s);
   config.failover.wait = std::chrono::seconds(options.failover_wait_s);
   config.want_rejections = rejection_log.has_value();
-  if (options.requests_max > 0) config.line.open_max = static_cast<std::size_t>(options.requests_max);
+  if (options.requests_max > 0) config.queue.open_max = static_cast<std::size_t>(options.requests_max);
   CoordinatorCore core(config);
-  std::optional<PolicyState> policy_state;
-  if (!options.policy_state.empty()) {
-    ASSIGN_OR_RETURN(policy_state, PolicyState::open(options.policy_state, core.policies(), now()));
-  }
   Pump pump(*endpoint);
   LoopClock clock;
   log_info("event=listening address={}", endpoint->address());
@@ -63,16 +59,21 @@ Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions
           act();  // at once, not after the burst: every message here is one step of somebody's round
           if (!of_use && endpoint->spoke_in_vain()) gone.insert(from);
         },
-        [&](const PeerId& from) { core.on_peer_gone(from, clock.now()); });
+        [&](const PeerId& from) { core.on_peer_gone(from, clock.now()); },
+        [&](const PeerId& from, SessionId about) {
+          core.on_malformed(from, about, clock.now());
+          act();
+        });
+    for (const PeerId& peer : endpoint->arriving()) core.on_arriving(peer, clock.now());
+    for (const PeerId& peer : endpoint->leaving()) core.on_leaving(peer, clock.now());
     for (const PeerId& peer : std::exchange(gone, {})) core.on_peer_gone(peer, clock.now());
     core.on_tick(clock.now());
     const std::optional<TimePoint> due = act();
-    if (policy_state) policy_state->save_when_due(core.policies(), now());
     pump.wait(due, clock.now());
   }
   core.stop(clock.now());
   act();
-  return policy_state ? policy_state->save(core.policies()) : Result<void>();
+  return {};
 }
 
 }  // namespace outrider

@@ -6,30 +6,28 @@
 #include <string>
 
 #include "common/base/option.h"
-#include "common/protocol/coordinator_core.h"
-#include "common/transport/endpoint.h"
+#include "common/wire/transport/endpoint.h"
+#include "coordinator-node/coordinator_core.h"
 
 namespace outrider {
 
 struct CoordinatorOptions {
   std::string listen = "tcp://127.0.0.1:7070";  ///< tcp://ADDRESS:PORT or inproc://NAME; workers and clients dial it
-  std::filesystem::path policy_state = {};      ///< file that keeps what the bandits learned (PolicyState); empty: none
   std::filesystem::path draft_table = {};       ///< file that drafts are looked up in (DraftTable); empty: none
   std::filesystem::path rejection_log = {};  ///< file that rejected drafts are appended to (RejectionLog); empty: none
   int failover_wait_s = 30;                  ///< FailoverConfig::wait
-  int requests_max = 0;                      ///< texts at work at once; 0: LineConfig's
+  int peer_timeout_s = 3;                    ///< LinkConfig::peer_timeout
+  int requests_max = 0;                      ///< sequences at work at once; 0: AdmissionConfig's
   CoordinatorConfig core = {.instance = 0};  ///< 0: chosen at random; `want_rejections` is rejection_log's matter
 };
 
 template <class Visitor>
 void declare_options(Visitor&& visit, CoordinatorOptions& options) {
-  visit("--policy-state", options.policy_state,
-        {"File that keeps over restarts what the ucb1 and thompson policies learned"});
   visit("--draft-table", options.draft_table,
-        {.help = "Table of the model's own answers (bake-table makes one): a source of drafts for auto, ucb1, thompson "
+        {.help = "Table of the model's own answers (bake-table makes one): a source of drafts for auto "
                  "and +table",
          .of_cluster = true});
-  visit("--drafters-per-text", options.core.drafters_per_text,
+  visit("--drafters-per-text", options.core.drafters_per_sequence,
         {"Drafters that are asked for each round's drafts: the first that answers has drafted", {1, 8}});
   visit("--rejection-log", options.rejection_log,
         {.help = "File to append a JSON line to for every round that loses a draft: which, where, and how far the "
@@ -46,6 +44,8 @@ void declare_options(Visitor&& visit, CoordinatorOptions& options) {
         {"Seconds that a text whose verifier died waits for one that would give the same bytes", {0, 86'400}});
   visit("--failover-limit", failover.limit,
         {"Verifiers that one text may lose before it fails; 0: it fails with the first", {0, 1 << 20}});
+  visit("--peer-timeout", options.peer_timeout_s,
+        {"Seconds without a byte of a worker after which it counts as gone", {1, 86'400}});
   visit("--allow-inexact-failover", failover.allow_inexact,
         {"Then let it go on at any verifier of the model, though its bytes may differ from there on"});
 }

@@ -1,5 +1,5 @@
+#include "common/os/logging.h"
 #include "coordinator-node/rejection_log.h"
-#include "common/logging/logging.h"
 
 #include <cerrno>
 #include <cstring>

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "common/base/result.h"
-#include "common/protocol/rejection.h"
+#include "coordinator-node/rejection.h"
 
 namespace outrider {
 

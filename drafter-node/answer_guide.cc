@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "common/sampling/masks.h"
+#include "common/decoding/sampling/masks.h"
 
 namespace outrider {
 
@@ -25,9 +25,11 @@ GrammarState* AnswerGuide::follow(Draft& draft, GrammarCompiler* grammars) {
   if (sampling_->grammar.empty() || grammars == nullptr) return nullptr;
   std::span<const TokenId> behind = tokens;
   if (!state_) {
-    const Result<std::shared_ptr<const Grammar>> grammar = grammars->find(sampling_->grammar);
-    lost_ = !grammar && grammar.error().code != Errc::kUnavailable;
-    if (!grammar || *grammar == nullptr) return nullptr;
+    if (!wait_) wait_ = grammars->want(sampling_->grammar);
+    const Result<std::shared_ptr<const Grammar>> grammar = wait_();
+    lost_ = !grammar;
+    if (lost_ || *grammar == nullptr) return nullptr;
+    wait_ = nullptr;
     state_.emplace(*grammar, stop_ids_);
     behind = answer_;
   }

@@ -10,41 +10,11 @@
 
 #include "common/base/check.h"
 #include "common/base/time.h"
-#include "common/kernels/ops.h"
-#include "common/tensor/decode.h"
+#include "common/compute/kernels/ops.h"
+#include "drafter-node/wire_floats.h"
 
 namespace outrider {
 namespace {
-
-/// Of any number of axes.
-std::vector<float> to_floats(const WireTensor& tensor) {
-  const std::size_t block = block_elements(tensor.dtype);
-  std::vector<float> floats(tensor.data.bytes().size() / stored_bytes(tensor.dtype, block) * block);
-  decode(tensor.dtype, tensor.data.bytes().data(), floats);
-  return floats;
-}
-
-void append(DonorReplica& replica, const KvRows& kv) {
-  LayerKv* const layers[] = {&replica.sliding, &replica.full};
-  CHECK(kv.donors.size() == std::size(layers));
-  for (std::size_t i = 0; i < std::size(layers); ++i) {
-    const DonorDelta& donor = kv.donors[i];
-    LayerKv& layer = *layers[i];
-    const std::int64_t count = kv.to - donor.first;
-    if (donor.key.dtype == layer.dtype()) {
-      layer.write_raw(donor.first, count, donor.key.data.bytes().data(), donor.value.data.bytes().data());
-      continue;
-    }
-    layer.reserve(kv.to);
-    const std::vector<float> k = to_floats(donor.key), v = to_floats(donor.value);
-    const auto elements = static_cast<std::size_t>(layer.num_key_value_heads() * layer.head_dim());
-    for (std::size_t row = 0; row < static_cast<std::size_t>(count); ++row) {
-      layer.write(donor.first + static_cast<Position>(row), std::span(k).subspan(row * elements, elements),
-                  std::span(v).subspan(row * elements, elements));
-    }
-  }
-  replica.length = kv.to;
-}
 
 /// Typical drafts are the likeliest ones, as Medusa's.
 bool drafts_likeliest(const SamplingParams& sampling) {
@@ -76,8 +46,8 @@ WireTensor to_wire(std::vector<float> row) {
 
 }  // namespace
 
-DraftEngine::DraftEngine(std::unique_ptr<Assistant> assistant, std::vector<TokenId> stop_ids, GrammarCompiler* grammars)
-    : assistant_(std::move(assistant)), stop_ids_(std::move(stop_ids)), grammars_(grammars) {}
+DraftEngine::DraftEngine(std::unique_ptr<DraftModel> model, std::vector<TokenId> stop_ids, GrammarCompiler* grammars)
+    : model_(std::move(model)), traits_(model_->traits()), stop_ids_(std::move(stop_ids)), grammars_(grammars) {}
 
 std::vector<TokenId> DraftEngine::forbidden(const Round& round, std::span<const TokenId> drafts) {
   std::vector<TokenId> out = round.guide.completes_bad_word(drafts);
@@ -90,7 +60,7 @@ std::vector<TokenId> DraftEngine::forbidden(const Round& round, std::span<const 
 void DraftEngine::fill_row(const SamplingParams& sampling, std::span<const TokenId> ids, std::span<const float> scores,
                            GrammarState* state, std::span<const TokenId> out) {
   constexpr float kNotScored = -std::numeric_limits<float>::infinity();
-  row_.assign(static_cast<std::size_t>(assistant_->config().text.vocab_size), kNotScored);
+  row_.assign(static_cast<std::size_t>(model_->vocab_size()), kNotScored);
   for (std::size_t i = 0; i < scores.size(); ++i) {
     row_[ids.empty() ? i : static_cast<std::size_t>(ids[i])] = std::isnan(scores[i]) ? kNotScored : scores[i];
   }
@@ -112,10 +82,8 @@ void DraftEngine::fill_row(const SamplingParams& sampling, std::span<const Token
   process_scores(row_, sampling, out, {});
 }
 
-TokenId DraftEngine::sample(const SamplingParams& sampling, std::int64_t index, std::span<const TokenId> ids,
-                            std::span<const float> scores, GrammarState* state, std::span<const TokenId> out,
-                            bool want_q, std::vector<Distribution>* q) {
-  fill_row(sampling, ids, scores, state, out);
+TokenId DraftEngine::sample(const SamplingParams& sampling, std::int64_t index, bool want_q,
+                            std::vector<Distribution>* q) {
   const auto best = static_cast<TokenId>(argmax(row_));
   // Nothing left to draw from, or scores that are no numbers: any draft, for the target to reject.
   const bool sound = std::isfinite(row_[static_cast<std::size_t>(best)]);
@@ -143,139 +111,250 @@ void DraftEngine::run(const DraftWork& work) {
     return;
   }
   auto known_text = texts_.find(work.session);
-  if (known_text == texts_.end())
-    known_text = texts_.emplace(work.session, Text{.replica = assistant_->make_replica()}).first;
+  if (known_text == texts_.end()) known_text = texts_.emplace(work.session, Text{.rows = model_->open()}).first;
   Text& text = known_text->second;
   text.round.reset();
-  if (work.kind == DraftWork::Kind::kExtend) return append(text.replica, work.kv);
+  if (work.kind == DraftWork::Kind::kExtend) {
+    const Position before = text.rows->length();
+    text.rows->extend(work.kv);
+    return go_on(text, before, work.kv);
+  }
   Draft draft = work.draft;
   if (draft.stop_ids.empty()) draft.stop_ids = stop_ids_;
   // One beyond the vocabulary never comes.
-  std::erase_if(draft.stop_ids, [&](TokenId id) { return id >= assistant_->config().text.vocab_size; });
+  std::erase_if(draft.stop_ids, [&](TokenId id) { return id >= model_->vocab_size(); });
   GrammarState* const grammar = text.guide.follow(draft, grammars_);
   const bool known = !draft.known.empty();
+  if (traits_.block > 0) {
+    if (!draft.tree) draft.draft_length = std::min(draft.draft_length, traits_.block);
+    draft.ahead = 0;
+    if (known) return;
+  }
   text.round.reset(new Round{.request = draft,
                              .guide = text.guide,
                              .grammar = Followed(known ? nullptr : grammar),
-                             .chain = {to_floats(draft.hidden)},
+                             .chain = {draft.hidden ? to_floats(*draft.hidden) : std::vector<float>()},
                              .asked = !known,
                              .drafts = draft.known});
   if (draft.tree)
     text.round->growth.emplace(Growth{.tree = {draft.token, draft.draft_length, draft.worth}, .step = {}});
 }
 
+void DraftEngine::go_on(Text& text, Position before, const KvRows& added) {
+  const std::span<const TokenId> fresh =
+      added.tokens.empty() ? std::span<const TokenId>()
+                           : std::span(added.tokens).subspan(static_cast<std::size_t>(before - added.from));
+  std::map<std::vector<TokenId>, Said> kept;
+  for (auto& [path, said] : text.said) {
+    if (path.size() > fresh.size() && std::ranges::equal(fresh, std::span(path).first(fresh.size())))
+      kept.emplace(std::vector(path.begin() + std::ssize(fresh), path.end()), std::move(said));
+  }
+  text.said = std::move(kept);
+}
+
+const DraftEngine::Said* DraftEngine::recall(const Text& text, const std::vector<TokenId>& path) const {
+  const auto known = text.said.find(path);
+  return known == text.said.end() ? nullptr : &known->second;
+}
+
 std::vector<DraftProgress> DraftEngine::step(std::span<const DraftTurn> turns, Duration added) {
   const TimePoint start = now();
-  std::vector<DraftNode> nodes;
-  std::vector<Round*> rounds;      // of the turns
-  std::vector<std::size_t> first;  // node of each
+  std::vector<DraftPoint> points;
+  std::vector<Text*> texts;        // of the turns
+  std::vector<std::size_t> first;  // point of each
   for (const DraftTurn& turn : turns) {
     const auto text = texts_.find(turn.session);
-    CHECK(text != texts_.end() && text->second.round != nullptr && text->second.replica.length == turn.base,
-          "nothing to draft from at {}", turn.base);
-    rounds.push_back(text->second.round.get());
-    first.push_back(nodes.size());
-    add_nodes(text->second, nodes);
+    CHECK(text != texts_.end() && text->second.rows->length() == turn.base, "nothing to draft from at {}", turn.base);
+    texts.push_back(&text->second);
+    first.push_back(points.size());
+    add_points(text->second, points);
   }
-  first.push_back(nodes.size());
-  if (!nodes.empty()) {
-    assistant_->step_each(nodes, [&](std::size_t node, std::span<const TokenId> ids, std::span<const float> scores,
-                                     std::span<const float> state) {
-      const auto turn = static_cast<std::size_t>(std::ranges::upper_bound(first, node) - first.begin()) - 1;
-      take(*rounds[turn], node - first[turn], ids, scores, state);
+  first.push_back(points.size());
+  if (!points.empty()) {
+    model_->step_each(points, [&](std::size_t point, std::span<const TokenId> ids, std::span<const float> scores,
+                                  std::span<const float> state) {
+      const auto turn = static_cast<std::size_t>(std::ranges::upper_bound(first, point) - first.begin()) - 1;
+      take(*texts[turn], point - first[turn], ids, scores, state);
     });
   }
   if (added > Duration::zero()) std::this_thread::sleep_for(added);
   const std::int64_t took = (now() - start).count();
   std::vector<DraftProgress> all;
-  for (std::size_t i = 0; i < rounds.size(); ++i) {
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    Round* const round = texts[i]->round.get();
+    const std::int64_t behind = texts[i]->rows->behind();
     const auto count = [&](Candidates& made) {
       made.draft_ns += took;
       made.passes += 1;
-      made.pass_rows += std::ssize(nodes);
+      made.pass_rows += std::ssize(points);
     };
-    if (rounds[i]->asked) count(rounds[i]->chain.made);
-    for (Chain& guess : rounds[i]->guesses) count(guess.made);
-    all.push_back(progress(*rounds[i]));
+    const bool took_part = first[i + 1] > first[i];
+    if (took_part && round != nullptr && round->asked) count(round->chain.made);
+    if (took_part && round != nullptr)
+      for (Chain& guess : round->guesses) count(guess.made);
+    all.push_back(round == nullptr ? DraftProgress{.more = behind > 0} : progress(*round));
+    all.back().behind = behind;
   }
   return all;
 }
 
-void DraftEngine::add_nodes(Text& text, std::vector<DraftNode>& nodes) {
+namespace {
+
+/// From the token behind the rows on.
+std::vector<TokenId> path_to(const Draft& request, std::span<const TokenId> drafts) {
+  std::vector<TokenId> path = {request.token};
+  path.insert(path.end(), drafts.begin(), drafts.end());
+  return path;
+}
+
+std::vector<TokenId> drafts_of(const Candidates& made) {
+  std::vector<TokenId> drafts = made.after;
+  drafts.insert(drafts.end(), made.tokens.begin(), made.tokens.end());
+  return drafts;
+}
+
+}  // namespace
+
+void DraftEngine::add_points(Text& text, std::vector<DraftPoint>& points) {
+  const auto add = [&](std::vector<TokenId> path, std::span<const float> state = {}, bool goes_on = true) {
+    points.push_back({text.rows.get(), std::move(path), state, goes_on});
+  };
+  if (text.round == nullptr) return add({});
   Round& round = *text.round;
-  const auto add = [&](TokenId token, std::span<const float> state, bool goes_on = true) {
-    nodes.push_back({token, state, &text.replica, goes_on});
-  };
   const Draft& request = round.request;
-  const auto add_next = [&](const Chain& chain, TokenId begin, bool wanted_after) {
-    const std::vector<TokenId>& tokens = chain.made.tokens;
-    const bool last = std::ssize(tokens) + 1 == request.draft_length;
-    add(tokens.empty() ? begin : tokens.back(), chain.state, !last || wanted_after);
-  };
   if (round.growth) {
     Growth& growth = *round.growth;
     growth.step = growth.tree.next();
     for (const std::size_t i : growth.step) {
       const DraftTree::Node& node = growth.tree.node(i);
-      add(node.token, i == 0 ? round.chain.state : growth.states.at(node.parent));
+      add(path_to(request, growth.tree.path(i)), i == 0 ? round.chain.state : growth.states.at(node.parent));
     }
   } else if (round.asked) {
-    add_next(round.chain, request.token, request.want_state || request.ahead > 0);
-  } else if (!is_walked(round)) {
-    const std::size_t at = round.path.size();
-    add(at == 0 ? request.token : round.drafts[at - 1], round.chain.state);
-  } else {
-    for (; round.guesses.size() < kAheadStepRows && !round.outcomes.empty(); round.outcomes.pop_back()) {
-      const Outcome& outcome = round.outcomes.back();
-      Chain& guess = round.guesses.emplace_back(Chain{round.path[outcome.held].state});
-      guess.made.after.assign(round.drafts.begin(), round.drafts.begin() + static_cast<std::ptrdiff_t>(outcome.held));
-      guess.made.after.push_back(outcome.next);
+    Chain& chain = round.chain;
+    for (;;) {
+      std::vector<TokenId> path = path_to(request, drafts_of(chain.made));
+      const Said* const said = recall(text, path);
+      const bool last = std::ssize(chain.made.tokens) + 1 == request.draft_length;
+      if (said == nullptr) return add(std::move(path), chain.state, !last || request.want_state || request.ahead > 0);
+      add_draft(round, chain, *said, {});
+      if (is_complete(round, chain)) return;
     }
-    for (const Chain& guess : round.guesses) add_next(guess, guess.made.after.back(), false);
+  } else if (!is_walked(round)) {
+    while (!is_walked(round)) {
+      const auto before = std::span(round.drafts).first(std::min(round.path.size(), round.drafts.size()));
+      std::vector<TokenId> path = path_to(request, before);
+      const Said* const said = recall(text, path);
+      if (said == nullptr) return add(std::move(path), round.chain.state);
+      add_place(round, *said, {});
+    }
+  } else if (!round.guesses.empty() || !round.outcomes.empty()) {
+    add_guesses(text, points);
+  } else if (goes_onward(round)) {
+    while (const Said* const said = recall(text, round.onward)) {
+      round.onward.push_back(said->draft);
+      if (!goes_onward(round)) return;
+    }
+    add(round.onward);
   }
 }
 
-void DraftEngine::take(Round& round, std::size_t at, std::span<const TokenId> ids, std::span<const float> scores,
-                       std::span<const float> state) {
-  if (round.growth) return take_child(round, at, ids, scores, state);
-  if (round.asked) return take_draft(round, round.chain, ids, scores, state);
-  if (round.guesses.empty()) return take_place(round, ids, scores, state);
-  take_draft(round, round.guesses[at], ids, scores, state);
+void DraftEngine::add_guesses(Text& text, std::vector<DraftPoint>& points) {
+  Round& round = *text.round;
+  const Draft& request = round.request;
+  const std::size_t together = traits_.by_tokens_alone ? 1 : kAheadStepRows;
+  for (; round.guesses.size() < together && !round.outcomes.empty(); round.outcomes.pop_back()) {
+    const Outcome& outcome = round.outcomes.back();
+    Chain& guess = round.guesses.emplace_back(Chain{round.path[outcome.held].state});
+    guess.made.after.assign(round.drafts.begin(), round.drafts.begin() + static_cast<std::ptrdiff_t>(outcome.held));
+    guess.made.after.push_back(outcome.next);
+  }
+  for (Chain& guess : round.guesses) {
+    std::vector<TokenId> path = path_to(request, drafts_of(guess.made));
+    while (const Said* const said = recall(text, path)) {
+      add_draft(round, guess, *said, {});
+      if (is_complete(round, guess)) return;
+      path.push_back(said->draft);
+    }
+    const bool last = std::ssize(guess.made.tokens) + 1 == request.draft_length;
+    points.push_back({text.rows.get(), std::move(path), guess.state, !last});
+  }
 }
 
-void DraftEngine::take_draft(Round& round, Chain& chain, std::span<const TokenId> ids, std::span<const float> scores,
-                             std::span<const float> state) {
+void DraftEngine::take(Text& text, std::size_t at, std::span<const TokenId> ids, std::span<const float> scores,
+                       std::span<const float> state) {
+  Round& round = *text.round;
+  if (round.growth) return take_child(round, at, ids, scores, state);
+  const bool walks = !round.asked && !is_walked(round), guesses = !round.asked && !round.guesses.empty();
+  const std::vector<TokenId> before =
+      round.asked ? round.chain.made.tokens
+      : walks     ? std::vector(round.drafts.begin(), round.drafts.begin() + std::ssize(round.path))
+      : guesses   ? drafts_of(round.guesses[at].made)
+                  : std::vector(round.onward.begin() + 1, round.onward.end());
+  const bool remembers = traits_.by_tokens_alone && round.request.ahead > 0;
+  Said said = hear(round, before, ids, scores, !walks || remembers);
+  if (round.asked) {
+    add_draft(round, round.chain, said, state);
+  } else if (walks) {
+    add_place(round, said, state);
+  } else if (guesses) {
+    add_draft(round, round.guesses[at], said, state);
+  } else {
+    round.onward.push_back(said.draft);
+  }
+  if (remembers) text.said.insert_or_assign(path_to(round.request, before), std::move(said));
+}
+
+DraftEngine::Said DraftEngine::hear(Round& round, std::vector<TokenId> before, std::span<const TokenId> ids,
+                                    std::span<const float> scores, bool drafts) {
   const Draft& request = round.request;
   const SamplingParams& sampling = sampling_of(request);
-  Candidates& made = chain.made;
   const bool goes_on = request.ahead > 0;
-  const std::int64_t index = request.index + std::ssize(made.after) + std::ssize(made.tokens);
-  GrammarState* const grammar = round.asked ? round.grammar.now() : nullptr;
-  const bool plain = !request.sampling && !request.want_q && !goes_on;
-  std::vector<TokenId> before = made.after;
-  before.insert(before.end(), made.tokens.begin(), made.tokens.end());
-  const TokenId token =
-      plain ? best_draft(ids, scores)
-            : sample(sampling, index, ids, scores, grammar, forbidden(round, before), request.want_q, &made.q);
-  made.tokens.push_back(token);
+  Said said;
+  if (!request.sampling && !request.want_q && !goes_on) {
+    said.draft = best_draft(ids, scores);
+    return said;
+  }
+  const std::int64_t index = request.index + std::ssize(before);
+  fill_row(sampling, ids, scores, round.asked ? round.grammar.now() : nullptr, forbidden(round, before));
+  const auto best = static_cast<TokenId>(argmax(row_));
+  said.draft = drafts ? sample(sampling, index, request.want_q, &said.q) : best;
+  const bool weighed = goes_on && (round.asked || !drafts || traits_.by_tokens_alone);
+  if (weighed && std::isfinite(row_[static_cast<std::size_t>(best)]))
+    make_distribution(row_, few(sampling), scratch_, &said.few);
+  return said;
+}
+
+void DraftEngine::add_draft(Round& round, Chain& chain, const Said& said, std::span<const float> state) {
+  const Draft& request = round.request;
+  const std::int64_t index = request.index + std::ssize(chain.made.after) + std::ssize(chain.made.tokens);
+  chain.made.tokens.push_back(said.draft);
+  chain.made.q.insert(chain.made.q.end(), said.q.begin(), said.q.end());
   chain.state.assign(state.begin(), state.end());
   if (!round.asked) return;
-  round.grammar.accept(token);
-  if (!goes_on) return;
-  round.path.push_back(weigh(sampling, index, token));
+  round.grammar.accept(said.draft);
+  if (request.ahead == 0) return;
+  round.path.push_back(weigh(sampling_of(request), index, said, said.draft));
   round.path.back().state = chain.state;
 }
 
-void DraftEngine::take_place(Round& round, std::span<const TokenId> ids, std::span<const float> scores,
-                             std::span<const float> state) {
-  const SamplingParams& sampling = sampling_of(round.request);
+void DraftEngine::add_place(Round& round, const Said& said, std::span<const float> state) {
   const std::size_t place = round.path.size();
-  const auto before = std::span(round.drafts).first(std::min(place, round.drafts.size()));
-  fill_row(sampling, ids, scores, nullptr, forbidden(round, before));
-  round.path.push_back(weigh(sampling, round.request.index + static_cast<std::int64_t>(place),
+  round.path.push_back(weigh(sampling_of(round.request), round.request.index + static_cast<std::int64_t>(place), said,
                              place < round.drafts.size() ? std::optional(round.drafts[place]) : std::nullopt));
   round.chain.state.assign(state.begin(), state.end());
   round.path.back().state = round.chain.state;
+}
+
+bool DraftEngine::is_complete(const Round& round, const Chain& chain) {
+  const std::vector<TokenId>& tokens = chain.made.tokens;
+  return !tokens.empty() && (std::ssize(tokens) == round.request.draft_length || is_stop(round.request, tokens.back()));
+}
+
+bool DraftEngine::goes_onward(const Round& round) const {
+  /// So that no ring of a text's K/V has to be filled again when a verdict cuts back.
+  constexpr std::size_t kOnwardMax = 64;
+  return traits_.by_tokens_alone && round.request.ahead > 0 && !round.onward.empty() &&
+         round.onward.size() < kOnwardMax && !is_stop(round.request, round.onward.back());
 }
 
 DraftProgress DraftEngine::progress(Round& round) {
@@ -284,24 +363,26 @@ DraftProgress DraftEngine::progress(Round& round) {
     if (!round.growth->tree.next().empty()) return {.more = true};
     return {.drafts = {finish_tree(round)}};
   }
-  const auto is_complete = [&](const Chain& chain) {
-    const std::vector<TokenId>& tokens = chain.made.tokens;
-    return !tokens.empty() && (std::ssize(tokens) == request.draft_length || is_stop(request, tokens.back()));
-  };
   DraftProgress progress;
-  if (round.asked && is_complete(round.chain)) {
+  if (round.asked && is_complete(round, round.chain)) {
     round.asked = false;
     round.drafts = round.chain.made.tokens;
     if (request.want_state) round.chain.made.state = to_wire(round.chain.state);
     progress.drafts.push_back(std::move(round.chain.made));
   }
   // The path's last place has just been weighed.
-  if (!round.asked && round.guesses.empty() && is_walked(round)) round.outcomes = outcomes_of(round);
-  for (Chain& guess : round.guesses)
-    if (is_complete(guess)) progress.drafts.push_back(std::move(guess.made));
-  std::erase_if(round.guesses, [](const Chain& guess) { return guess.made.tokens.empty(); });
-  progress.more =
-      round.asked || (request.ahead > 0 && !is_walked(round)) || !round.guesses.empty() || !round.outcomes.empty();
+  if (!round.asked && request.ahead > 0 && !round.weighed && is_walked(round)) {
+    round.outcomes = outcomes_of(round);
+    round.weighed = true;
+  }
+  std::erase_if(round.guesses, [&](Chain& guess) {
+    if (!is_complete(round, guess)) return false;
+    if (round.onward.empty()) round.onward = path_to(request, drafts_of(guess.made));
+    progress.drafts.push_back(std::move(guess.made));
+    return true;
+  });
+  progress.more = round.asked || (request.ahead > 0 && !is_walked(round)) || !round.guesses.empty() ||
+                  !round.outcomes.empty() || goes_onward(round);
   return progress;
 }
 
@@ -378,23 +459,22 @@ bool DraftEngine::is_walked(const Round& round) {
   return round.path.size() == round.drafts.size() + (is_stop(round.request, round.drafts.back()) ? 0 : 1);
 }
 
-DraftEngine::Place DraftEngine::weigh(const SamplingParams& sampling, std::int64_t index,
+DraftEngine::Place DraftEngine::weigh(const SamplingParams& sampling, std::int64_t index, const Said& said,
                                       std::optional<TokenId> token) {
-  const auto best = static_cast<TokenId>(argmax(row_));
-  if (!std::isfinite(row_[static_cast<std::size_t>(best)])) return {.token = token.value_or(best)};
-  make_distribution(row_, few(sampling), scratch_, &q_);
+  Distribution q = said.few;
+  if (q.ids.empty()) return {.token = token.value_or(said.draft)};
   // What the target will draw, it draws with this noise.
   const auto guess = [&] {
-    if (!drafts_likeliest(sampling)) return draw(q_, Noise(sampling.seed, index, Noise::Stream::kDraw));
-    return q_.ids[static_cast<std::size_t>(std::ranges::max_element(q_.weights) - q_.weights.begin())];
+    if (!drafts_likeliest(sampling)) return draw(q, Noise(sampling.seed, index, Noise::Stream::kDraw));
+    return q.ids[static_cast<std::size_t>(std::ranges::max_element(q.weights) - q.weights.begin())];
   };
   Place place{.token = token ? *token : guess()};
-  place.p = q_.probability(place.token);
-  const auto at = std::ranges::find(q_.ids, place.token);
-  if (at != q_.ids.end()) q_.weights[static_cast<std::size_t>(at - q_.ids.begin())] = 0;
-  if (std::ranges::max(q_.weights) <= 0) return place;  // the only one
+  place.p = q.probability(place.token);
+  const auto at = std::ranges::find(q.ids, place.token);
+  if (at != q.ids.end()) q.weights[static_cast<std::size_t>(at - q.ids.begin())] = 0;
+  if (std::ranges::max(q.weights) <= 0) return place;  // the only one
   place.other = guess();
-  place.p_other = q_.probability(place.other);
+  place.p_other = q.probability(place.other);
   return place;
 }
 

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "common/base/random.h"
-#include "common/protocol/drafter_core.h"
+#include "drafter-node/drafter_core.h"
 
 namespace outrider {
 std::vector<double> chances_of_draws(std::vector<double> chances) {

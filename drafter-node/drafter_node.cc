@@ -1,50 +1,42 @@
 #include "drafter-node/drafter_node.h"
 
-#include "common/checkpoint/pack.h"
-#include "common/kernels/isa.h"
-#include "common/kernels/team.h"
-#include "common/logging/logging.h"
-#include "common/model/draft_vocabulary.h"
-#include "common/model/generation_config.h"
+#include "common/compute/kernels/isa.h"
+#include "common/compute/kernels/team.h"
+#include "common/model/checkpoint/model_files.h"
+#include "common/model/tokenizer/tokenizer.h"
+#include "common/os/logging.h"
 #include "common/pair/pair_files.h"
-#include "common/protocol/donor_rows.h"
-#include "common/transport/worker_loop.h"
+#include "common/wire/messages/donor_rows.h"
+#include "common/wire/transport/worker_loop.h"
 #include "drafter-node/draft_engine.h"
+#include "drafter-node/families.h"
 
 namespace outrider {
 Result<void> run_drafter(TransportContext& context, const DrafterOptions& options, std::stop_token stop) {
-  if (options.threads > 0) set_team_size(options.threads);
+  const bool whole = !options.draft_model.empty();
+  const int threads = options.threads == kThreadsOfFamily ? int{!whole} : options.threads;
+  if (threads > 0) set_team_size(threads);
   ASSIGN_OR_RETURN(const WireForm wire, parse_wire_form(options.wire));
-  if (options.worker.verify_weights) RETURN_IF_ERROR(verify_packs({options.backbone, options.assistant}));
-  ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(options.backbone));
-  ASSIGN_OR_RETURN(const ModelFiles assistant_files, ModelFiles::open(options.assistant));
-  ASSIGN_OR_RETURN(const TextConfig backbone, load_text_config(files));
-  ASSIGN_OR_RETURN(const std::shared_ptr<const WeightSource> backbone_weights,
-                   open_weights(files, options.weight_type));
-  ASSIGN_OR_RETURN(const std::vector<TokenId> vocabulary,
-                   draft_vocabulary(options.draft_vocabulary, options.assistant, backbone.vocab_size));
-  ASSIGN_OR_RETURN(std::unique_ptr<Assistant> assistant,
-                   Assistant::load(assistant_files, backbone, *backbone_weights, options.weight_type, vocabulary));
-  ASSIGN_OR_RETURN(GenerationConfig generation, load_generation_config(files));
-  for (const std::string& note : backbone.notes)
-    log_warn("event=metadata_overruled model={} note=\"{}\"", options.backbone.string(), note);
-  for (const std::string& note : assistant->config().text.notes) {
-    log_warn("event=metadata_overruled model={} note=\"{}\"", options.assistant.string(), note);
-  }
-  GrammarCompiler grammars([&files, size = backbone.vocab_size]() -> Result<GrammarVocabulary> {
+  ASSIGN_OR_RETURN(LoadedDrafter loaded, load_drafter(options));
+  ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(loaded.tokenizer));
+  GrammarCompiler grammars([&files, size = loaded.facts.vocab_size]() -> Result<GrammarVocabulary> {
     ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::load(files));
     return grammar_vocabulary(tokenizer, size);
   });
-  DraftEngine engine(std::move(assistant), std::move(generation.eos_token_ids), &grammars);
-  log_info("event=loaded model={} dtype={} isa={} threads={}", options.assistant.string(),
-           to_string(options.weight_type), to_string(active_isa()), options.threads);
+  const DraftInput needs = loaded.model->traits().needs;
+  DraftEngine engine(std::move(loaded.model), std::move(loaded.stop_ids), &grammars);
+  log_info("event=loaded model={} dtype={} isa={} threads={}", loaded.path, to_string(options.weight_type),
+           to_string(active_isa()), threads);
 
   ASSIGN_OR_RETURN(std::string name, chosen_name(options.worker, node_name("drafter")));
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
-  DrafterCore core(options.core, {.role = Role::kDrafter,
-                                  .name = std::move(name),
-                                  .facts = pair_facts(backbone, *backbone_weights),
-                                  .wire = wire});
+  DrafterConfig core_config = options.core;
+  core_config.link.peer_timeout = std::chrono::seconds(options.worker.peer_timeout_s);
+  DrafterCore core(core_config, {.role = Role::kDrafter,
+                                 .name = std::move(name),
+                                 .facts = std::move(loaded.facts),
+                                 .wire = wire,
+                                 .needs = needs});
   DrafterCore::Output asked;
   WorkerLoop loop(core, *endpoint, options.worker);
   return loop.run(

@@ -5,20 +5,25 @@
 #include <string>
 
 #include "common/base/option.h"
-#include "common/kernels/linear.h"
-#include "common/protocol/drafter_core.h"
-#include "common/transport/endpoint.h"
-#include "common/transport/worker.h"
+#include "common/compute/kernels/linear.h"
+#include "common/wire/transport/endpoint.h"
+#include "common/wire/transport/worker.h"
+#include "drafter-node/drafter_core.h"
 
 namespace outrider {
 
+/// DrafterOptions::threads, where nobody says: 1 of an assistant, every core of a whole model.
+inline constexpr int kThreadsOfFamily = -1;
+
 struct DrafterOptions {
   std::filesystem::path assistant = {};
-  std::filesystem::path backbone = {};  ///< the target's checkpoint: config and embedding table only are read
+  std::filesystem::path backbone = {};     ///< the target's checkpoint: config and embedding table only are read
+  std::filesystem::path draft_model = {};  ///< a whole model, instead of both; or a block drafter, with the backbone
   WeightType weight_type = WeightType::kBf16;
   std::string join = {};  ///< the coordinator's address
   WorkerOptions worker = {};
-  int threads = 1;  ///< of a forward pass; more pay for long texts only (docs/lab/amx.md, "Drafter")
+  /// Of a forward pass; 0: every core. An assistant gains by more in long sequences only (docs/lab/amx.md, "Drafter").
+  int threads = kThreadsOfFamily;
   std::string draft_vocabulary = "all";  ///< draft_vocabulary.h
   std::string wire = "auto";             ///< a WireForm
   int added_draft_us = 0;  ///< for measurements: what a draft takes longer than it does here, microseconds
@@ -28,7 +33,15 @@ struct DrafterOptions {
 template <class Visitor>
 void declare_options(Visitor&& visit, DrafterOptions& options) {
   declare_options(visit, options.worker);
-  visit("--threads", options.threads, {"Threads of the assistant's forward pass; 0: every core", {0, kThreadsMax}});
+  visit("--draft-model", options.draft_model,
+        {.help =
+             "Draft with a whole model of the target's tokens, mostly a smaller Gemma 4, or with a block drafter that "
+             "was trained for the target (DSpark, DFlash), instead of an assistant: a Hugging Face directory, a "
+             ".gguf file, a pack, or a name on the hub",
+         .of_cluster = true});
+  visit("--threads", options.threads,
+        {"Threads of the drafter's forward pass; 0: every core; -1: one for an assistant, every core for --draft-model",
+         {kThreadsOfFamily, kThreadsMax}});
   visit("--draft-vocabulary", options.draft_vocabulary,
         {.help = "Draft only FILE's tokens, or the first N of the assistant's draft_vocabulary.txt; all: any",
          .of_cluster = true});
@@ -41,7 +54,7 @@ void declare_options(Visitor&& visit, DrafterOptions& options) {
         {"For measurements of a slower host: every draft takes so many microseconds longer", {0, 10'000'000}});
 }
 
-/// Loads the assistant, joins the coordinator and drafts until `stop` (then Ok) or until it cannot
+/// Loads the draft model, joins the coordinator and drafts until `stop` (then Ok) or until it cannot
 /// start, or is refused and not to try again (then the reason). A draft takes milliseconds, so it runs in the loop.
 Result<void> run_drafter(TransportContext& context, const DrafterOptions& options, std::stop_token stop);
 

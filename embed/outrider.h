@@ -14,6 +14,8 @@
  * one thread at a time; different sessions do not disturb each other. Closing a handle while another
  * thread uses that same handle is an error that cannot be detected.
  */
+/* Columns are set by hand, and Python reads each directive as one line. */
+/* clang-format off */
 #ifndef OUTRIDER_H_
 #define OUTRIDER_H_
 
@@ -62,7 +64,7 @@ typedef struct outrider_session outrider_session; /* one text of a pair, step by
  * target     directory of the backbone (Hugging Face layout, with tokenizer.json and
  *            generation_config.json).
  * assistant  directory of its drafter, or NULL for plain decoding only.
- * dtype      "f32", "bf16", "int8" or "int4"; NULL: a pack's own, else
+ * dtype      "f32", "bf16", "int8", "int4" or "q4"; NULL: a pack's own, else
  *            "bf16", or what suits the file and the memory (docs/performance.md).
  * threads    of the target's forward pass; 0: as many as are found fastest. */
 outrider_status pair_open_local(const char* target, const char* assistant, const char* dtype, int32_t threads,
@@ -78,7 +80,8 @@ outrider_status pair_open_remote(const char* address, const char* target, outrid
 
 /* As pair_open_local(), of what `outrider run --model` takes.
  * model  the directory of a pair (pair.json, or backbone/ and assistant/); a Hugging Face directory, a .gguf file or a
- *        pack, with NAME-assistant beside it if it has one; NULL: the nano pair that ships with Outrider.
+ *        pack, with the assistant that belongs to it by its name beside it if there is one; ORG/NAME[@REVISION][:GGUF]
+ *        on the Hugging Face hub, which is downloaded once (docs/models.md); NULL: the nano pair of Outrider's.
  * dtype  also of a pack: the one that it was written with. */
 outrider_status outrider_open_model(const char* model, const char* dtype, int32_t threads, outrider_pair** pair,
                                     outrider_error* error);

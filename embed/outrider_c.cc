@@ -12,11 +12,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "common/logging/logging.h"
+#include "common/client/report.h"
+#include "common/model/tokenizer/chat.h"
+#include "common/model/tokenizer/detokenizer.h"
+#include "common/os/logging.h"
 #include "common/pair/pair_files.h"
-#include "common/report/report.h"
-#include "common/tokenizer/chat.h"
-#include "common/tokenizer/detokenizer.h"
 #include "embed/pair.h"
 #include "launch/suitable_type.h"
 
@@ -245,8 +245,10 @@ outrider_status pair_open_local(const char* target, const char* assistant, const
   return guarded(error, {{"pair", pair}}, [&]() -> Result<void> {
     PairPaths paths;
     ASSIGN_OR_RETURN(paths.backbone, path_of("target", target));
+    ASSIGN_OR_RETURN(paths.backbone, model_path(paths.backbone));
     if (assistant != nullptr) {
       ASSIGN_OR_RETURN(paths.assistant, path_of("assistant", assistant));
+      ASSIGN_OR_RETURN(paths.assistant, model_path(paths.assistant));
     }
     ASSIGN_OR_RETURN(auto opened, open_pair(paths, dtype, threads));
     *pair = new outrider_pair{std::move(opened)};
@@ -274,7 +276,8 @@ outrider_status outrider_open_model(const char* model, const char* dtype, int32_
 
 outrider_status pair_open_remote(const char* address, const char* target, outrider_pair** pair, outrider_error* error) {
   return guarded(error, {{"pair", pair}, {"address", address}}, [&]() -> Result<void> {
-    ASSIGN_OR_RETURN(const std::string backbone, path_of("target", target));
+    ASSIGN_OR_RETURN(const std::string given, path_of("target", target));
+    ASSIGN_OR_RETURN(const std::filesystem::path backbone, model_path(given, HubNeed::kText));
     init_logging_once();
     ASSIGN_OR_RETURN(auto opened, Pair::open_remote(address, backbone));
     *pair = new outrider_pair{std::move(opened)};

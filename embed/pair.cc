@@ -6,9 +6,10 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "common/kernels/isa.h"
-#include "common/logging/logging.h"
-#include "common/policy/policies.h"
+#include "common/compute/kernels/isa.h"
+#include "common/decoding/drafting/policies.h"
+#include "common/os/logging.h"
+#include "server/openai.h"
 
 namespace outrider {
 namespace {
@@ -42,7 +43,8 @@ void Pair::serve(TextSide text, const std::string& address, Duration failover_wa
                           .version = OUTRIDER_VERSION,
                           .model = "outrider",
                           .draft_length = parse_draft_length("auto").value(),
-                          .failover_wait = failover_wait});
+                          .failover_wait = failover_wait,
+                          .own = cluster_ != nullptr});
   routes_ = api_->routes();
 }
 
@@ -100,14 +102,13 @@ Result<void> Pair::post(const std::string& path, std::string body,
   return result;
 }
 
-Result<ApiServer::RenderedPrompt> Pair::prompt_of(std::string body) const {
-  ApiResult<ApiServer::RenderedPrompt> prompt =
-      api_->prompt_of({.method = "POST", .path = "/tokenize", .body = std::move(body), .client = "", .key = nullptr});
+Result<ApiServer::RenderedPrompt> Pair::prompt_of(std::string_view body) const {
+  ApiResult<ApiServer::RenderedPrompt> prompt = api_->prompt_of(HttpRequest(), parse_tokenize(body, api_->defaults()));
   if (!prompt) return error_of(prompt.error().status, error_body(prompt.error()), Errc::kIo);
   return *std::move(prompt);
 }
 
-Result<Client> Pair::connect() { return Client::connect(context_, address_); }
+Result<Client> Pair::connect() { return Client::connect(context_, address_, {.own = cluster_ != nullptr}); }
 
 Result<Generation> Pair::generate_speculative(const Generate& request,
                                               const std::function<bool(std::span<const TokenId>)>& on_tokens) {

@@ -8,10 +8,10 @@
 #include <string_view>
 #include <vector>
 
-#include "common/text_side/text_side.h"
-#include "common/transport/client.h"
-#include "http-server/api_server.h"
-#include "launch/cluster.h"
+#include "common/client/client.h"
+#include "common/client/text_side.h"
+#include "launch/local_cluster.h"
+#include "server/api_server.h"
 
 namespace outrider {
 
@@ -42,7 +42,7 @@ class Pair {
                     const std::function<bool(std::string_view json)>& on_reply);
 
   /// What /tokenize would make of a body, with its media.
-  Result<ApiServer::RenderedPrompt> prompt_of(std::string body) const;
+  Result<ApiServer::RenderedPrompt> prompt_of(std::string_view body) const;
   /// A text of its own, for prefill and the other steps. However it goes on, it is that of plain greedy decoding, with
   /// text().greedy(). The pair outlives it.
   Result<Client> connect();

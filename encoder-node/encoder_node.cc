@@ -4,14 +4,14 @@
 #include <memory>
 #include <optional>
 
-#include "common/checkpoint/pack.h"
-#include "common/kernels/isa.h"
-#include "common/kernels/team.h"
-#include "common/logging/logging.h"
+#include "common/compute/kernels/isa.h"
+#include "common/compute/kernels/team.h"
+#include "common/media/towers.h"
+#include "common/model/checkpoint/pack.h"
+#include "common/model/tokenizer/tokenizer.h"
+#include "common/os/logging.h"
 #include "common/pair/pair_files.h"
-#include "common/tokenizer/tokenizer.h"
-#include "common/towers/towers.h"
-#include "common/transport/worker_loop.h"
+#include "common/wire/transport/worker_loop.h"
 
 namespace outrider {
 namespace {
@@ -50,6 +50,7 @@ Result<void> run_encoder(TransportContext& context, const EncoderOptions& option
   ASSIGN_OR_RETURN(std::string name, chosen_name(options.worker, node_name("encoder")));
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
   EncoderConfig core_config = options.core;
+  core_config.link.peer_timeout = std::chrono::seconds(options.worker.peer_timeout_s);
   core_config.soft_tokens = [&towers](const WireMedium& medium) { return towers.soft_tokens(medium); };
   EncoderCore core(core_config, {.role = Role::kEncoder,
                                  .name = std::move(name),

@@ -5,10 +5,10 @@
 #include <string>
 
 #include "common/base/option.h"
-#include "common/kernels/linear.h"
-#include "common/protocol/encoder_core.h"
-#include "common/transport/endpoint.h"
-#include "common/transport/worker.h"
+#include "common/compute/kernels/linear.h"
+#include "common/wire/transport/endpoint.h"
+#include "common/wire/transport/worker.h"
+#include "encoder-node/encoder_core.h"
 
 namespace outrider {
 

@@ -1,13 +1,16 @@
 // bake-table: what a model's own answers go on with, counted, for a coordinator's --draft-table.
+#include <optional>
+
 #include <fmt/format.h>
 
-#include "common/base/durable_file.h"
-#include "common/logging/logging.h"
-#include "common/model/weights.h"
-#include "common/policy/draft_table.h"
+#include "common/decoding/drafting/draft_table.h"
+#include "common/model/gemma4/weights.h"
+#include "common/os/durable_file.h"
+#include "common/os/logging.h"
+#include "common/os/progress.h"
 #include "lab/questions.h"
-#include "launch/cluster.h"
 #include "launch/command_support.h"
+#include "launch/local_cluster.h"
 
 namespace outrider {
 namespace {
@@ -45,6 +48,7 @@ void bake_table(const BakeTableFlags& flags) {
   DraftTableCounts counts(flags.order);
   Answers answers;
   const DraftLength drafts = or_throw(parse_draft_length("auto"));
+  std::optional<Progress> progress(std::in_place, "bake-table, questions", static_cast<int>(questions.size()));
   for (const Conversations& question : questions) {
     hold(question, text, [&](const std::string&, const Question& asked) {
       std::vector<TokenId> answer = asker.ask(asked, drafts, answers);
@@ -53,7 +57,9 @@ void bake_table(const BakeTableFlags& flags) {
       counts.add(all, asked.prompt.size());
       return answer;
     });
+    progress->step();
   }
+  progress.reset();
   if (counts.contexts() == 0) throw std::runtime_error("no question fits the context");
   const std::string file = counts.file(fingerprint);
   or_throw(replace_text(flags.out, file));

@@ -4,16 +4,17 @@
 
 #include <fmt/format.h>
 
-#include "common/logging/logging.h"
-#include "common/policy/forecast.h"
+#include "common/decoding/drafting/forecast.h"
+#include "common/os/logging.h"
+#include "common/os/progress.h"
 #include "lab/commands.h"
 #include "lab/link_emulator.h"
 #include "lab/questions.h"
 #include "lab/read_bandwidth.h"
 #include "lab/reporting.h"
 #include "lab/statistics.h"
-#include "launch/cluster.h"
 #include "launch/command_support.h"
+#include "launch/local_cluster.h"
 
 namespace outrider {
 namespace {
@@ -66,11 +67,11 @@ struct Run {
             {"accepted_tokens", metrics.accepted_tokens},
             {"", speculative.acceptance(), "accepted", 2},
             {"tokens_per_round", ratio(static_cast<double>(speculative.tokens), metrics.rounds)},
-            {"round_ms", ms(metrics.decode_ns), "round ms", 3},
-            {"draft_ms", ms(metrics.draft_ns), "draft ms", 3},
-            {"wire_ms", ms(metrics.wire_ns), "wire ms", 3},
-            {"verify_ms", ms(metrics.verify_ns), "verify ms", 3},
-            {"other_ms", ms(metrics.decode_ns - metrics.draft_ns - metrics.wire_ns - metrics.verify_ns), "other ms", 3},
+            {"round_ms", ms(metrics.decode_ns), "round", 2},
+            {"draft_ms", ms(metrics.draft_ns), "draft", 2},
+            {"wire_ms", ms(metrics.wire_ns), "wire", 2},
+            {"verify_ms", ms(metrics.verify_ns), "verify", 2},
+            {"other_ms", ms(metrics.decode_ns - metrics.draft_ns - metrics.wire_ns - metrics.verify_ns), "other", 2},
             {"plain_round_ms", plain.per_round_ms(plain.metrics.decode_ns)},
             {"plain_verify_ms", plain.per_round_ms(plain.metrics.verify_ns)},
             {"wire_bytes_to_drafter_per_token",
@@ -78,9 +79,9 @@ struct Run {
   }
 };
 
-/// Tokens per second by the closed form (common/policy/forecast.h), from rounds that this run has no part in: the other
-/// draft lengths over the same link. Times are taken in plain rounds, of which every run has its own beside it: the
-/// machine's speed wanders. None for a policy, which has no one length.
+/// Tokens per second by the closed form (common/decoding/drafting/forecast.h), from rounds that this run has no part
+/// in: the other draft lengths over the same link. Times are taken in plain rounds, of which every run has its own
+/// beside it: the machine's speed wanders. None for a policy, which has no one length.
 std::optional<double> predicted_tok_per_sec(const Run& run, const std::vector<Run>& runs) {
   if (!run.fixed()) return std::nullopt;
   Forecast forecast;
@@ -105,13 +106,13 @@ std::optional<double> predicted_tok_per_sec(const Run& run, const std::vector<Ru
   return tokens_per_second(forecast.tau(run.wanted.length), forecast.terms(run.wanted.length));
 }
 
-/// Every prompt `repeat` times, plainly and with drafts.
-void measure(Run& run, const Asker& asker, const std::vector<Question>& prompts, const BenchFlags& flags) {
-  // Side by side, so that a noisy neighbour slows both alike.
+/// Every prompt `repeat` times, plainly and with drafts. @param progress  of questions
+void measure(Run& run, const Asker& asker, const std::vector<Question>& prompts, const BenchFlags& flags,
+             Progress& progress) {
   for (int i = 0; i < flags.repeat; ++i) {
     for (std::size_t p = 0; p < prompts.size(); ++p) {
-      const std::vector<TokenId> alone = asker.ask(prompts[p], {}, run.plain),
-                                 drafted = asker.ask(prompts[p], run.wanted, run.speculative);
+      const auto [alone, drafted] = asker.ask_both(prompts[p], run.wanted, run.plain, run.speculative);
+      progress.step();
       if (flags.verifier.synthetic_acceptance.empty() && alone != drafted) {
         throw CommandError("'{}': speculative and plain tokens differ at draft length {}", flags.prompts[p],
                            run.draft_length);
@@ -152,9 +153,12 @@ void bench_pair(const BenchFlags& flags) {
   }
   Answers warm_up;  // first use compiles kernels and maps pages
   asker.ask(prompts.front(), runs.front().wanted, warm_up);
-  for (Run& run : runs) {
-    if (link) link->set({.rtt_ms = run.round_trip_ms});
-    measure(run, asker, prompts, flags);
+  {
+    Progress progress("bench pair, questions", static_cast<int>(runs.size() * prompts.size()) * flags.repeat);
+    for (Run& run : runs) {
+      if (link) link->set({.rtt_ms = run.round_trip_ms});
+      measure(run, asker, prompts, flags, progress);
+    }
   }
   std::vector<Row> rows;
   std::vector<double> errors;
@@ -173,13 +177,14 @@ void bench_pair(const BenchFlags& flags) {
   if (!flags.verifier.synthetic_acceptance.empty())
     report.push_back({"synthetic_acceptance", flags.verifier.synthetic_acceptance});
   if (!errors.empty()) report.push_back({"median_prediction_error", median(errors)});
-  write_report(flags.report, report, key_lines(report) + table(rows));
+  write_report(flags.report, report,
+               key_lines(report) + table(rows) + "round, draft, wire, verify and other in ms a round\n");
 }
 
 }  // namespace
 
 void add_bench_command(Command& app) {
-  Command* bench = app.add_subcommand("bench", "Measure");
+  Command* bench = app.add_subcommand("bench", "Measure how fast a pair or a published shape is here");
   bench->require_subcommand();
   add_bench_ask_command(*bench);
   add_bench_engine_commands(*bench);

@@ -2,18 +2,20 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "common/base/text.h"
-#include "common/logging/logging.h"
+#include "common/os/logging.h"
+#include "common/os/progress.h"
 #include "lab/commands.h"
 #include "lab/questions.h"
 #include "lab/reporting.h"
-#include "launch/cluster.h"
 #include "launch/command_support.h"
+#include "launch/local_cluster.h"
 
 namespace outrider {
 namespace {
@@ -60,14 +62,13 @@ struct Category {
   }
 };
 
-/// Every turn plainly and with drafts, one after the other so that a noisy neighbour slows both alike.
+/// Every turn plainly and with drafts.
 /// @return whether there was room for all of them.
 bool ask(const Conversations& question, const TextSide& text, const Asker& asker, const DraftLength& drafts,
          Category& category) {
   return hold(question, text, [&](const std::string& turn, const Question& asked) {
-    const std::vector<TokenId> alone = asker.ask(asked, {}, category.plain);
-    if (alone != asker.ask(asked, drafts, category.drafted))
-      throw CommandError("'{}': speculative and plain tokens differ", turn.substr(0, 60));
+    const auto [alone, drafted] = asker.ask_both(asked, drafts, category.plain, category.drafted);
+    if (alone != drafted) throw CommandError("'{}': speculative and plain tokens differ", turn.substr(0, 60));
     ++category.turns;
     return alone;
   });
@@ -103,11 +104,14 @@ void bench_ask(const AskFlags& flags) {
 
   std::vector<Category> categories;
   std::int64_t too_long = 0;
+  std::optional<Progress> progress(std::in_place, "bench ask, questions", static_cast<int>(questions.size()));
   for (const Conversations& question : questions) {
     auto category = std::ranges::find(categories, question.category, &Category::name);
     if (category == categories.end()) category = categories.insert(category, Category{.name = question.category});
     too_long += !ask(question, text, asker, drafts, *category);
+    progress->step();
   }
+  progress.reset();
   Category all{.name = "all"};
   std::vector<Row> rows;
   for (const Category& category : categories) {

@@ -4,13 +4,13 @@
 
 #include <fmt/format.h>
 
-#include "common/audio/sound_encoder.h"
 #include "common/base/random.h"
 #include "common/base/time.h"
-#include "common/kernels/team.h"
-#include "common/logging/logging.h"
-#include "common/model/tower.h"
-#include "common/vision/picture_encoder.h"
+#include "common/compute/kernels/team.h"
+#include "common/model/audio/sound_encoder.h"
+#include "common/model/gemma4/tower.h"
+#include "common/model/vision/picture_encoder.h"
+#include "common/os/logging.h"
 #include "lab/commands.h"
 #include "lab/random_weights.h"
 #include "lab/reporting.h"

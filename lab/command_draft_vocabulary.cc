@@ -6,11 +6,11 @@
 
 #include <fmt/format.h>
 
-#include "common/base/durable_file.h"
-#include "common/base/files.h"
-#include "common/model/draft_vocabulary.h"
-#include "common/model/generation_config.h"
-#include "common/tokenizer/tokenizer.h"
+#include "common/model/gemma4/draft_vocabulary.h"
+#include "common/model/gemma4/generation_config.h"
+#include "common/model/tokenizer/tokenizer.h"
+#include "common/os/durable_file.h"
+#include "common/os/files.h"
 #include "launch/command_support.h"
 
 namespace outrider {

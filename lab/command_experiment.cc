@@ -4,22 +4,23 @@
 #include <memory>
 #include <optional>
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "cluster-launch/facts.h"
-#include "common/base/durable_file.h"
-#include "common/base/files.h"
 #include "common/base/json_fields.h"
 #include "common/base/random.h"
-#include "common/kernels/isa.h"
-#include "common/logging/logging.h"
+#include "common/compute/kernels/isa.h"
+#include "common/os/durable_file.h"
+#include "common/os/files.h"
+#include "common/os/logging.h"
 #include "lab/experiment/cell.h"
 #include "lab/experiment/cell_plan.h"
 #include "lab/experiment/journal.h"
 #include "lab/experiment/report.h"
 #include "lab/read_bandwidth.h"
 #include "lab/reporting.h"
+#include "launch/cluster/facts.h"
 #include "launch/command_support.h"
 #include "launch/plan_file.h"
 
@@ -99,7 +100,8 @@ class Experiment {
     const Axes& axes = plan_.cells[cell];
     prepare(axes);
     return measure_cell(*rig_, text_, questions(axes), axes, plan_,
-                        mix64(plan_.seed + cell * 1000 + static_cast<std::uint64_t>(attempt)), calibration_);
+                        mix64(plan_.seed + cell * 1000 + static_cast<std::uint64_t>(attempt)), calibration_,
+                        fmt::format("cell {}/{}, attempt {}, blocks", cell + 1, plan_.cells.size(), attempt + 1));
   }
   /// None of a cluster elsewhere, of whose links and drafters nothing is known.
   std::optional<Prediction> predicted(const Axes& axes) const {
@@ -237,9 +239,14 @@ void write_reports(const fs::path& dir, const Json& lock, const std::vector<Json
 }
 
 /// Makes or checks lock.json: what is measured together must be of one plan, machine and program.
-void take_lock(const fs::path& dir, const Json& lock) {
+/// @return the lock with the day of the first measurement
+Json take_lock(const fs::path& dir, Json lock) {
   const fs::path path = dir / "lock.json";
-  if (!fs::exists(path)) return or_throw(replace_text(path, lock.dump(2) + "\n"));
+  if (!fs::exists(path)) {
+    lock["date"] = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
+    or_throw(replace_text(path, lock.dump(2) + "\n"));
+    return lock;
+  }
   const Json before = Json::parse(or_throw(read_text(path)), nullptr, /*allow_exceptions=*/false);
   for (const char* part : {"plan", "machine", "program", "cluster"}) {
     const Json seen = before.is_object() ? before.value(part, Json::object()) : Json::object();
@@ -250,6 +257,8 @@ void take_lock(const fs::path& dir, const Json& lock) {
                            path.string(), part, key);
     }
   }
+  if (before.is_object() && before.contains("date")) lock["date"] = before["date"];
+  return lock;
 }
 
 void check_texts(const Json& line) {
@@ -300,8 +309,7 @@ void run_plan(Experiment& experiment, const ExperimentFlags& flags) {
   if (!lines.empty() && !flags.resume)
     throw CommandError("{} has {} cells already: --resume goes on, another --out begins anew", flags.out.string(),
                        standing_cells(lines).size());
-  const Json lock = experiment.lock();
-  take_lock(flags.out, lock);
+  const Json lock = take_lock(flags.out, experiment.lock());
   // Requests of a cell whose line was never written: that cell is measured again.
   or_throw(requests.truncate(lines.empty() ? 0 : lines.back()["requests_bytes"].get<std::uint64_t>()));
   std::vector<int> attempts = attempts_so_far(plan, lines);
@@ -343,9 +351,8 @@ void read_launch(ExperimentPlan& plan, const ExperimentFlags& flags) {
 }
 
 void experiment(const ExperimentFlags& flags) {
-  if (flags.plan.empty()) throw std::runtime_error("experiment: wanted a PLAN.json, or report DIR");
-  if (flags.out.empty() && !flags.dry_run)
-    throw std::runtime_error("experiment: wanted --out DIR for what is measured");
+  if (flags.plan.empty()) throw UsageError("experiment: wanted a PLAN.json, or report DIR");
+  if (flags.out.empty() && !flags.dry_run) throw UsageError("experiment: wanted --out DIR for what is measured");
   init_logging("outrider", "warn");
   ExperimentPlan plan = or_throw(parse_plan(or_throw(read_text(flags.plan)), flags.plan.string()));
   read_launch(plan, flags);

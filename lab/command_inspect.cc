@@ -13,14 +13,14 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "common/audio/audio_config.h"
-#include "common/checkpoint/checkpoint.h"
-#include "common/checkpoint/pack.h"
-#include "common/kernels/packed_matrix.h"
-#include "common/model/backbone.h"
-#include "common/model/config.h"
-#include "common/model/kv_cache.h"
-#include "common/vision/vision_config.h"
+#include "common/compute/kernels/packed_matrix.h"
+#include "common/model/audio/audio_config.h"
+#include "common/model/checkpoint/checkpoint.h"
+#include "common/model/checkpoint/pack.h"
+#include "common/model/gemma4/backbone.h"
+#include "common/model/gemma4/config.h"
+#include "common/model/gemma4/kv_cache.h"
+#include "common/model/vision/vision_config.h"
 #include "lab/in_process_pair.h"
 #include "lab/reporting.h"
 #include "launch/command_support.h"
@@ -82,7 +82,7 @@ std::vector<Stored> stored_tensors(const ModelFiles& files) {
     const Checkpoint checkpoint = or_throw(files.checkpoint());
     for (const TensorEntry& t : checkpoint.tensors()) {
       const bool configuration = t.name == "rope_freqs.weight";  // of a GGUF; nothing was trained there
-      if (!configuration) tensors.push_back({t.name, to_string(t.dtype), t.shape, t.bytes.size()});
+      if (!configuration) tensors.push_back({t.name, t.type_name(), t.shape, t.bytes.size()});
     }
     return tensors;
   }
@@ -136,7 +136,7 @@ Row vision_row(const VisionConfig& config) {
           {"soft_token_pixels", config.soft_token_side()}};
 }
 
-/// Its audio tower, likewise.
+/// The audio tower that a multimodal model has.
 Row audio_row(const AudioConfig& config) {
   if (config.without_tower) return {{"hidden_size", config.hidden_size}, {"num_hidden_layers", 0}};
   return {{"hidden_size", config.hidden_size},
@@ -257,8 +257,13 @@ std::pair<std::int64_t, std::int64_t> kv_bytes(const TextConfig& config, bool as
   return {sliding, full};
 }
 
-/// What is to be said of one model, as JSON and as text.
-std::pair<Row, std::string> inspect(const InspectFlags& flags, const std::filesystem::path& path) {
+/// What is to be said of one model: as JSON, and as text, what most people ask for first.
+struct Inspection {
+  Row report;
+  std::string memory, details;
+};
+
+Inspection inspect(const InspectFlags& flags, const std::filesystem::path& path) {
   // An assistant's config.json has a text_config too, so it is asked for first.
   const ModelFiles files = open_model(path);
   const Result<AssistantConfig> assistant = load_assistant_config(files);
@@ -280,6 +285,7 @@ std::pair<Row, std::string> inspect(const InspectFlags& flags, const std::filesy
     by_dtype.push_back({to_string(type), memory.back()});
   }
   const char* kind = assistant ? "assistant" : "backbone";
+  const double on_grid = is_pack(path) ? 0 : grid_share(or_throw(files.checkpoint())).value();
   Row values = config_row(config, assistant);
   if (const Result<VisionConfig> vision = load_vision_config(files))
     values.push_back({"vision_tower", vision_row(*vision)});
@@ -292,13 +298,27 @@ std::pair<Row, std::string> inspect(const InspectFlags& flags, const std::filesy
       {"layers", layers},
       {"tensors", tensors},
       {"parameters", Row{{"total", sizes.total}, {"active_per_token", sizes.active(config)}, {"parts", sizes.parts}}},
+      {"q4_grid_share", on_grid},
       {"memory", Row{{"context", context}, {"by_dtype", by_dtype}, {"mapped_table_bytes", sizes.mapped_bytes}}}};
-  const std::string text = fmt::format(
-      "{}: {}\n{}\n{}\n{}\nparameters {}, of which {} work on a token\n{}\nMemory at {} positions\n{}"
-      "and {:.1f} MiB of tables mapped from the file\n",
-      path.string(), kind, key_lines(values), table(layers), table(tensors), sizes.total, sizes.active(config),
-      key_lines(sizes.parts), context, table(memory), static_cast<double>(sizes.mapped_bytes) / kMiB);
-  return {report, text};
+  return {report,
+          fmt::format("{}: {}\nMemory at {} positions\n{}and {:.1f} MiB of tables mapped from the file\n"
+                      "parameters {}, of which {} work on a token\n{}{}",
+                      path.string(), kind, context, table(memory), static_cast<double>(sizes.mapped_bytes) / kMiB,
+                      sizes.total, sizes.active(config),
+                      on_grid > 0 ? fmt::format("{:.0f} % of the layers' weights lie on a 4-bit grid, which q4 keeps\n",
+                                                100 * on_grid)
+                                  : "",
+                      key_lines(sizes.parts)),
+          fmt::format("{}: configuration\n{}\n{}\n{}", kind, key_lines(values), table(layers), table(tensors))};
+}
+
+/// Which assistant belongs to a backbone by its name.
+std::string assistant_line(const std::filesystem::path& backbone, Row& report) {
+  const std::filesystem::path found = assistant_beside(backbone);
+  const std::vector<std::string> names = possible_assistants(backbone);
+  report.add({{"assistant", found.empty() ? Json() : Json(found.string())}, {"assistant_names", names}});
+  if (!found.empty()) return fmt::format("assistant: {}\n", found.string());
+  return fmt::format("assistant: none; looked for {}\n", fmt::join(names, ", "));
 }
 
 void inspect(const InspectFlags& flags) {
@@ -306,23 +326,26 @@ void inspect(const InspectFlags& flags) {
   const bool pair = std::filesystem::exists(flags.path / "pair.json", ignored) ||
                     std::filesystem::exists(flags.path / "backbone", ignored);
   if (!pair) {
-    const auto [report, text] = inspect(flags, flags.path);
-    return write_report(flags.report, report, text);
+    const std::filesystem::path path = or_throw(model_path(flags.path));
+    auto [report, memory, details] = inspect(flags, path);
+    if (!load_assistant_config(open_model(path))) memory += "\n" + assistant_line(path, report);
+    return write_report(flags.report, report, memory + "\n" + details);
   }
   const PairPaths paths = or_throw(pair_paths(flags.path));
-  const auto [backbone, about_backbone] = inspect(flags, paths.backbone);
-  const auto [assistant, about_assistant] = inspect(flags, paths.assistant);
-  write_report(flags.report, {{"backbone", backbone}, {"assistant", assistant}},
-               about_backbone + "\n" + about_assistant);
+  const Inspection backbone = inspect(flags, paths.backbone), assistant = inspect(flags, paths.assistant);
+  write_report(flags.report, {{"backbone", backbone.report}, {"assistant", assistant.report}},
+               backbone.memory + "\n" + assistant.memory + "\n" + backbone.details + "\n" + assistant.details);
 }
 
 }  // namespace
 
 void add_inspect_command(Command& app) {
   Command* command =
-      app.add_subcommand("inspect", "Explain a checkpoint: configuration, layers, tensors, parameters, memory");
+      app.add_subcommand("inspect", "Explain a checkpoint: parameters, memory, configuration, layers, tensors");
   auto flags = std::make_shared<InspectFlags>();
-  command->add_option("PATH", flags->path, "Checkpoint of a backbone or an assistant, or the directory of a pair")
+  command
+      ->add_option("PATH", flags->path,
+                   "Checkpoint of a backbone or an assistant, its name on the hub, or the directory of a pair")
       ->required();
   command->add_option("--context", flags->context, "Positions to compute memory for (default: the model's largest)")
       ->check(CLI::Range(1, 1 << 24));

@@ -9,10 +9,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "common/audio/sound_encoder.h"
-#include "common/logging/logging.h"
-#include "common/tokenizer/tokenizer.h"
-#include "common/vision/picture_encoder.h"
+#include "common/model/audio/sound_encoder.h"
+#include "common/model/tokenizer/tokenizer.h"
+#include "common/model/vision/picture_encoder.h"
+#include "common/os/logging.h"
 #include "lab/in_process_pair.h"
 #include "lab/reporting.h"
 #include "launch/command_support.h"

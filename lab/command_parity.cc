@@ -9,9 +9,9 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "common/checkpoint/checkpoint.h"
-#include "common/model/assistant.h"
-#include "common/model/backbone.h"
+#include "common/model/checkpoint/checkpoint.h"
+#include "common/model/gemma4/assistant.h"
+#include "common/model/gemma4/backbone.h"
 #include "lab/in_process_pair.h"
 #include "lab/questions.h"
 #include "launch/command_support.h"
@@ -22,14 +22,15 @@ namespace fs = std::filesystem;
 
 /// Largest error allowed, relative to a tensor's largest golden value. f32 is the parity path. The
 /// others round every GEMM's inputs (bf16: 2^-8; int8: 1/254 of a row's largest; int4: 1/16 of 32
-/// weights' largest) and random weights do not average the errors out; they are bounds against blunders,
-/// measured on the goldens.
+/// weights' largest; q4: the same, of a file that is not on its grid) and random weights do not average the errors out;
+/// they are bounds against blunders, measured on the goldens.
 double bound_of(WeightType type) {
   switch (type) {
     case WeightType::kF32: return 1e-4;
     case WeightType::kBf16: return 0.1;
     case WeightType::kInt8: return 0.4;
     case WeightType::kInt4: return 1;
+    case WeightType::kQ4: return 1;
   }
   return 0;
 }
@@ -77,7 +78,7 @@ class Comparison {
   void compare(const std::string& name, bool equal) { report(name, equal ? "equal" : "differ", equal); }
 
   /// Nothing was beyond its bound, and at least one tensor was compared.
-  bool fine() const { return failed_ == 0 && !compared_.empty(); }
+  bool ok() const { return failed_ == 0 && !compared_.empty(); }
   std::size_t tensors_compared() const { return compared_.size(); }
   /// Golden tensors that no value of ours was compared with: what the pair lacks or the type leaves out.
   std::vector<std::string> left_out() const {
@@ -89,9 +90,9 @@ class Comparison {
   }
 
  private:
-  void report(const std::string& name, const std::string& what, bool fine) {
-    failed_ += fine ? 0 : 1;
-    std::printf("%-40s %s%s\n", name.c_str(), what.c_str(), fine ? "" : "  BEYOND THE BOUND");
+  void report(const std::string& name, const std::string& what, bool ok) {
+    failed_ += ok ? 0 : 1;
+    std::printf("%-40s %s%s\n", name.c_str(), what.c_str(), ok ? "" : "  BEYOND THE BOUND");
   }
   const Checkpoint& golden_;
   double bound_;
@@ -208,9 +209,9 @@ bool parity(const fs::path& folder, const fs::path& model, WeightType type) {
     std::printf("not compared: %s\n", fmt::format("{}", fmt::join(names, ", ")).c_str());
   }
   std::printf("%s: %s, %zu tensors compared%s, %s, bound %.0e\n", folder.string().c_str(),
-              comparison.fine() ? "ok" : "MISMATCH", comparison.tensors_compared(), assistant ? "" : ", no assistant",
+              comparison.ok() ? "ok" : "MISMATCH", comparison.tensors_compared(), assistant ? "" : ", no assistant",
               to_string(type), bound_of(type));
-  return comparison.fine();
+  return comparison.ok();
 }
 
 }  // namespace
@@ -229,10 +230,10 @@ void add_parity_command(Command& app) {
                       "Directory with backbone/ and assistant/, where the golden folder has none");
   ModelFlags::add_dtype(*command, flags->dtype);
   command->callback([flags] {
-    bool fine = true;
+    bool ok = true;
     for (const fs::path& folder : flags->folders)
-      fine = parity(folder, flags->model, or_throw(parse_weight_type(flags->dtype))) && fine;
-    if (!fine) throw ExitStatus(1);
+      ok = parity(folder, flags->model, or_throw(parse_weight_type(flags->dtype))) && ok;
+    if (!ok) throw ExitStatus(1);
   });
 }
 

@@ -1,16 +1,18 @@
-// perplexity: what the rounding of a type costs, on text, against the same model in f32.
-#include <cmath>
-#include <cstdio>
+// perplexity: what the rounding of a type or a file costs, on text, against the same model in f32 or another file.
+#include <algorithm>
 #include <memory>
+#include <optional>
 
 #include <fmt/format.h>
 
-#include "common/base/files.h"
-#include "common/kernels/ops.h"
-#include "common/kernels/team.h"
-#include "common/logging/logging.h"
-#include "common/model/backbone.h"
-#include "common/tokenizer/tokenizer.h"
+#include "common/compute/kernels/ops.h"
+#include "common/compute/kernels/team.h"
+#include "common/model/gemma4/backbone.h"
+#include "common/model/tokenizer/tokenizer.h"
+#include "common/os/files.h"
+#include "common/os/logging.h"
+#include "common/os/progress.h"
+#include "lab/divergence.h"
 #include "lab/in_process_pair.h"
 #include "lab/reporting.h"
 #include "launch/command_support.h"
@@ -19,82 +21,57 @@ namespace outrider {
 namespace {
 namespace fs = std::filesystem;
 
-/// Sums over the predicted tokens of one text.
-struct Sums {
-  std::int64_t tokens = 0, same_argmax = 0;
-  double surprise = 0, exact_surprise = 0;  ///< -log p of the token that follows, of the type and of f32
-  double squared_error = 0,
-         squared_size = 0;  ///< of f32's logits: the type's difference, and themselves around their mean
+/// As llama.cpp has it: only the second half of a window counts, where each token has some text before it.
+constexpr std::int64_t kFirstCounted = kTextWindow / 2;
 
-  void add(const Sums& other) {
-    tokens += other.tokens, same_argmax += other.same_argmax;
-    surprise += other.surprise, exact_surprise += other.exact_surprise;
-    squared_error += other.squared_error, squared_size += other.squared_size;
-  }
-  double perplexity() const { return std::exp(surprise / static_cast<double>(tokens)); }
-  double exact_perplexity() const { return std::exp(exact_surprise / static_cast<double>(tokens)); }
-  double percent_above() const { return 100 * (perplexity() / exact_perplexity() - 1); }
-
-  Row row(const std::string& name, const std::string& type) const {
-    return {{"", name, "text"},
-            {"", tokens, "tokens"},
-            {"", exact_perplexity(), "f32", 4},
-            {"", perplexity(), type.c_str(), 4},
-            {"", percent_above(), "difference %", 3},
-            {"", std::sqrt(squared_error / squared_size), "logit error", 4},
-            {"", static_cast<double>(same_argmax) / static_cast<double>(tokens), "same argmax", 4}};
-  }
-};
-
-double surprise_of(std::span<const float> logits, TokenId token) {
-  const float largest = logits[static_cast<std::size_t>(argmax(logits))];
-  double sum = 0;
-  for (const float x : logits) sum += std::exp(x - largest);
-  return std::log(sum) + largest - logits[static_cast<std::size_t>(token)];
+Row row_of(const Divergence& found, const std::string& name) {
+  return {{"text", name, "text"},
+          {"tokens", found.tokens, "tokens"},
+          {"base_perplexity", found.base_perplexity(), "PPL of the base", 4},
+          {"perplexity", found.perplexity(), "PPL", 4},
+          {"percent_above", found.percent_above(), "difference %", 3},
+          {"mean_kld", found.mean_kl_divergence(), "mean KLD", 6},
+          {"kld_99_9", found.kl_divergence_quantile(0.999), "99.9 % KLD", 5},
+          {"rms_delta_p_percent", found.rms_delta_p_percent(), "RMS delta p %", 3},
+          {"same_top_percent", found.same_top_percent(), "same top %", 3},
+          {"logit_error", found.logit_error(), "logit error", 4}};
 }
 
-/// What row r of both models says about the token that follows it. Softcapped logits.
-Sums compare_row(std::span<const float> exact, std::span<const float> rounded, TokenId next) {
-  Sums sums{.tokens = 1,
-            .same_argmax = argmax(exact) == argmax(rounded) ? 1 : 0,
-            .surprise = surprise_of(rounded, next),
-            .exact_surprise = surprise_of(exact, next)};
-  double sum = 0, squares = 0;
-  for (std::size_t i = 0; i < exact.size(); ++i) {
-    const double x = exact[i], error = rounded[i] - exact[i];
-    sum += x, squares += x * x, sums.squared_error += error * error;
-  }
-  sums.squared_size = squares - sum * sum / static_cast<double>(exact.size());
-  return sums;
-}
-
-/// Both models over one text, window by window.
-Sums compare(Backbone& exact, Backbone& rounded, TokenId bos, std::span<const TokenId> text) {
-  const float softcap = exact.config().final_logit_softcapping;
-  const auto vocab = static_cast<std::size_t>(exact.config().vocab_size);
-  Sums total;
-  for (const std::vector<TokenId>& window : text_windows(bos, text)) {
-    InProcessPair exact_text(exact), rounded_text(rounded);
+/// Both models over one text, window by window. @param name  the text's
+Divergence compare(Backbone& base, Backbone& model, TokenId bos, std::span<const TokenId> text,
+                   const std::string& name) {
+  const auto vocab = static_cast<std::size_t>(base.config().vocab_size);
+  Divergence total;
+  const auto windows = text_windows(bos, text);
+  if (windows.empty())
+    throw CommandError("{}: a text of {} tokens, wanted at least {}", name, text.size(), kTextWindow - 1);
+  Progress progress(name + ", windows", static_cast<int>(windows.size()));
+  const auto softcapped = [&](std::span<const float> logits, float softcap, std::span<float> out) {
+    std::copy_n(logits.data(), vocab, out.data());
+    if (softcap > 0) kernels().softcap(out.data(), softcap, static_cast<std::int64_t>(vocab));
+  };
+  for (const std::vector<TokenId>& window : windows) {
+    InProcessPair base_text(base), text_of_model(model);
+    std::int64_t begin = 0;
     for (const std::span<const TokenId> chunk : prefill_chunks(std::span(window).first(window.size() - 1))) {
-      const auto rows = std::ssize(chunk);
-      const Matrix<const float> exact_logits = exact_text.forward(chunk, rows).logits,
-                                rounded_logits = rounded_text.forward(chunk, rows).logits;
-      std::vector<Sums> row_sums(chunk.size());
-      team_run(rows, 1, [&](std::int64_t begin, std::int64_t end) {
+      const std::int64_t end = begin + std::ssize(chunk);
+      const std::int64_t rows = std::clamp(end - kFirstCounted, std::int64_t{0}, std::ssize(chunk));
+      const Matrix<const float> base_logits = base_text.forward(chunk, rows).logits,
+                                logits = text_of_model.forward(chunk, rows).logits;
+      std::vector<Divergence> of_rows(static_cast<std::size_t>(rows));
+      team_run(rows, 1, [&](std::int64_t from, std::int64_t to) {
         Tensor both(2, static_cast<std::int64_t>(vocab));
-        for (std::int64_t r = begin; r < end; ++r) {
-          std::copy_n(exact_logits[r].data(), vocab, both.view()[0].data());
-          std::copy_n(rounded_logits[r].data(), vocab, both.view()[1].data());
-          for (const int i : {0, 1}) {
-            if (softcap > 0) kernels().softcap(both.view()[i].data(), softcap, static_cast<std::int64_t>(vocab));
-          }
-          // The token after a chunk's last one is the window's next.
-          row_sums[static_cast<std::size_t>(r)] =
-              compare_row(both.view()[0].span(), both.view()[1].span(), chunk.data()[r + 1]);
+        for (std::int64_t r = from; r < to; ++r) {
+          softcapped(base_logits[r].span(), base.config().final_logit_softcapping, both.view()[0].span());
+          softcapped(logits[r].span(), model.config().final_logit_softcapping, both.view()[1].span());
+          of_rows[static_cast<std::size_t>(r)].add(both.view()[0].span(), both.view()[1].span(),
+                                                   window[static_cast<std::size_t>(end - rows + r + 1)]);
         }
       });
-      for (const Sums& sums : row_sums) total.add(sums);
+      for (const Divergence& one : of_rows) total.add(one);
+      begin = end;
     }
+    progress.step();
   }
   return total;
 }
@@ -107,36 +84,58 @@ std::string read_file(const fs::path& path) {
 
 struct PerplexityFlags {
   std::vector<fs::path> files;
-  fs::path model;
-  std::string dtype = "int8";
+  fs::path model, base;
+  std::string dtype = "int8", base_dtype = "f32";
   double within = 0;
+  ReportFlags report;
 };
 
-void perplexity(const PerplexityFlags& flags) {
-  init_logging("outrider", "warn");
+std::unique_ptr<Backbone> load(const ModelFiles& files, const std::string& dtype) {
+  return or_throw(Backbone::load(files, or_throw(parse_weight_type(dtype)), kPrefillChunk));
+}
+
+/// @return a row for each text, and one for all
+Row report_of(const PerplexityFlags& flags, Divergence& all, std::vector<Row>& rows) {
   const ModelFiles files = open_model(or_throw(pair_paths(flags.model)).backbone);
+  const ModelFiles base_files = flags.base.empty() ? files : open_model(or_throw(pair_paths(flags.base)).backbone);
   const Tokenizer tokenizer = or_throw(Tokenizer::load(files));
-  const std::unique_ptr<Backbone> exact = or_throw(Backbone::load(files, WeightType::kF32, kPrefillChunk));
-  const std::unique_ptr<Backbone> rounded =
-      or_throw(Backbone::load(files, or_throw(parse_weight_type(flags.dtype)), kPrefillChunk));
-  if (tokenizer.vocab_size() > exact->config().vocab_size) {
-    throw CommandError("{}: a tokenizer of {} tokens, the model has {}", tokenizer.name(), tokenizer.vocab_size(),
-                       exact->config().vocab_size);
+  if (!flags.base.empty() && or_throw(Tokenizer::load(base_files)).fingerprint() != tokenizer.fingerprint())
+    throw CommandError("{}: another tokenizer than that of {}", flags.base.string(), tokenizer.name());
+  const std::unique_ptr<Backbone> base = load(base_files, flags.base_dtype), model = load(files, flags.dtype);
+  for (const Backbone* one : {base.get(), model.get()}) {
+    if (tokenizer.vocab_size() > one->config().vocab_size || one->config().vocab_size != base->config().vocab_size) {
+      throw CommandError("{}: a tokenizer of {} tokens, the model has {}", tokenizer.name(), tokenizer.vocab_size(),
+                         one->config().vocab_size);
+    }
   }
   const std::optional<TokenId> bos = tokenizer.find("<bos>");
   if (!bos) throw CommandError("{}: no token <bos>", tokenizer.name());
-  Sums all;
-  std::vector<Row> rows;
   for (const fs::path& file : flags.files) {
-    const Sums sums = compare(*exact, *rounded, *bos, tokenizer.encode(read_file(file)));
-    rows.push_back(sums.row(file.filename().string(), flags.dtype));
-    all.add(sums);
+    const std::string name = file.filename().string();
+    const Divergence found = compare(*base, *model, *bos, tokenizer.encode(read_file(file)), name);
+    rows.push_back(row_of(found, name));
+    all.add(found);
   }
-  if (flags.files.size() > 1) rows.push_back(all.row("all", flags.dtype));
-  std::fputs(table(rows).c_str(), stdout);
+  if (flags.files.size() > 1) rows.push_back(row_of(all, "all"));
+  // Matrices alone, as a token reads them: the base's have 32 bits a weight, or 16.
+  const auto bytes = static_cast<double>(model->weight_bytes());
+  const double base_bits = flags.base_dtype == "f32" ? 32 : 16;
+  return {{"type", flags.dtype},
+          {"base_type", flags.base_dtype},
+          {"bits_per_weight", base_bits * bytes / static_cast<double>(base->weight_bytes())},
+          {"weight_bytes_per_token", model->weight_bytes()},
+          {"texts", rows}};
+}
+
+void perplexity(const PerplexityFlags& flags) {
+  init_logging("outrider", "warn");
+  Divergence all;
+  std::vector<Row> rows;
+  const Row report = report_of(flags, all, rows);
+  write_report(flags.report, report, table(rows) + key_lines(report));
   if (flags.within > 0 && !(all.percent_above() <= flags.within)) {
-    throw CommandError("perplexity of {} is {:.3f} % above that of f32, wanted at most {} %", flags.dtype,
-                       all.percent_above(), flags.within);
+    throw CommandError("perplexity of {} is {:.3f} % above that of {}, wanted at most {} %", flags.dtype,
+                       all.percent_above(), flags.base_dtype, flags.within);
   }
 }
 
@@ -144,14 +143,20 @@ void perplexity(const PerplexityFlags& flags) {
 
 void add_perplexity_command(Command& app) {
   Command* command = app.add_subcommand(
-      "perplexity", "What a type's rounding costs on text, against f32: perplexity, logits, most probable tokens");
+      "perplexity", "What a type's rounding costs on text, against f32: perplexity, KL divergence, same top token");
   auto flags = std::make_shared<PerplexityFlags>();
   command->add_option("FILE", flags->files, "Texts; control tokens are recognised")->required();
-  command->add_option("--model", flags->model, "Directory of a pair, not packed (default: the nano pair)");
+  command->add_option("--model", flags->model,
+                      "A Hugging Face directory or a .gguf file, or the directory of a pair; not packed (default: the "
+                      "nano pair)");
   ModelFlags::add_dtype(*command, flags->dtype);
-  command
-      ->add_option("--within", flags->within, "Fail if the perplexity of all texts is more percent above that of f32")
+  command->add_option("--base", flags->base, "What it is compared with: another such model (default: the same)");
+  command->add_option("--base-dtype", flags->base_dtype, "Its weights: f32, bf16")
+      ->check(CLI::IsMember(std::vector<std::string>{"f32", "bf16"}))
+      ->capture_default_str();
+  command->add_option("--within", flags->within, "Fail if the perplexity of all texts is more percent above the base's")
       ->check(CLI::PositiveNumber);
+  flags->report.add_to(*command);
   command->callback([flags] { perplexity(*flags); });
 }
 

@@ -2,15 +2,17 @@
 #include <memory>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "common/logging/logging.h"
-#include "common/policy/forecast.h"
-#include "common/transport/client.h"
+#include "common/client/client.h"
+#include "common/decoding/drafting/forecast.h"
+#include "common/os/logging.h"
+#include "common/os/progress.h"
 #include "lab/questions.h"
 #include "lab/reporting.h"
-#include "launch/cluster.h"
 #include "launch/command_support.h"
+#include "launch/local_cluster.h"
 
 namespace outrider {
 namespace {
@@ -18,7 +20,7 @@ namespace {
 struct ReadyFlags {
   ModelFlags model;
   ClusterFlags cluster;
-  ReportFlags report = {.json = true, .out = {}};
+  ReportFlags report;
   std::filesystem::path golden;
 };
 
@@ -62,17 +64,26 @@ void judge_drafts(const Answers& plain, const Answers& drafted, std::int64_t dif
   if (drafted.acceptance() < kAcceptanceMin)
     reasons.weak.push_back(fmt::format("{:.2f} of the drafts hold, wanted {}", drafted.acceptance(), kAcceptanceMin));
   if (drafted.tok_per_sec() < plain.tok_per_sec())
-    reasons.weak.push_back(fmt::format("{:.1f} tokens per second with drafts, {:.1f} without", drafted.tok_per_sec(),
-                                       plain.tok_per_sec()));
+    reasons.weak.push_back(fmt::format(
+        "drafts do not pay: {:.1f} tokens per second with {} a round, {:.1f} without ('auto' leaves them out)",
+        drafted.tok_per_sec(), kDraftLength.length, plain.tok_per_sec()));
 }
 
 /// Asks every question plainly and with drafts. @return what was found, and adds to the reasons.
 Row measure(const Asker& asker, const std::vector<Question>& questions, bool draft, Reasons& reasons) {
   Answers plain, drafted;
   std::int64_t different = 0, golden = 0, golden_equal = 0;
+  Progress progress("asking for answers", static_cast<int>(questions.size()));
   for (const Question& question : questions) {
-    const std::vector<TokenId> alone = asker.ask(question, {}, plain);
-    if (draft) different += asker.ask(question, kDraftLength, drafted) != alone;
+    std::vector<TokenId> alone;
+    if (draft) {
+      Asker::Both both = asker.ask_both(question, kDraftLength, plain, drafted);
+      different += both.drafted != both.plain;
+      alone = std::move(both.plain);
+    } else {
+      alone = asker.ask(question, {}, plain);
+    }
+    progress.step();
     if (question.greedy.empty()) continue;
     ++golden;
     golden_equal += same_answer(question.greedy, alone);
@@ -89,7 +100,7 @@ Row measure(const Asker& asker, const std::vector<Question>& questions, bool dra
 
 void ready(const ReadyFlags& flags) {
   init_logging("outrider", "warn");
-  const PairPaths pair = flags.model.pair();
+  const PairPaths pair = flags.model.pair(flags.cluster.need());
   const TextSide text = load_text_side(open_model(pair.backbone));
   const std::vector<Question> questions = flags.golden.empty()
                                               ? user_turns(text, {kDemoPrompts.begin(), kDemoPrompts.end()})
@@ -120,20 +131,24 @@ void ready(const ReadyFlags& flags) {
   report.push_back({"verdict", wrong ? "not ready" : !reasons.weak.empty() ? "degraded" : "ready"});
   reasons.wrong.insert(reasons.wrong.end(), reasons.weak.begin(), reasons.weak.end());
   report.push_back({"reasons", reasons.wrong});
-  write_report(flags.report, report, "");
+  const std::string said =
+      reasons.wrong.empty() ? fmt::format("OK: {} verifiers, {} drafters, {} texts equal with drafts and without",
+                                          before.verifiers, before.drafters, questions.size())
+                            : fmt::format("{}: {}", wrong ? "NOT READY" : "DEGRADED", fmt::join(reasons.wrong, "; "));
+  write_report(flags.report, report, said + "\n");
   if (wrong) throw ExitStatus(1);
 }
 
 }  // namespace
 
 void add_ready_command(Command& app) {
-  Command* command = app.add_subcommand(
-      "ready", "Say whether a cluster is fit for use: handshake, equal text, acceptance, link; as JSON");
+  Command* command =
+      app.add_subcommand("ready", "Say whether a cluster is fit for use: handshake, equal text, acceptance, link");
   auto flags = std::make_shared<ReadyFlags>();
   flags->model.add_to(*command);
   command->add_option("--golden", flags->golden,
                       "Recorded prompts and greedy answers; only float32 can be expected to give all of them");
-  flags->report.add_out(*command);
+  flags->report.add_to(*command);
   flags->cluster.add_to(*command);
   command->callback([flags] { ready(*flags); });
 }

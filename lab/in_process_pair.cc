@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "common/base/check.h"
-#include "common/kernels/ops.h"
-#include "common/sampling/verify.h"
+#include "common/compute/kernels/ops.h"
+#include "common/decoding/sampling/verify.h"
 
 namespace outrider {
 
@@ -21,11 +21,12 @@ std::vector<std::span<const TokenId>> prefill_chunks(std::span<const TokenId> pr
 }
 
 std::vector<std::vector<TokenId>> text_windows(TokenId bos, std::span<const TokenId> text) {
+  std::vector<TokenId> all(1, bos);
+  all.insert(all.end(), text.begin(), text.end());
   std::vector<std::vector<TokenId>> windows;
-  while (!text.empty()) {
-    const std::span<const TokenId> piece = text.first(std::min<std::size_t>(kTextWindow - 1, text.size()));
-    windows.emplace_back(1, bos).insert(windows.back().end(), piece.begin(), piece.end());
-    text = text.subspan(piece.size());
+  for (auto at = all.begin(); all.end() - at >= kTextWindow; at += kTextWindow) {
+    windows.emplace_back(at, at + kTextWindow);
+    windows.back().front() = bos;
   }
   return windows;
 }

@@ -5,9 +5,9 @@
 #include <span>
 #include <vector>
 
-#include "common/model/assistant.h"
-#include "common/model/backbone.h"
-#include "common/protocol/verifier_core.h"
+#include "common/model/gemma4/assistant.h"
+#include "common/model/gemma4/backbone.h"
+#include "verifier-node/verifier_core.h"
 
 namespace outrider {
 
@@ -19,7 +19,8 @@ inline const std::int64_t kPrefillChunk = VerifierConfig().prefill_chunk, kRowsM
 std::vector<std::span<const TokenId>> prefill_chunks(std::span<const TokenId> prompt,
                                                      std::span<const SoftRows> soft = {});
 
-/// The stretches of a long text that are each a text of its own: kTextWindow tokens, <bos> included.
+/// The stretches of a long text that are each a text of its own, as llama.cpp's `llama-perplexity` cuts them: of <bos>
+/// and the text kTextWindow tokens at a time, <bos> in place of each first one. A shorter rest is left out.
 inline constexpr std::int64_t kTextWindow = 512;
 std::vector<std::vector<TokenId>> text_windows(TokenId bos, std::span<const TokenId> text);
 

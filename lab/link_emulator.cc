@@ -45,6 +45,7 @@ struct LinkEmulator::Pipe {
   }
 
  private:
+  static constexpr double kPieceS = 0.01;  ///< a piece takes so long at most to cross the link, or is one segment
   struct Piece {
     TimePoint due;
     std::vector<char> bytes;
@@ -58,7 +59,17 @@ struct LinkEmulator::Pipe {
       const std::lock_guard lock(mutex_);
       // Nothing: the end, which travels as long as everything else.
       const auto size = static_cast<std::ptrdiff_t>(std::max<ssize_t>(got, 0));
-      pieces_.push_back({due(size), std::vector<char>(buffer.begin(), buffer.begin() + size)});
+      // On a slow link they trickle in: what has all come at once would look like silence before.
+      const TimePoint out = due(size);
+      const double byte_s = shared_.now().byte_s();
+      const auto piece =
+          static_cast<std::ptrdiff_t>(std::max(Link::kSegmentBytes, byte_s > 0 ? kPieceS / byte_s : 1e9));
+      for (std::ptrdiff_t at = 0, end = 0; at < size || size == 0; at = end) {
+        end = std::min(at + piece, size);
+        pieces_.push_back({out - from_seconds(byte_s * static_cast<double>(size - end)),
+                           std::vector<char>(buffer.begin() + at, buffer.begin() + end)});
+        if (size == 0) break;
+      }
       changed_.notify_one();
       if (got <= 0) return;
     }
@@ -69,7 +80,7 @@ struct LinkEmulator::Pipe {
     const Link link = shared_.now();
     const auto ms = [](double x) { return Duration(static_cast<std::int64_t>(x * 1e6)); };
     sent_ = std::max(sent_, now());
-    if (link.bandwidth_mbit > 0) sent_ += ms(static_cast<double>(bytes) * 8e-3 / link.bandwidth_mbit);
+    sent_ += from_seconds(static_cast<double>(bytes) * link.byte_s());
     TimePoint out = sent_ + ms((link.rtt_ms + link.jitter_ms * rng_.uniform()) / 2);
     double survives = 1;  // all of its segments arrive at once
     for (double sent = 0; sent < static_cast<double>(bytes); sent += Link::kSegmentBytes) survives *= 1 - link.loss;
@@ -136,6 +147,8 @@ Result<std::unique_ptr<LinkEmulator>> LinkEmulator::start(const std::string& tar
   link->acceptor_ = std::jthread([raw = link.get()](std::stop_token stop) { raw->accept_connections(stop); });
   return link;
 }
+
+LinkEmulator::~LinkEmulator() = default;
 
 void LinkEmulator::set(const Link& link) {
   const std::lock_guard lock(shared_.mutex);

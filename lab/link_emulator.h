@@ -6,9 +6,9 @@
 #include <string>
 #include <thread>
 
-#include "common/base/descriptor.h"
 #include "common/base/result.h"
 #include "common/base/time.h"
+#include "common/os/descriptor.h"
 #include "lab/link.h"
 
 namespace outrider {
@@ -22,6 +22,7 @@ class LinkEmulator {
   /// @param target tcp://ADDRESS:PORT that connections lead to, ADDRESS a number. @return kIo with the reason when it
   /// cannot listen.
   static Result<std::unique_ptr<LinkEmulator>> start(const std::string& target);
+  ~LinkEmulator();
 
   /// Where to connect instead of `target`.
   const std::string& address() const { return address_; }

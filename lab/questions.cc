@@ -4,14 +4,15 @@
 #include <fstream>
 #include <limits>
 #include <stdexcept>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "common/base/files.h"
-#include "common/tokenizer/answer_reader.h"
-#include "common/tokenizer/chat.h"
-#include "common/tokenizer/stop_matcher.h"
+#include "common/model/tokenizer/answer_reader.h"
+#include "common/model/tokenizer/chat.h"
+#include "common/model/tokenizer/stop_matcher.h"
+#include "common/os/files.h"
 #include "launch/command_support.h"
 
 namespace outrider {
@@ -140,6 +141,16 @@ std::vector<TokenId> Asker::ask(const Question& question, const DraftLength& len
   sums.tokens += std::ssize(generation.tokens) - 1;
   add(sums.metrics, generation.metrics);
   return std::move(generation.tokens);
+}
+
+Asker::Both Asker::ask_both(const Question& question, const DraftLength& length, Answers& plain,
+                            Answers& drafted) const {
+  Both both;
+  const bool drafts_first = std::exchange(drafts_first_, !drafts_first_);
+  if (!drafts_first) both.plain = ask(question, {}, plain);
+  both.drafted = ask(question, length, drafted);
+  if (drafts_first) both.plain = ask(question, {}, plain);
+  return both;
 }
 
 }  // namespace outrider

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "common/checkpoint/checkpoint.h"
-#include "common/policy/policies.h"
-#include "common/text_side/text_side.h"
-#include "common/transport/client.h"
+#include "common/client/client.h"
+#include "common/client/text_side.h"
+#include "common/decoding/drafting/policies.h"
+#include "common/model/checkpoint/checkpoint.h"
 
 // What the lab's commands ask a model, and what comes back. Everything here throws the line for a person.
 namespace outrider {
@@ -84,10 +84,17 @@ class Asker {
   Asker(Client& client, const TextSide& text, std::int64_t max_tokens, bool endless = false);
   /// @return the answer's tokens; the rest of it is added to `sums`.
   std::vector<TokenId> ask(const Question& question, const DraftLength& length, Answers& sums) const;
+  struct Both {
+    std::vector<TokenId> plain, drafted;
+  };
+  /// Asks plainly and with drafts, side by side so that a noisy neighbour slows both alike. Which comes first
+  /// alternates: a machine that grows slower or faster meanwhile favours neither.
+  Both ask_both(const Question& question, const DraftLength& length, Answers& plain, Answers& drafted) const;
 
  private:
   Client& client_;
   Generate request_;
+  mutable bool drafts_first_ = false;
 };
 
 }  // namespace outrider

@@ -6,11 +6,12 @@
 #include <numeric>
 
 #include "common/base/random.h"
-#include "common/kernels/int4.h"
-#include "common/kernels/packed_matrix.h"
-#include "common/kernels/team.h"
-#include "common/tensor/f16.h"
-#include "common/tensor/tensor.h"
+#include "common/compute/kernels/int4.h"
+#include "common/compute/kernels/packed_matrix.h"
+#include "common/compute/kernels/q4.h"
+#include "common/compute/kernels/team.h"
+#include "common/compute/tensor/f16.h"
+#include "common/compute/tensor/tensor.h"
 #include "lab/shapes.h"
 
 namespace outrider {
@@ -52,6 +53,23 @@ Bytes random_bytes(std::size_t size, std::uint64_t seed, const RandomFloats& lan
 constexpr double kInt4Rms = 4.64, kInt8Rms = 73.9;
 constexpr std::uint8_t kInt4Byte = 0x98;  ///< of every group: 8 * (nibble - 8)
 
+/// Makes what the groups of random chunks share typical. @return the root mean square of the chunks' weights over their
+/// output's scale
+double set_groups(WeightType type, std::span<std::byte> bytes) {
+  const auto fill = [&](auto* chunks, auto member, auto value) {
+    using Chunk = std::remove_pointer_t<decltype(chunks)>;
+    team_for(std::ssize(bytes) / static_cast<std::int64_t>(sizeof(Chunk)), kWordsPerPiece, [&](std::int64_t c) {
+      std::fill_n(&(chunks[c].*member)[0][0][0], sizeof(chunks[c].*member) / sizeof value, value);
+    });
+  };
+  if (type == WeightType::kQ4) {
+    fill(reinterpret_cast<Q4Chunk*>(bytes.data()), &Q4Chunk::scale, to_f16(1).bits);
+    return kInt4Rms;
+  }
+  fill(reinterpret_cast<Int4Chunk*>(bytes.data()), &Int4Chunk::group, kInt4Byte);
+  return int4_multiplier(kInt4Byte) * kInt4Rms;
+}
+
 class RandomWeights final : public WeightSource {
  public:
   RandomWeights(WeightType type, const std::string& name) : type_(type), path_(name) {}
@@ -89,13 +107,8 @@ class RandomWeights final : public WeightSource {
     if (format.is_elements() && !format.has_scales) lanes = random_floats(activation_dtype(type), rms);
     const Bytes bytes = random_bytes(size, seed(name), lanes);
     std::vector<float> scales;
-    const double integer_rms = format.is_elements() ? kInt8Rms : int4_multiplier(kInt4Byte) * kInt4Rms;
+    const double integer_rms = format.is_elements() ? kInt8Rms : set_groups(type, bytes->span().first(size));
     if (format.has_scales) scales.assign(static_cast<std::size_t>(out), static_cast<float>(rms / integer_rms));
-    if (!format.is_elements()) {
-      const std::span chunks(reinterpret_cast<Int4Chunk*>(bytes->data()), size / sizeof(Int4Chunk));
-      team_for(std::ssize(chunks), kWordsPerPiece,
-               [&](std::int64_t c) { std::fill_n(&chunks[c].group[0][0][0], sizeof chunks[c].group, kInt4Byte); });
-    }
     return Linear::map(type, in_features, out,
                        {.layout = format.layout, .weights = bytes->span().first(size), .scales = scales}, bytes);
   }

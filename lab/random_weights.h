@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "common/model/weights.h"
+#include "common/model/gemma4/weights.h"
 
 namespace outrider {
 

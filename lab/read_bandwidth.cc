@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "common/base/time.h"
-#include "common/kernels/team.h"
+#include "common/compute/kernels/team.h"
 
 namespace outrider {
 namespace {

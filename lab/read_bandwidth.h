@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "common/tensor/tensor.h"
+#include "common/compute/tensor/tensor.h"
 
 namespace outrider {
 

@@ -6,9 +6,9 @@
 
 #include <fmt/format.h>
 
-#include "common/kernels/isa.h"
-#include "common/kernels/linear.h"
-#include "common/kernels/team.h"
+#include "common/compute/kernels/isa.h"
+#include "common/compute/kernels/linear.h"
+#include "common/compute/kernels/team.h"
 
 namespace outrider {
 

@@ -3,8 +3,8 @@
 #include <memory>
 #include <string>
 
-#include "common/model/assistant.h"
-#include "common/model/backbone.h"
+#include "common/model/gemma4/assistant.h"
+#include "common/model/gemma4/backbone.h"
 
 namespace outrider {
 

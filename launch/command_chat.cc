@@ -2,43 +2,74 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "common/base/complain.h"
+#include "common/base/json_fields.h"
 #include "common/base/text.h"
-#include "common/logging/logging.h"
-#include "common/media_prompt/media_prompt.h"
-#include "common/tokenizer/answer_reader.h"
-#include "common/tokenizer/chat.h"
-#include "common/transport/client.h"
-#include "launch/cluster.h"
+#include "common/client/client.h"
+#include "common/client/report.h"
+#include "common/media/media_prompt.h"
+#include "common/model/tokenizer/answer_reader.h"
+#include "common/model/tokenizer/chat.h"
+#include "common/os/logging.h"
+#include "launch/answer_printer.h"
 #include "launch/command_support.h"
 #include "launch/interrupt.h"
 #include "launch/line_input.h"
+#include "launch/local_cluster.h"
 
 namespace outrider {
 namespace {
 
+constexpr const char* kPrompt = "> ";
 constexpr const char* kHelp =
     "/image FILE  show a picture, PNG, JPEG or WebP, with the next question\n"
     "/video FILE  show a video, or a folder of pictures, one a second, with the next question\n"
     "/audio FILE  play a sound, WAV, FLAC, Ogg or MP3, with the next question\n"
+    "/stats       figures of the last answer\n"
+    "/set         change an option: /set temperature 0.7, /set draft-length 0; /set alone lists them\n"
+    "/save FILE   write the conversation as JSON, as /v1/chat/completions takes it\n"
     "/reset       forget what was said and shown\n"
     "/help        this list\n"
     "/exit        leave, as does Ctrl-D\n"
-    "Ctrl-C stops an answer; what there is of it stays in the conversation.\n";
+    "A question of several lines begins and ends with \"\"\". Ctrl-C stops an answer; what there is of it stays in "
+    "the\n"
+    "conversation.\n";
+
+/// What /set changes, beside SamplingFlags.
+struct AnswerFlags {
+  std::string system;
+  DraftLengthFlag draft_length;
+  MaxTokensFlag max_tokens;
+  bool thinking = false;
+
+  void add_to(Command& command) {
+    command.add_option("--system", system, "What the model is told before the conversation");
+    command.add_flag("--thinking", thinking, "Let the model think first; on a terminal the thought is shown dimmed");
+    draft_length.add_to(command);
+    max_tokens.add_to(command);
+  }
+};
 
 struct ChatFlags {
   ModelFlags model;
   SamplingFlags sampling;
   ClusterFlags cluster;
-  std::string system;
-  DraftLengthFlag draft_length;
-  std::int64_t max_tokens = 1024;
-  bool thinking = false;
+  AnswerFlags answer;
+  bool plain = false;
 };
 
 /// What the lines of kHelp begin with, for Tab.
@@ -49,67 +80,35 @@ std::vector<std::string> command_names() {
   return names;
 }
 
-/// What a line shows to the model, if it is such a command.
-std::optional<ContentPart::Kind> shown_by(const std::string& line) {
-  if (line.starts_with("/image ")) return ContentPart::Kind::kImage;
-  if (line.starts_with("/video ")) return ContentPart::Kind::kVideo;
-  if (line.starts_with("/audio ")) return ContentPart::Kind::kAudio;
+/// What a command shows to the model, if it is one that does.
+std::optional<ContentPart::Kind> shown_by(const std::string& name) {
+  if (name == "/image") return ContentPart::Kind::kImage;
+  if (name == "/video") return ContentPart::Kind::kVideo;
+  if (name == "/audio") return ContentPart::Kind::kAudio;
   return std::nullopt;
 }
-
-/// Writes an answer as it comes: the thought dimmed, and only for a person to see.
-class AnswerPrinter {
- public:
-  explicit AnswerPrinter(bool for_person) : for_person_(for_person) {}
-
-  void print(const ChatEvent& event) {
-    if (event.kind == ChatEvent::Kind::kContent) {
-      if (dimmed_) write("\033[0m\n\n");
-      dimmed_ = false;
-      write(event.text);
-    } else if (event.kind == ChatEvent::Kind::kReasoning && for_person_) {
-      if (!dimmed_) write("\033[2m");
-      dimmed_ = true;
-      write(event.text);
-    } else if (event.kind == ChatEvent::Kind::kToolCallEnd) {
-      write(fmt::format("[{} {}]", event.name, event.text));
-    }
-  }
-
-  void finish() {
-    write(dimmed_ ? "\033[0m\n" : "\n");
-    if (for_person_) write("\n");
-    dimmed_ = false;
-  }
-
- private:
-  static void write(std::string_view text) {
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
-  }
-
-  bool for_person_;
-  bool dimmed_ = false;
-};
 
 /// One conversation with the model.
 class Chat {
  public:
   Chat(const ChatFlags& flags, const PairPaths& pair)
-      : flags_(flags), text_(load_text_side(open_model(pair.backbone))), sampling_(flags.sampling.of(text_)) {
-    conversation_.thinking = flags.thinking;
+      : flags_(flags.answer),
+        text_(load_text_side(open_model(pair.backbone))),
+        sampling_(flags.sampling.of(text_)),
+        for_person_(isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1),
+        shows_rounds_(for_person_ && !flags.plain && terminal_shows_rounds()),
+        printer_(text_.tokenizer, {.for_person = for_person_, .rounds = shows_rounds_}) {
     reset();
   }
+
+  bool for_person() const { return for_person_; }
 
   void reset() {
     conversation_.messages.clear();
     media_.clear();
     asked_media_ = 0;
     shown_.clear();
-    if (flags_.system.empty()) return;
-    ChatMessage& system = conversation_.messages.emplace_back();
-    system.role = ChatMessage::Role::kSystem;
-    system.content = flags_.system;
+    use_flags();
   }
 
   /// Shows a picture or a video, or plays a sound, with the next question. What is wrong with it is said, and then it
@@ -117,17 +116,108 @@ class Chat {
   void show(const std::filesystem::path& file, ContentPart::Kind kind);
   /// Asks, shows the answer and remembers both. A question that can not be answered is said so and
   /// forgotten; what no other question could change is thrown.
-  void ask(Client& client, const std::string& question, Interrupt& interrupt, AnswerPrinter& printer);
+  void ask(Client& client, const std::string& question, Interrupt& interrupt);
+  /// Obeys a command of kHelp that concerns no other answer. @return false: there is no such command
+  bool obey(const std::string& name, const std::string& argument);
 
  private:
-  const ChatFlags& flags_;
+  /// The system message and the thinking as flags_ has them.
+  void use_flags();
+  /// @param setting  "temperature 0.7"; empty: lists what there is
+  void set(const std::string& setting);
+  void save(const std::filesystem::path& file);
+  /// What comes after an answer.
+  void conclude(const Generation& generation);
+
+  AnswerFlags flags_;
   TextSide text_;
   SamplingParams sampling_;
   Conversation conversation_;
   std::vector<WireMedium> media_;   ///< of the conversation, then those of the next question
   std::size_t asked_media_ = 0;     ///< so many of them have been asked about
   std::vector<ContentPart> shown_;  ///< what stands for the others in the next question
+  std::optional<Generation> last_;  ///< that was not stopped
+  std::optional<double> plain_;     ///< tokens per second of the last answer that was decoded plainly
+  std::filesystem::path saved_;     ///< where /save wrote
+  const bool for_person_, shows_rounds_;
+  AnswerPrinter printer_;
 };
+
+void Chat::use_flags() {
+  std::vector<ChatMessage>& messages = conversation_.messages;
+  conversation_.thinking = flags_.thinking;
+  if (!messages.empty() && messages[0].role == ChatMessage::Role::kSystem) messages.erase(messages.begin());
+  if (flags_.system.empty()) return;
+  ChatMessage system;
+  system.role = ChatMessage::Role::kSystem;
+  system.content = flags_.system;
+  messages.insert(messages.begin(), std::move(system));
+}
+
+void Chat::set(const std::string& setting) {
+  Command command("/set NAME VALUE changes the answers from here on; the names, without their dashes:", "/set");
+  AnswerFlags changed = flags_;
+  SamplingFlags sampling;
+  sampling.params = sampling_;
+  changed.add_to(command);
+  sampling.add_to(command);
+  command.formatter(help_formatter());
+  command.callback([&] {
+    SamplingParams params = sampling.of(text_);
+    if (sampling.options.at("seed")->count() == 0 && !sampling_.greedy()) params.seed = sampling_.seed;
+    sampling_ = std::move(params);
+    flags_ = changed;
+    use_flags();
+  });
+  const std::size_t space = std::min(setting.find(' '), setting.size());
+  const std::string name = setting.substr(0, space), value = setting.substr(std::min(space + 1, setting.size()));
+  const std::string word = name.empty() ? "--help" : "--" + name + (value.empty() ? "" : "=" + value);
+  const char* const words[] = {"/set", word.c_str()};
+  run_command_line(command, 2, words);
+}
+
+void Chat::save(const std::filesystem::path& file) {
+  nlohmann::json messages = nlohmann::json::array();
+  for (const ChatMessage& message : conversation_.messages) {
+    std::string content = message.content;
+    for (const ContentPart& part : message.parts) content += part.text;
+    const char* const role = message.role == ChatMessage::Role::kSystem ? "system"
+                             : message.role == ChatMessage::Role::kUser ? "user"
+                                                                        : "assistant";
+    messages.push_back({{"role", role}, {"content", content}});
+  }
+  std::error_code ignored;
+  if (file.empty()) return complain("/save wants the name of a file");
+  if (file != saved_ && std::filesystem::exists(file, ignored))
+    return complain("{}: exists already; /save overwrites nothing that this chat did not write", file.string());
+  const std::size_t count = messages.size();
+  std::ofstream stream(file);
+  stream << to_text({{"messages", std::move(messages)}}, 2) << "\n";
+  stream.close();
+  if (!stream) return complain("{}: cannot be written", file.string());
+  saved_ = file;
+  say_aside(fmt::format("{} messages in {}{}", count, file.string(),
+                        media_.empty() ? "" : ", without the pictures and sounds"));
+}
+
+bool Chat::obey(const std::string& name, const std::string& argument) {
+  if (const std::optional<ContentPart::Kind> kind = shown_by(name)) {
+    show(argument, *kind);
+  } else if (name == "/stats") {
+    std::printf("%s", last_ ? metrics_text(*last_, plain_).c_str() : "no answer yet\n");
+  } else if (name == "/set") {
+    set(argument);
+  } else if (name == "/save") {
+    save(argument);
+  } else if (name == "/reset") {
+    reset();
+  } else if (name == "/help") {
+    std::printf("%s", kHelp);
+  } else {
+    return false;
+  }
+  return true;
+}
 
 void Chat::show(const std::filesystem::path& file, ContentPart::Kind kind) {
   const auto admit = [&](std::size_t more) -> Result<void> {
@@ -144,14 +234,27 @@ void Chat::show(const std::filesystem::path& file, ContentPart::Kind kind) {
     return shown;
   }();
   if (!seen) {
-    std::fprintf(stderr, "outrider: %s\n", seen.error().message.c_str());
+    complain_text(seen.error().message);
     return;
   }
   media_.insert(media_.end(), seen->frames.begin(), seen->frames.end());
   shown_.push_back(seen->part);
 }
 
-void Chat::ask(Client& client, const std::string& question, Interrupt& interrupt, AnswerPrinter& printer) {
+void Chat::conclude(const Generation& generation) {
+  printer_.finish();
+  if (generation.cancelled) {
+    std::fprintf(stderr, "(stopped)\n");
+    return;
+  }
+  last_ = generation;
+  if (const std::string cut_off = flags_.max_tokens.cut_off(generation); !cut_off.empty()) say_aside(cut_off);
+  if (for_person_) say_aside(brought_text(generation, plain_) + "\n");
+  // One token has no rate.
+  if (generation.metrics.drafting_rounds == 0 && generation.tokens.size() > 1) plain_ = tokens_per_second(generation);
+}
+
+void Chat::ask(Client& client, const std::string& question, Interrupt& interrupt) {
   ChatMessage& message = conversation_.messages.emplace_back();
   if (shown_.empty()) {
     message.content = question;
@@ -166,24 +269,28 @@ void Chat::ask(Client& client, const std::string& question, Interrupt& interrupt
   answer.role = ChatMessage::Role::kAssistant;
   AnswerReader reader(text_.tokenizer, or_throw(StopMatcher::create({})), prompt, [&](const ChatEvent& event) {
     append(event, answer);
-    printer.print(event);
+    printer_.print(event);
   });
   Generate request{.prompt = prompt,
-                   .max_tokens = flags_.max_tokens,
                    .stop_ids = text_.stop_ids(),
                    .wait_ms = kVerifierWaitMs,
                    .sampling = sampling_,
+                   .report_rounds = shows_rounds_,
                    .tokenizer_fingerprint = text_.tokenizer_fingerprint,
                    .governed = !flags_.draft_length.no_governor,
                    .media = media_};
+  flags_.max_tokens.set(request);
   set_drafts(request, flags_.draft_length.value());
   ++sampling_.seed;  // the same question again may get another answer
   const Result<Generation> generation = client.generate(
       request,
       [&](std::span<const TokenId> tokens) {
-        for (const TokenId token : tokens) reader.push(token);
+        for (const TokenId token : tokens) {
+          printer_.on_token();
+          reader.push(token);
+        }
       },
-      [&] { return interrupt.requested(); });
+      [&] { return interrupt.requested(); }, [&](const RoundReport& round) { printer_.on_round(round); });
   interrupt.clear();
   if (!generation) {
     const Errc code = generation.error().code;
@@ -192,48 +299,66 @@ void Chat::ask(Client& client, const std::string& question, Interrupt& interrupt
       or_throw(generation);
     conversation_.messages.pop_back();
     media_.resize(asked_media_);
-    std::fprintf(stderr, "outrider: %s\n", generation.error().message.c_str());
+    complain_text(generation.error().message);
     return;
   }
   asked_media_ = media_.size();
   reader.finish(generation->reason == FinishReason::kLength);
-  printer.finish();
-  if (generation->cancelled) std::fprintf(stderr, "(stopped)\n");
+  conclude(*generation);
   answer.tool_calls.clear();  // nobody here to answer them
   conversation_.messages.push_back(std::move(answer));
 }
 
+/// The next question or command.
+/// @param quoted  whether it stood between """ and """: a text of one or several lines, whatever it begins with
+LineInput::Got next_question(LineInput& input, Interrupt& interrupt, std::string& question, bool& quoted) {
+  constexpr std::string_view kQuotes = "\"\"\"";
+  LineInput::Got got = input.next(interrupt, question);
+  quoted = got == LineInput::Got::kLine && question.starts_with(kQuotes);
+  if (!quoted) return got;
+  question.erase(0, kQuotes.size());
+  input.set_prompt("... ");
+  while (got == LineInput::Got::kLine && !question.ends_with(kQuotes)) {
+    std::string line;
+    got = input.next(interrupt, line);
+    question += "\n" + line;
+  }
+  input.set_prompt(kPrompt);
+  if (got == LineInput::Got::kEnd) complain("a question began with \"\"\" and did not end with it: it was not asked");
+  if (got == LineInput::Got::kLine) question.resize(question.size() - kQuotes.size());
+  return got;
+}
+
 void chat(const ChatFlags& flags) {
   init_logging("outrider", "warn");
-  const PairPaths pair = flags.model.pair();
+  const PairPaths pair = flags.model.pair(flags.cluster.need());
   TransportContext context(flags.cluster.security);
-  const bool drafting = flags.draft_length.value().length > 0;
+  const bool drafting = flags.answer.draft_length.value().length > 0;
   Chat conversation(flags, pair);
-  ClusterClient cluster =
-      or_throw(connect_or_start(context, flags.cluster.connect, flags.cluster.options(flags.model, pair, drafting)));
+  const ClusterOptions options = flags.cluster.options(flags.model, pair, drafting);
+  const std::string who = answering_text(flags.model, pair, flags.cluster, options, flags.answer.draft_length);
+  ClusterClient cluster = or_throw(connect_or_start(context, flags.cluster.connect, options));
 
-  const bool for_person = isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1;
+  const bool for_person = conversation.for_person();
+  if (for_person) say_aside(who);
   if (for_person) std::printf("/help says what there is; /exit or Ctrl-D leaves.\n\n");
   Interrupt interrupt;
   const std::unique_ptr<LineInput> input =
-      for_person ? edited_lines("> ", command_names(), history_file("chat_history")) : plain_lines();
-  AnswerPrinter printer(for_person);
+      for_person ? edited_lines(kPrompt, command_names(), history_file("chat_history")) : plain_lines();
   while (true) {
     std::string line;
-    const LineInput::Got got = input->next(interrupt, line);
-    if (got == LineInput::Got::kEnd || line == "/exit") break;
+    bool quoted = false;
+    const LineInput::Got got = next_question(*input, interrupt, line, quoted);
+    const std::size_t space = std::min(line.find(' '), line.size());
+    const std::string argument = line.substr(std::min(line.find_first_not_of(' ', space), line.size()));
+    if (got == LineInput::Got::kEnd || (!quoted && line == "/exit")) break;
     if (got == LineInput::Got::kInterrupt) {
       if (for_person) std::printf("\n");  // a terminal drops what was typed
-    } else if (const std::optional<ContentPart::Kind> kind = shown_by(line)) {
-      conversation.show(line.substr(std::min(line.find_first_not_of(' ', 7), line.size())), *kind);
-    } else if (line == "/reset") {
-      conversation.reset();
-    } else if (line == "/help") {
-      std::printf("%s", kHelp);
-    } else if (line.starts_with('/') && line.find_first_of(" /", 1) == line.npos) {
+    } else if (!quoted && conversation.obey(line.substr(0, space), argument)) {
+    } else if (!quoted && line.starts_with('/') && line.find_first_of(" /", 1) == line.npos) {
       std::fprintf(stderr, "outrider: no command %s; see /help\n", line.c_str());
-    } else if (line.find_first_not_of(" \t\r") != line.npos) {
-      conversation.ask(cluster.client, line, interrupt, printer);
+    } else if (line.find_first_not_of(" \t\r\n") != line.npos) {
+      conversation.ask(cluster.client, line, interrupt);
     }
   }
   if (for_person) std::printf("\n");
@@ -246,11 +371,8 @@ void add_chat_command(Command& app) {
   auto flags = std::make_shared<ChatFlags>();
   flags->model.add_to(*command);
   flags->sampling.add_to(*command);
-  command->add_option("--system", flags->system, "What the model is told before the conversation");
-  command->add_flag("--thinking", flags->thinking,
-                    "Let the model think first; on a terminal the thought is shown dimmed");
-  flags->draft_length.add_to(*command);
-  add_number(*command, "--max-tokens", flags->max_tokens, 1, 1 << 20, "Longest answer");
+  flags->answer.add_to(*command);
+  add_plain(*command, flags->plain);
   flags->cluster.add_to(*command);
   command->callback([flags] { chat(*flags); });
 }

@@ -136,33 +136,70 @@ std::string roff(const std::string& text) {
   return "\\&" + replaced(replaced(replaced(text, "\\", "\\e"), "-", "\\-"), "\n", " ");
 }
 
+/// A command's arguments, each with its help.
+void print_arguments(const CommandText& command, bool with_help) {
+  for (const std::vector<ArgumentText>* arguments : {&command.positionals, &command.options}) {
+    for (const ArgumentText& argument : *arguments) {
+      const std::string names = fmt::format("{}", fmt::join(argument.names, ", "));
+      if (names == "-h, --help" && !with_help) continue;
+      std::printf(".TP\n\\fB%s\\fR \\fI%s\\fR\n%s\n", roff(names).c_str(), argument.value.c_str(),
+                  roff(argument.help).c_str());
+    }
+  }
+}
+
 void print_man(const std::vector<CommandText>& commands) {
   const CommandText& program = commands.front();
   std::printf(".\\\" Made by `outrider completion man`.\n.TH OUTRIDER 1 \"\" \"outrider %s\"\n", OUTRIDER_VERSION);
   std::printf(".SH NAME\noutrider \\- distributed two\\-tier speculative decoding for Gemma 4\n");
   std::printf(".SH SYNOPSIS\n.B outrider\n.I COMMAND\n[options]\n.SH DESCRIPTION\n%s.\n", roff(program.help).c_str());
-  std::printf("Each command prints its options with\n.BR \\-\\-help .\n.SH COMMANDS\n");
+  std::printf("Each command prints its options with\n.BR \\-\\-help ;\nits section below has them too.\n");
+  for (const auto& [word, help] : program.subcommands)
+    std::printf(".TP\n.B %s\n%s\n", roff(word).c_str(), roff(help).c_str());
+  std::printf(".SH OPTIONS\n");
+  print_arguments(program, /*with_help=*/true);
+  std::printf(".SH COMMANDS\n");
   for (const CommandText& command : commands) {
-    if (&command != &program)
-      std::printf(".SS %s [options]%s\n%s.\n", command.place.c_str(), command.synopsis.c_str(),
-                  roff(command.help).c_str());
-    for (const std::vector<ArgumentText>* arguments : {&command.positionals, &command.options}) {
-      for (const ArgumentText& argument : *arguments) {
-        const std::string names = fmt::format("{}", fmt::join(argument.names, ", "));
-        if (names == "-h, --help" && &command != &program) continue;
-        std::printf(".TP\n\\fB%s\\fR \\fI%s\\fR\n%s\n", roff(names).c_str(), argument.value.c_str(),
-                    roff(argument.help).c_str());
-      }
-    }
+    if (&command == &program) continue;
+    std::printf(".SS %s [options]%s\n%s.\n", command.place.c_str(), command.synopsis.c_str(),
+                roff(command.help).c_str());
+    print_arguments(command, /*with_help=*/false);
   }
   std::printf(
+      ".SH EXIT STATUS\n"
+      ".TP\n.B 0\nSuccess.\n"
+      ".TP\n.B 1\nIt could not do what it should; a line says why.\n"
+      ".TP\n.B 2\nA wrong command line.\n"
+      ".TP\n.B 3\nOf\n.BR batch :\nsome lines have errors. Those of\n.B launch\nare in docs/launch.md.\n"
+      ".TP\n.B 75\nNot now: the same command goes on later.\n"
+      ".TP\n.BR 130 ,\\~ 141 ,\\~ 143\nEnded by SIGINT, by a pipe that nobody reads any more, or by SIGTERM.\n"
+      ".SH FILES\n"
+      ".TP\n.I \\(ti/.config/outrider/id_outrider\nThis machine's private key.\n"
+      ".TP\n.I \\(ti/.config/outrider/known_coordinator\nThe public key of the coordinator that this machine joins or "
+      "asks.\n"
+      ".TP\n.I \\(ti/.config/outrider/authorized_keys\nWho may connect to a coordinator of this machine, and as what.\n"
+      ".TP\n.I \\(ti/.cache/huggingface/hub\nModels that were downloaded by their names.\n"
+      ".TP\n.I \\(ti/.local/state/outrider/chat_history\nWhat was asked in\n.BR outrider\\~chat .\n");
+  std::printf(
       ".SH ENVIRONMENT\n"
-      ".TP\n.B OUTRIDER_ISA\nA weaker instruction set than the CPU's: scalar, avx2, avx512 or amx; on aarch64 scalar,\n"
-      "neon, dotprod or i8mm.\n"
+      ".TP\n.B OUTRIDER_ISA\nA weaker instruction set than the CPU's: scalar, avx2, avx2_vnni, avx512 or amx; on\n"
+      "aarch64 scalar, neon, dotprod or i8mm.\n"
       ".TP\n.B OUTRIDER_GEMM\nWho multiplies matrices: onednn or own; unset, the faster of both.\n"
       ".TP\n.B OUTRIDER_LOG\nThe lowest level of messages: debug, info, warn or error.\n"
       ".TP\n.B OUTRIDER_LOG_FORMAT\nWhat a message is: text, or json, an object a line.\n"
-      ".TP\n.B OUTRIDER_API_KEY\nThe key that clients of\n.B outrider serve\nmust send.\n");
+      ".TP\n.B OUTRIDER_API_KEY\nThe key that clients of\n.B outrider serve\nmust send.\n"
+      ".TP\n.BR HF_HOME ,\\~ HF_HUB_CACHE ,\\~ HF_TOKEN ,\\~ HF_ENDPOINT ,\\~ HF_HUB_OFFLINE\nModels by name: as "
+      "huggingface_hub reads them.\n"
+      ".TP\n.B NO_COLOR\nIf it is set, nothing is dimmed at a terminal.\n"
+      ".SH EXAMPLES\n"
+      ".TP\n.B outrider run \\(aqTell me a story about a fox.\\(aq \\-\\-compare\nOne answer of the demo model, with "
+      "drafts "
+      "and without.\n"
+      ".TP\n.B outrider run \\-m google/gemma\\-4\\-E4B\\-it \\(aqWhy is the sky blue?\\(aq\nA published "
+      "model, which is downloaded once with its assistant.\n"
+      ".TP\n.B outrider serve \\-m DIR \\-\\-dtype int8\nOpenAI's API at http://127.0.0.1:8000.\n"
+      ".TP\n.B outrider bench pair \\-m DIR\nWhat drafts bring here.\n"
+      ".SH SEE ALSO\nThe folder docs of the sources; docs/commands.md first.\n");
 }
 
 }  // namespace

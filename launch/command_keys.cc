@@ -3,8 +3,10 @@
 #include <memory>
 #include <string>
 
-#include "common/base/files.h"
-#include "common/transport/keys.h"
+#include "common/base/complain.h"
+#include "common/base/text.h"
+#include "common/os/files.h"
+#include "common/wire/transport/keys.h"
 #include "launch/command_support.h"
 
 namespace outrider {
@@ -32,13 +34,17 @@ void make_key(const KeysFlags& flags) {
 }
 
 void print_public_key(const KeysFlags& flags) {
-  std::printf("%s\n", to_text(or_throw(read_private_key(key_file(flags))).open).c_str());
+  const std::filesystem::path file = key_file(flags);
+  const Result<KeyPair> pair = read_private_key(file);
+  if (!pair && pair.error().code == Errc::kNotFound)
+    throw CommandError("there is no private key {}: make one by 'outrider keys new'", file.string());
+  std::printf("%s\n", to_text(or_throw(pair).open).c_str());
 }
 
 void authorize(KeysFlags flags) {
   const KeyRole role = or_throw(parse_key_role(flags.role));
   if (flags.text.empty()) std::cin >> flags.text;
-  const std::vector<Key> keys = or_throw(read_public_keys(flags.text));
+  const std::vector<Key> keys = or_throw(read_public_keys(std::string(without_byte_order_mark(flags.text))));
   if (keys.size() > 1) throw CommandError("{}: has {} keys, wanted one", flags.text, keys.size());
   or_throw(authorize_key(list_file(flags), {role, keys[0], flags.name}));
   std::printf("%s is authorized as %s in %s\n", flags.name.c_str(), to_string(role), list_file(flags).c_str());
@@ -56,8 +62,7 @@ void list_keys(const KeysFlags& flags) {
   const AuthorizedKeys lines = parse_authorized_keys(or_throw(read_text(file)));
   for (const AuthorizedKey& key : lines.keys)
     std::printf("%-8s %s %s\n", to_string(key.role), to_text(key.key).c_str(), key.name.c_str());
-  for (const std::string& problem : lines.problems)
-    std::fprintf(stderr, "outrider: %s: %s; it authorizes nobody\n", file.c_str(), problem.c_str());
+  for (const std::string& problem : lines.problems) complain("{}: {}; it authorizes nobody", file.string(), problem);
   if (!lines.problems.empty()) throw ExitStatus(1);
 }
 

@@ -12,20 +12,21 @@
 
 #include <fmt/format.h>
 
-#include "cluster-launch/facts.h"
-#include "cluster-launch/kubernetes.h"
-#include "cluster-launch/launcher.h"
-#include "cluster-launch/plan.h"
-#include "cluster-launch/process_plan.h"
-#include "cluster-launch/push.h"
-#include "cluster-launch/readiness.h"
-#include "cluster-launch/run_folder.h"
-#include "cluster-launch/run_keys.h"
-#include "cluster-launch/slurm.h"
-#include "cluster-launch/slurm_jobs.h"
-#include "common/base/files.h"
 #include "common/base/json_fields.h"
-#include "common/logging/logging.h"
+#include "common/base/utf8.h"
+#include "common/os/files.h"
+#include "common/os/logging.h"
+#include "launch/cluster/facts.h"
+#include "launch/cluster/kubernetes.h"
+#include "launch/cluster/launcher.h"
+#include "launch/cluster/plan.h"
+#include "launch/cluster/process_plan.h"
+#include "launch/cluster/push.h"
+#include "launch/cluster/readiness.h"
+#include "launch/cluster/run_folder.h"
+#include "launch/cluster/run_keys.h"
+#include "launch/cluster/slurm.h"
+#include "launch/cluster/slurm_jobs.h"
 #include "launch/command_support.h"
 #include "launch/lifetime.h"
 #include "launch/plan_file.h"
@@ -69,7 +70,7 @@ void print_dry_run(const PlanFile& plan, const LaunchOptions& options) {
     const std::vector<std::string> command = process.command(
         options.program, {coordinator ? "--listen" : "--join", coordinator ? plan.processes.listen : "{coordinator}"});
     std::printf("%s %s: %s\n", process.host.name.c_str(), process.name.c_str(),
-                shell_line(announced_command_on(options.reach, process.host, command)).c_str());
+                shell_line(announced_command_on(options.backend, process.host, command)).c_str());
   }
   for (const RunPlan& run : plan.plan.run) std::printf("then: %s\n", shell_line(run.command).c_str());
 }
@@ -85,7 +86,8 @@ std::vector<RenderedFile> rendered(const PlanFile& plan, const LaunchFlags& flag
 /// Submits the scripts, or says how.
 void to_slurm(const std::vector<RenderedFile>& scripts, const RunFolder& folder, bool submit) {
   if (submit) return or_throw(submit_to_slurm(scripts, folder));
-  for (const RenderedFile& script : scripts) std::printf("sbatch %s\n", (folder.path() / script.name).c_str());
+  for (const RenderedFile& script : scripts)
+    std::printf("%s\n", shell_line({"sbatch", (folder.path() / script.name).string()}).c_str());
 }
 
 void launch(LaunchFlags flags) {
@@ -93,7 +95,7 @@ void launch(LaunchFlags flags) {
     std::printf("%s\n", plan_schema().dump(2).c_str());
     return;
   }
-  if (flags.plan.empty()) throw std::runtime_error("PLAN is missing; see outrider launch --help");
+  if (flags.plan.empty()) throw UsageError("launch: wanted a PLAN");
   init_logging("launch", "warn");
   const PlanFile plan = PlanFile::read(flags.plan, flags.hosts, flags.backend);
   plan.set(flags.options, flags.backend);
@@ -106,11 +108,11 @@ void launch(LaunchFlags flags) {
   }
   if (flags.dry_run) return print_dry_run(plan, flags.options);
   const RunFolder folder = or_throw(RunFolder::create(run_dir, plan.object));
-  if (kubernetes || (!files.empty() && plan.processes.open())) or_throw(RunKeys::create(folder));
-  if (kubernetes) {
-    fs::create_directories(run_dir / "kubernetes" / "base");
+  const bool pods_of_cluster = kubernetes && plan.plan.kubernetes.shards == 0;
+  if (pods_of_cluster || (!kubernetes && !files.empty() && plan.processes.open())) or_throw(RunKeys::create(folder));
+  if (kubernetes) fs::create_directories(run_dir / "kubernetes" / "base");
+  if (pods_of_cluster)
     for (const RenderedFile& file : kubernetes_base()) or_throw(folder.write(file.name, file.text));
-  }
   for (const RenderedFile& file : files) or_throw(folder.write(file.name, file.text));
   if (kubernetes) {
     std::fputs(how_to_apply(plan.plan, run_dir.string()).c_str(), stdout);
@@ -152,8 +154,8 @@ void print_run_status(const RunFolderFlags& flags) {
   bool any = false;
   for (const auto& [entry, alive] : or_throw(who_is_alive(folder))) {
     const std::string number = entry.job.empty() ? std::to_string(entry.process.pid) : entry.job;
-    std::printf("%-16s %-16s %8s  %s\n", entry.name.c_str(), entry.host.name.c_str(), number.c_str(),
-                alive ? "alive" : "gone");
+    std::printf("%-16s %-16s %8s  %s\n", printable(entry.name).c_str(), printable(entry.host.name).c_str(),
+                printable(number).c_str(), alive ? "alive" : "gone");
     any = any || alive;
   }
   if (!any) throw ExitStatus(kLost);
@@ -188,7 +190,7 @@ int wait_until_ready(const RunFolderFlags& flags, std::stop_token stop) {
   do {
     why = why_not_ready(context, folder, plan);
     if (why.empty()) {
-      std::printf("ready: %d verifiers and %d drafters at %s\n", plan.count("verifier"), plan.count("drafter"),
+      std::printf("ready: %s at %s\n", workers_text(plan.count("verifier"), plan.count("drafter")).c_str(),
                   folder.addresses().front().c_str());
       return 0;
     }
@@ -294,8 +296,10 @@ void add_launch_command(Command& app) {
   command->add_option("--backend", flags->backend, "How: local (all on this machine), ssh, srun, slurm or kubernetes")
       ->check(CLI::IsMember({"local", "ssh", "srun", "slurm", "kubernetes"}))
       ->capture_default_str();
-  command->add_option("--hosts", flags->hosts, "File with 'HOST role=verifier slots=1' a line, in place of the plan's");
-  command->add_option("--run-dir", flags->run_dir, "Folder for all that the run leaves (default: PLAN.TIME.PROCESS)");
+  command->add_option(
+      "--hosts", flags->hosts,
+      "File with 'HOST role=verifier slots=1' a line, in place of the plan's; or env: SkyPilot's, dstack's or Slurm's");
+  command->add_option("--run-dir", flags->run_dir, "Folder for all that the run leaves (default: PLAN.TIME.X)");
   command->add_flag("--dry-run", flags->dry_run, "Print what would be started");
   command->add_flag("--submit", flags->submit, "With --backend slurm: submit the scripts; else they are only written");
   command->add_flag("--schema", flags->schema, "Print the JSON schema of plans");
@@ -329,8 +333,10 @@ void add_launch_command(Command& app) {
   auto wanted = std::make_shared<FactsFlags>();
   facts->add_option("MODEL", wanted->models, "Directories of pairs");
   ModelFlags::add_dtype(*facts, wanted->dtype);
-  facts->callback(
-      [wanted] { std::printf("%s\n", to_text(host_facts(this_build(), wanted->models, wanted->dtype), 2).c_str()); });
+  facts->callback([wanted] {
+    forbid_asking_hub();  // whoever waits for the facts does not wait for a download
+    std::printf("%s\n", to_text(host_facts(this_build(), wanted->models, wanted->dtype), 2).c_str());
+  });
   command->callback([command, flags] {
     if (command->get_subcommands().empty()) launch(*flags);
   });

@@ -5,8 +5,10 @@
 #include <string_view>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "common/base/edit_distance.h"
+#include "common/base/utf8.h"
 
 namespace outrider {
 
@@ -34,7 +36,7 @@ ArgumentText argument_of(const CLI::Option& option) {
 }
 
 std::vector<const CLI::App*> below(const CLI::App& app) {
-  return app.get_subcommands([](const CLI::App*) { return true; });
+  return app.get_subcommands([](const CLI::App* command) { return !command->get_group().empty(); });
 }
 
 /// Appends a command and then those below it.
@@ -60,6 +62,16 @@ std::string with_nearest(std::string problem, std::string_view word, const std::
   const std::string& nearest = nearest_of(words, word);
   const std::size_t slips_max = word.size() < 5 ? 1 : 2;
   return edit_distance(word, nearest) > slips_max ? problem : fmt::format("{}; '{}' is one", problem, nearest);
+}
+
+/// Why an option's value is none. @param said  the parser's own words, "Could not convert: --top-k = many"
+std::string explain_value(const CLI::App& command, const std::string& said) {
+  const std::size_t begin = said.find("--"), end = said.find(" = ");
+  if (begin == said.npos || end == said.npos || end < begin) return said;
+  const std::string name = said.substr(begin, end - begin);
+  const CLI::Option* const option = command.get_option_no_throw(name);
+  const bool whole = option != nullptr && option->get_type_name().find("INT") != std::string::npos;
+  return fmt::format("{} is '{}', wanted a {}number", name, said.substr(end + 3), whole ? "whole " : "");
 }
 
 /// Why a command line was not understood, for its user: the first word that nobody knows, and what was probably meant.
@@ -90,8 +102,23 @@ std::string explain(const CLI::App& app, const std::vector<std::string>& argumen
   }
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr)  // which lists them from behind
     return name + "more words than it takes: a text of several goes into quotes";
+  if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr) return explain_value(*command, error.what());
+  if (command->get_require_subcommand_min() > 0 && command->get_subcommands().empty()) {
+    std::vector<std::string> names;
+    for (const CLI::App* one : below(*command)) names.push_back(one->get_name());
+    return fmt::format("{}wanted a command: {}", name, fmt::join(names, ", "));
+  }
   return error.what();
 }
+
+/// As CLI11's, but for what excludes what.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_option_opts(const CLI::Option* option) const override {
+    const std::string text = CLI::Formatter::make_option_opts(option);
+    return text.substr(0, text.find(" " + get_label("Excludes") + ":"));
+  }
+};
 
 }  // namespace
 
@@ -101,9 +128,11 @@ std::vector<CommandText> describe(const Command& command) {
   return commands;
 }
 
+std::shared_ptr<CLI::FormatterBase> help_formatter() { return std::make_shared<HelpFormatter>(); }
+
 int run_command_line(Command& program, int argc, const char* const* argv) {
   const auto wrong = [&](const std::string& why) {
-    std::fprintf(stderr, "%s: %s; see --help\n", program.get_name().c_str(), why.c_str());
+    std::fprintf(stderr, "%s: %s; see --help\n", program.get_name().c_str(), printable(why).c_str());
     return 2;
   };
   // What many type first: `help COMMAND` is `COMMAND --help`, and `version` is `--version`.
@@ -122,12 +151,12 @@ int run_command_line(Command& program, int argc, const char* const* argv) {
     return wrong(error.what());
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return program.exit(error);  // --help, --version
-    const bool unknown = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ||
-                         dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
-    const std::string why = unknown ? explain(program, words, error) : error.what();
-    return wrong(why);
+    const bool unclear = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ||
+                         dynamic_cast<const CLI::RequiredError*>(&error) != nullptr ||
+                         dynamic_cast<const CLI::ConversionError*>(&error) != nullptr;
+    return wrong(unclear ? explain(program, words, error) : error.what());
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s: %s\n", program.get_name().c_str(), error.what());
+    std::fprintf(stderr, "%s: %s\n", program.get_name().c_str(), printable(error.what()).c_str());
     return 1;
   }
   return 0;

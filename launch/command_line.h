@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -47,6 +48,26 @@ Option* add_number(Command& command, const char* names, T& value, Bound min, Bou
 inline Option* repeatable(Option* option) {
   return option->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
+
+/// Options that are added while this lives stand under its heading in --help.
+class HelpGroup {
+ public:
+  HelpGroup(Command& command, const char* heading)
+      : command_(command), before_(command.option_defaults()->get_group()) {
+    command.option_defaults()->group(heading);
+  }
+  ~HelpGroup() { command_.option_defaults()->group(before_); }
+  HelpGroup(const HelpGroup&) = delete;
+  HelpGroup& operator=(const HelpGroup&) = delete;
+
+ private:
+  Command& command_;
+  std::string before_;
+};
+
+/// For --help, of a program and of what is added to it afterwards: without the options that exclude each other, which
+/// an error says where it matters.
+std::shared_ptr<CLI::FormatterBase> help_formatter();
 
 /// What is known of an option or a positional argument.
 struct ArgumentText {

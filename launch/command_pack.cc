@@ -2,13 +2,13 @@
 #include <memory>
 #include <optional>
 
-#include "common/audio/sound_encoder.h"
-#include "common/checkpoint/model_files.h"
-#include "common/checkpoint/pack.h"
-#include "common/model/assistant.h"
-#include "common/model/backbone.h"
-#include "common/tokenizer/tokenizer.h"
-#include "common/vision/picture_encoder.h"
+#include "common/model/audio/sound_encoder.h"
+#include "common/model/checkpoint/model_files.h"
+#include "common/model/checkpoint/pack.h"
+#include "common/model/gemma4/assistant.h"
+#include "common/model/gemma4/backbone.h"
+#include "common/model/tokenizer/tokenizer.h"
+#include "common/model/vision/picture_encoder.h"
 #include "launch/command_support.h"
 
 namespace outrider {
@@ -35,10 +35,11 @@ void add_texts(PackWriter& writer, const ModelFiles& files) {
 
 /// One packed model in the making: `weights` passes on what a model asks for and writes it down.
 struct Packing {
-  Packing(const ModelFiles& files, const fs::path& out, WeightType weight_type)
+  /// @param off_grid  as whoever loads the model without a pack opens it: a pack holds the same bits
+  Packing(const ModelFiles& files, const fs::path& out, WeightType weight_type, OffGrid off_grid = OffGrid::kRound)
       : source(files.path()),
         writer(or_throw(PackWriter::create(out))),
-        weights(packing_weights(or_throw(open_weights(files, weight_type)), *writer)) {
+        weights(packing_weights(or_throw(open_weights(files, weight_type, off_grid)), *writer)) {
     add_texts(*writer, files);
   }
   void finish(bool embedding_only = false) {
@@ -55,7 +56,9 @@ struct Packing {
 };
 
 /// The towers of pictures and sounds too, where there are any; text-only exports keep their configuration.
-void pack_towers(const ModelFiles& files, const std::shared_ptr<const WeightSource>& weights) {
+void pack_towers(const ModelFiles& files, const Packing& packing) {
+  const std::shared_ptr<const WeightSource> weights =
+      packing_weights(or_throw(open_weights(files, packing.weights->type(), OffGrid::kKeep)), *packing.writer);
   if (const Result<VisionConfig> vision = load_vision_config(files); vision && PictureEncoder::is_in(*vision, *weights))
     or_throw(PictureEncoder::load(*vision, weights));
   if (const Result<AudioConfig> audio = load_audio_config(files); audio && SoundEncoder::is_in(*audio, *weights))
@@ -78,7 +81,7 @@ void pack_backbone(const fs::path& source, const fs::path& out, WeightType type)
   const TextConfig config = or_throw(load_text_config(files));
   Packing packing(files, out, type);
   or_throw(Backbone::load(config, packing.weights, 1));
-  pack_towers(files, packing.weights);
+  pack_towers(files, packing);
   packing.finish();
   report(out);
 }
@@ -90,11 +93,11 @@ void pack_pair(const PairPaths& pair, const fs::path& out, WeightType type, bool
   const AssistantConfig assistant_config = or_throw(load_assistant_config(assistant_files));
   NewDirectory directory = or_throw(NewDirectory::create(out));
   Packing target(target_files, directory.path() / "target", type),
-      assistant(assistant_files, directory.path() / "assistant", type);
+      assistant(assistant_files, directory.path() / "assistant", type, OffGrid::kKeep);
   or_throw(Assistant::load(assistant_config, assistant.weights, config, *target.weights));
   if (!for_drafter) {
     or_throw(Backbone::load(config, target.weights, 1));
-    pack_towers(target_files, target.weights);
+    pack_towers(target_files, target);
   }
   target.finish(for_drafter);
   assistant.finish();
@@ -117,7 +120,9 @@ void add_pack_command(Command& app) {
     bool pair = false;
   };
   auto flags = std::make_shared<Flags>();
-  command->add_option("SRC", flags->sources, "A target; with --pair TARGET and ASSISTANT")->required()->expected(1, 2);
+  command->add_option("SRC", flags->sources, "A target; with --pair TARGET and ASSISTANT; paths or names on the hub")
+      ->required()
+      ->expected(1, 2);
   command->add_option("-o,--out", flags->out, "Directory to write; must not exist")->required();
   ModelFlags::add_dtype(*command, flags->dtype);
   auto* pair = command->add_flag("--pair", flags->pair, "Pack both and write pair.json");
@@ -126,10 +131,11 @@ void add_pack_command(Command& app) {
       ->needs(pair);
   command->callback([flags] {
     if (flags->sources.size() != (flags->pair ? 2u : 1u)) {
-      throw std::runtime_error(flags->pair ? "pack --pair: give TARGET and ASSISTANT"
-                                           : "pack: give one SRC, or --pair TARGET ASSISTANT");
+      throw UsageError(flags->pair ? "pack --pair: give TARGET and ASSISTANT"
+                                   : "pack: give one SRC, or --pair TARGET ASSISTANT");
     }
     const WeightType type = or_throw(parse_weight_type(flags->dtype));
+    for (fs::path& source : flags->sources) source = or_throw(model_path(source));
     if (flags->pair) {
       pack_pair({flags->sources[0], flags->sources[1]}, flags->out, type, flags->host == "drafter");
     } else {

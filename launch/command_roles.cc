@@ -10,14 +10,16 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "cluster-launch/deadline.h"
-#include "common/base/durable_file.h"
-#include "common/checkpoint/model_files.h"
-#include "common/logging/logging.h"
-#include "common/transport/reachable.h"
+#include "common/base/complain.h"
+#include "common/model/block_drafter/block_config.h"
+#include "common/model/checkpoint/model_files.h"
+#include "common/os/durable_file.h"
+#include "common/os/logging.h"
+#include "common/wire/transport/reachable.h"
 #include "coordinator-node/coordinator_node.h"
 #include "drafter-node/drafter_node.h"
 #include "encoder-node/encoder_node.h"
+#include "launch/cluster/deadline.h"
 #include "launch/command_support.h"
 #include "launch/lifetime.h"
 #include "verifier-node/verifier_node.h"
@@ -29,7 +31,7 @@ namespace {
 void run_role(const Lifetime& lifetime, const std::function<Result<void>(std::stop_token)>& role) {
   const Result<void> result = lifetime.run(role);
   if (result || result.error().code != Errc::kUnavailable) return or_throw(result);
-  std::fprintf(stderr, "outrider: %s\n", result.error().message.c_str());
+  complain_text(result.error().message);
   throw ExitStatus(kExitAgain);
 }
 
@@ -72,6 +74,29 @@ void add_coordinator(Command& app) {
   });
 }
 
+/// Puts the paths that the flags of the model say into a worker's options. @return what the worker loads, as a backbone
+template <class Options>
+Result<PairPaths> take_models(const ModelFlags& model, Options& options) {
+  options.backbone = model.pair({.assistant = false}).backbone;
+  return PairPaths{options.backbone, {}};
+}
+Result<PairPaths> take_models(const ModelFlags& model, DrafterOptions& options) {
+  if (!options.draft_model.empty()) {
+    options.draft_model = or_throw(model_path(options.draft_model));
+    if (is_block_drafter(options.draft_model)) return take_models<DrafterOptions>(model, options);
+    return PairPaths{options.draft_model, {}};
+  }
+  const PairPaths pair = model.pair();
+  if (pair.assistant.empty()) {
+    RETURN_IF_ERROR(ModelFiles::open(pair.backbone));  // which may be what is missing
+    return Error(Errc::kNotFound, "{} has no assistant beside it, wanted --assistant or --draft-model",
+                 shown_model(pair.backbone));
+  }
+  options.backbone = pair.backbone;
+  options.assistant = pair.assistant;
+  return PairPaths{options.assistant, {}};
+}
+
 /// A worker's command. @param run  is given its options with the paths that the flags of the model say.
 template <class Options>
 void add_worker(Command& app, const char* name, const char* about,
@@ -97,20 +122,35 @@ void add_worker(Command& app, const char* name, const char* about,
     init_logging(name, "info");
     run_role(flags->lifetime, [&](std::stop_token stop) -> Result<void> {
       TransportContext context(flags->security);
-      const PairPaths pair = flags->model.pair();
-      flags->options.backbone = pair.backbone;
-      PairPaths loaded{pair.backbone, {}};
-      if constexpr (std::is_same_v<Options, DrafterOptions>) {
-        if (pair.assistant.empty()) {
-          RETURN_IF_ERROR(ModelFiles::open(pair.backbone));  // which may be what is missing
-          return Error(Errc::kNotFound, "{} has no assistant beside it, wanted --assistant", pair.backbone.string());
-        }
-        loaded.backbone = flags->options.assistant = pair.assistant;
-      }
+      ASSIGN_OR_RETURN(const PairPaths loaded, take_models(flags->model, flags->options));
       flags->model.whole = !std::is_same_v<Options, EncoderOptions>;
       flags->options.weight_type = flags->model.type_to_load(loaded);
       return run(context, flags->options, stop);
     });
+  });
+}
+
+/// What a verifier starts for each of its shards: not for people.
+void add_shard(Command& app) {
+  Command* command = app.add_subcommand("shard", "A part of a verifier's backbone");
+  command->group("");
+  struct Flags {
+    ShardOptions options;
+    std::string dtype;
+  };
+  auto flags = std::make_shared<Flags>();
+  ShardOptions& options = flags->options;
+  command->add_option("--backbone", options.backbone)->required();
+  command->add_option("--dtype", flags->dtype)->required();
+  command->add_option("--rows", options.rows_max)->required();
+  command->add_option("--threads", options.threads)->required();
+  command->add_option("--memory-fd", options.memory)->required();
+  command->add_option("--rank", options.place.rank)->required();
+  command->add_option("--count", options.place.count)->required();
+  command->callback([flags] {
+    init_logging("shard", "info");
+    flags->options.weight_type = or_throw(parse_weight_type(flags->dtype));
+    or_throw(run_shard(flags->options));
   });
 }
 
@@ -119,7 +159,8 @@ void add_worker(Command& app, const char* name, const char* about,
 void add_roles_command(Command& app) {
   add_coordinator(app);
   add_worker(app, "verifier", "Verify drafts with the full backbone", run_verifier);
-  add_worker(app, "drafter", "Draft with the assistant", run_drafter);
+  add_shard(app);
+  add_worker(app, "drafter", "Draft with an assistant, or with a whole model", run_drafter);
   add_worker(app, "encoder", "Encode pictures and sounds with the backbone's towers", run_encoder);
 }
 

@@ -9,22 +9,26 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <random>
 #include <sstream>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "common/base/json_fields.h"
-#include "common/logging/logging.h"
-#include "common/media_prompt/media_prompt.h"
-#include "common/report/report.h"
-#include "common/tokenizer/answer_reader.h"
-#include "common/tokenizer/chat.h"
-#include "common/tokenizer/stop_matcher.h"
-#include "common/transport/client.h"
-#include "launch/cluster.h"
+#include "common/client/client.h"
+#include "common/client/report.h"
+#include "common/compute/kernels/isa.h"
+#include "common/media/media_prompt.h"
+#include "common/model/tokenizer/answer_reader.h"
+#include "common/model/tokenizer/chat.h"
+#include "common/model/tokenizer/stop_matcher.h"
+#include "common/os/logging.h"
+#include "launch/answer_printer.h"
 #include "launch/command_support.h"
 #include "launch/interrupt.h"
+#include "launch/local_cluster.h"
 
 namespace outrider {
 namespace {
@@ -46,9 +50,15 @@ struct RunFlags {
   std::vector<std::string> stops;
   std::optional<std::int32_t> logprobs;
   DraftLengthFlag draft_length;
-  std::int64_t max_tokens = 256;
+  MaxTokensFlag max_tokens;
   ReportFlags report;
-  bool compare = false, no_verifier = false, quiet = false;
+  bool compare = false, quiet = false, plain = false;
+
+  /// What only a person at a terminal is told.
+  bool for_person() const { return !quiet && !report.json && isatty(STDERR_FILENO) != 0; }
+  /// All figures, which --compare asks for, at a terminal or not.
+  bool shows_figures() const { return compare && !quiet && !report.json; }
+  bool shows_rounds() const { return !plain && !quiet && !report.json && terminal_shows_rounds(); }
 };
 
 std::vector<TokenId> parse_ids(const std::string& text) {
@@ -76,7 +86,11 @@ std::string read_standard_input() {
   return text;
 }
 
-std::string prompt_text(const PromptFlags& flags) { return flags.text == "-" ? read_standard_input() : flags.text; }
+std::string prompt_text(const PromptFlags& flags) {
+  std::string text = flags.text == "-" ? read_standard_input() : flags.text;
+  if (text.find_first_not_of(" \t\r\n") == text.npos) throw CommandError("run: the prompt is empty");
+  return text;
+}
 
 /// The pictures, the videos, the sounds and then the prompt, as one message of the user.
 void ask_about_media(const PromptFlags& flags, const TextSide& text, Generate& request) {
@@ -155,17 +169,15 @@ nlohmann::json logprobs_json(const Tokenizer& tokenizer, const Generation& gener
 }
 
 Generate request_of(const RunFlags& flags, const TextSide& side) {
-  DraftLength draft_length = flags.draft_length.value();
-  // There is nothing to choose by where nobody says which drafts hold.
-  if (flags.no_verifier && draft_length.policy == DraftPolicy::kAuto) draft_length = {.length = 4};
+  const DraftLength draft_length = flags.draft_length.value();
   Generate request{.prompt = {},
-                   .max_tokens = flags.max_tokens,
                    .stop_ids = side.stop_ids(),
                    .wait_ms = kVerifierWaitMs,
                    .sampling = flags.sampling.of(side),
-                   .unverified = flags.no_verifier,
+                   .report_rounds = flags.compare || flags.for_person() || flags.shows_rounds(),
                    .tokenizer_fingerprint = side.tokenizer_fingerprint,
                    .governed = !flags.draft_length.no_governor};
+  flags.max_tokens.set(request);
   set_drafts(request, draft_length);
   request.sampling.logprobs = flags.logprobs;
   if (flags.prompt.has_media())
@@ -184,14 +196,36 @@ Generate without_drafts(Generate request) {
 struct Answer {
   std::string text;
   Generation generation;
-  std::optional<Generation> plain;  ///< of --compare
+  std::vector<RoundOutcome> rounds;  ///< of `generation`, where they are reported
+  std::optional<Generation> plain;   ///< of --compare
+  bool plain_first = false;
+
+  double speedup() const {
+    const double alone = tokens_per_second(*plain);
+    return alone > 0 ? tokens_per_second(generation) / alone : 0;
+  }
 };
+
+/// Whether the rule gives one text whatever is drafted.
+bool has_one_text(const Generate& request) { return request.sampling.rule == SamplingRule::kMatch; }
+
+/// Why most rounds went without drafts; empty where that is no news.
+std::string reason_of_few_drafts(const RunFlags& flags, const Generate& request, const Answer& answer) {
+  if (request.draft_length == 0) return "";
+  return why_left_out(answer.rounds, flags.cluster.connect.empty() ? to_string(active_isa()) : "");
+}
 
 nlohmann::json answer_json(const RunFlags& flags, const TextSide& side, const Generate& request, const Answer& answer) {
   const Generation& generation = answer.generation;
   nlohmann::json metrics = metrics_json(generation);
   metrics["backbone_only_tok_per_sec"] =
       answer.plain ? nlohmann::json(tokens_per_second(*answer.plain)) : nlohmann::json();
+  if (answer.plain) {
+    const std::string why = reason_of_few_drafts(flags, request, answer);
+    metrics["speedup"] = answer.speedup();
+    metrics["texts_equal"] = has_one_text(request) ? nlohmann::json(true) : nlohmann::json();
+    metrics["drafts_left_out"] = why.empty() ? nlohmann::json() : nlohmann::json(why);
+  }
   nlohmann::json object = {{"prompt_ids", request.prompt},
                            {"token_ids", generation.tokens},
                            {"text", answer.text},
@@ -199,71 +233,178 @@ nlohmann::json answer_json(const RunFlags& flags, const TextSide& side, const Ge
                            {"sampling", sampling_json(request.sampling)},
                            {"metrics", std::move(metrics)}};
   if (request.sampling.rule == SamplingRule::kTypical) object["lossy"] = true;
-  if (flags.no_verifier) object["unverified"] = true;
   if (flags.logprobs) object["logprobs"] = logprobs_json(side.tokenizer, generation);
   return object;
 }
 
-/// For a person, beside the text.
-void print_metrics(const SamplingParams& sampling, const Answer& answer) {
-  if (!sampling.greedy()) std::fprintf(stderr, "\nseed %llu", static_cast<unsigned long long>(sampling.seed));
-  std::fprintf(
-      stderr, "\n%s",
-      metrics_text(answer.generation, answer.plain ? std::optional(tokens_per_second(*answer.plain)) : std::nullopt)
-          .c_str());
+/// What an answer brought, for a person at a terminal: a line, and why it has few drafts if that needs a word.
+void say_what_it_brought(const RunFlags& flags, const Generate& request, const Answer& answer) {
+  std::string text = brought_text(answer.generation, std::nullopt);
+  if (!request.sampling.greedy()) text += fmt::format(", seed {}", request.sampling.seed);
+  if (const std::string why = reason_of_few_drafts(flags, request, answer); !why.empty()) text += "\n" + why;
+  say_aside("\n" + text);
 }
 
-void run(const RunFlags& flags) {
-  init_logging("outrider", "warn");
-  const StopMatcher stops = or_throw(StopMatcher::create(flags.stops));
-  const PairPaths pair = flags.model.pair();
-  const TextSide side = load_text_side(open_model(pair.backbone));
-  const Generate request = request_of(flags, side);
-  if (flags.no_verifier)
-    std::fprintf(stderr, "outrider: --no-verifier: all but the first token is the drafter's own, unverified\n");
+/// The figures of --compare.
+void print_figures(const RunFlags& flags, const Generate& request, const Answer& answer) {
+  std::string text;
+  if (!request.sampling.greedy()) text += fmt::format("seed {}\n", request.sampling.seed);
+  text +=
+      metrics_text(answer.generation, answer.plain ? std::optional(tokens_per_second(*answer.plain)) : std::nullopt);
+  if (answer.plain)
+    text += fmt::format("speed-up {:.2f}x, texts equal: {} (decoded {} first)\n", answer.speedup(),
+                        has_one_text(request) ? "yes" : "not asked for by this rule",
+                        answer.plain_first ? "plainly" : "with drafts");
+  if (const std::string why = reason_of_few_drafts(flags, request, answer); !why.empty()) text += why + "\n";
+  std::fprintf(stderr, "\n%s", text.c_str());
+}
 
-  TransportContext context(flags.cluster.security);
-  ClusterClient cluster = or_throw(connect_or_start(
-      context, flags.cluster.connect, flags.cluster.options(flags.model, pair, request.draft_length > 0)));
-  Client& client = cluster.client;
+/// Decodes for `run`, and prints the text of one answer as it comes.
+class Decoding {
+ public:
+  Decoding(const RunFlags& flags, const TextSide& side, Client& client, StopMatcher stops)
+      : flags_(flags),
+        side_(side),
+        client_(client),
+        stops_(std::move(stops)),
+        printer_(side.tokenizer, {.for_person = false, .rounds = flags.shows_rounds()}) {}
 
-  Interrupt interrupt;
-  const auto decode = [&](const Generate& wanted, const std::function<void(const ChatEvent&)>& emit) {
-    AnswerReader reader(side.tokenizer, stops, /*chat_prompt=*/{}, emit);
+  /// @param shown  whether this is the answer that is printed, and kept as answer.text
+  Generation decode(const Generate& wanted, bool shown, Answer& answer, std::vector<RoundOutcome>* rounds = nullptr) {
+    AnswerReader reader(side_.tokenizer, stops_, /*chat_prompt=*/{}, [&](const ChatEvent& piece) {
+      if (!shown) return;
+      answer.text += piece.text;
+      if (!flags_.report.json) printer_.print(piece);
+    });
     std::int64_t count = 0;
     const auto on_tokens = [&](std::span<const TokenId> tokens) {
       for (const TokenId token : tokens) {
         ++count;
-        if (reader.push(token)) return client.end_answer(count);
+        if (shown) printer_.on_token();
+        if (reader.push(token)) return client_.end_answer(count);
       }
     };
-    Generation generation = or_throw(client.generate(wanted, on_tokens, [&] { return interrupt.requested(); }));
+    Generation generation = or_throw(client_.generate(
+        wanted, on_tokens, [&] { return interrupt_.requested(); },
+        [&](const RoundReport& round) {
+          if (rounds != nullptr) rounds->push_back(round.outcome);
+          if (shown) printer_.on_round(round);
+        }));
     reader.finish(/*length_reached=*/false);
     if (!generation.cancelled) return generation;
-    if (!flags.report.json) std::printf("\n");
+    if (!flags_.report.json) std::printf("\n");
     throw ExitStatus(128 + SIGINT);
-  };
-  Answer answer;
-  if (flags.compare) answer.plain = decode(without_drafts(request), [](const ChatEvent&) {});
-  answer.generation = decode(request, [&](const ChatEvent& piece) {
-    answer.text += piece.text;
-    if (flags.report.json) return;
-    std::fwrite(piece.text.data(), 1, piece.text.size(), stdout);
-    std::fflush(stdout);
-  });
-  if (answer.plain && request.sampling.rule == SamplingRule::kMatch &&
-      answer.plain->tokens != answer.generation.tokens) {
-    throw std::runtime_error(
-        "--compare: speculative and plain decoding gave different tokens; this is a bug of Outrider's, please report "
-        "it");
   }
+
+  Answer answer(const Generate& request) {
+    Answer answer;
+    if (!flags_.compare) {
+      answer.generation = decode(request, /*shown=*/true, answer, &answer.rounds);
+      return answer;
+    }
+    const Generate alone = without_drafts(request);
+    Generate warm_up = alone;  // that neither pays for what is used for the first time
+    warm_up.max_tokens = std::min<std::int64_t>(warm_up.max_tokens, kWarmUp);
+    warm_up.sampling.min_tokens = std::min(warm_up.sampling.min_tokens, warm_up.max_tokens);
+    decode(warm_up, /*shown=*/false, answer);
+    // A machine that grows slower or faster meanwhile favours one of both: chance says which.
+    answer.plain_first = std::random_device()() % 2 == 0;
+    // The first text is printed: the reader waits less. But plain decoding has no rounds to show.
+    const bool plain_shown = answer.plain_first && has_one_text(request) && !flags_.shows_rounds();
+    const auto plainly = [&] { answer.plain = decode(alone, plain_shown, answer); };
+    if (answer.plain_first) plainly();
+    answer.generation = decode(request, !plain_shown, answer, &answer.rounds);
+    if (!answer.plain_first) plainly();
+    if (has_one_text(request) && answer.plain->tokens != answer.generation.tokens) {
+      throw std::runtime_error(
+          "--compare: speculative and plain decoding gave different tokens; this is a bug of Outrider's, please report "
+          "it");
+    }
+    return answer;
+  }
+
+ private:
+  static constexpr std::int64_t kWarmUp = 8;  ///< tokens
+
+  const RunFlags& flags_;
+  const TextSide& side_;
+  Client& client_;
+  const StopMatcher stops_;
+  AnswerPrinter printer_;
+  Interrupt interrupt_;
+};
+
+void run(const RunFlags& flags) {
+  init_logging("outrider", "warn");
+  StopMatcher stops = or_throw(StopMatcher::create(flags.stops));  // before anything is loaded
+  const PairPaths pair = flags.model.pair(flags.cluster.need());
+  const TextSide side = load_text_side(open_model(pair.backbone));
+  const Generate request = request_of(flags, side);
+
+  TransportContext context(flags.cluster.security);
+  const ClusterOptions options = flags.cluster.options(flags.model, pair, request.draft_length > 0);
+  const std::string who = answering_text(flags.model, pair, flags.cluster, options, flags.draft_length);
+  ClusterClient cluster = or_throw(connect_or_start(context, flags.cluster.connect, options));
+  if (flags.for_person()) say_aside(who);
+  const Answer answer = Decoding(flags, side, cluster.client, std::move(stops)).answer(request);
   if (flags.report.json) {
     std::printf("%s\n", to_text(answer_json(flags, side, request, answer)).c_str());
     return;
   }
   std::printf("\n");
   std::fflush(stdout);
-  if (!flags.quiet && isatty(STDERR_FILENO) != 0) print_metrics(request.sampling, answer);
+  const std::string cut_off = flags.max_tokens.cut_off(answer.generation);
+  if (flags.for_person() && !cut_off.empty()) say_aside(cut_off);
+  if (flags.shows_figures())
+    print_figures(flags, request, answer);
+  else if (flags.for_person())
+    say_what_it_brought(flags, request, answer);
+}
+
+void add_prompt_options(Command& command, RunFlags& flags) {
+  const HelpGroup group(command, "Prompt");
+  auto* prompt = command.add_option("prompt", flags.prompt.text, "The user's message; -: the standard input");
+  auto* ids = command.add_option("--prompt-ids", flags.prompt.ids, "The whole prompt as token ids, 2,105,...");
+  prompt->excludes(ids);
+  const auto media = [&](const char* name, std::vector<std::filesystem::path>& files, const char* help) {
+    return repeatable(command.add_option(name, files, help))->excludes(ids);
+  };
+  auto* images = media("--image", flags.prompt.images,
+                       "A picture before the message: PNG, JPEG or WebP; may be given several times");
+  auto* videos = media("--video", flags.prompt.videos,
+                       "A video before the message: MP4, Matroska, WebM or AVI, or a folder of pictures, one for every "
+                       "second; may be given several times");
+  auto* sounds = media("--audio", flags.prompt.sounds,
+                       "A sound before the message, of at most 30 s: WAV, FLAC, Ogg or MP3; may be given several "
+                       "times");
+  command
+      .add_option(
+          "--soft-tokens", flags.prompt.soft_tokens,
+          "Most tokens of a picture: 70, 140, 280, 560 or 1120 (default: 280, or 140 where a model sees it both "
+          "ways)")
+      ->check(CLI::IsMember(std::vector<std::int64_t>(kSoftTokenBudgets.begin(), kSoftTokenBudgets.end())))
+      ->needs(images);
+  command.add_flag("--raw", flags.prompt.raw, "The prompt is plain text, not a chat message")
+      ->excludes(images)
+      ->excludes(videos)
+      ->excludes(sounds);
+}
+
+void add_output_options(Command& command, RunFlags& flags) {
+  const HelpGroup group(command, "Output");
+  flags.max_tokens.add_to(command);
+  repeatable(command.add_option("--stop", flags.stops, "End the answer before this text; may be given several times"));
+  auto* json = flags.report.add_json(command);
+  command.add_flag("--quiet,-q", flags.quiet, "The text alone: no figures, no colours");
+  add_plain(command, flags.plain);
+  command
+      .add_option("--logprobs", flags.logprobs,
+                  "Log-probability of every token and of the N most probable ones, in the JSON object")
+      ->check(CLI::Range(0, kLogprobsMax))
+      ->needs(json);
+  command.add_flag("--compare", flags.compare,
+                   "Decode plainly as well: prints both rates and the speed-up, and checks that the "
+                   "tokens are equal (not under --rejection and --typical)");
 }
 
 }  // namespace
@@ -271,56 +412,19 @@ void run(const RunFlags& flags) {
 void add_run_command(Command& app) {
   Command* command = app.add_subcommand("run", "Answer one prompt");
   auto flags = std::make_shared<RunFlags>();
-  auto* prompt = command->add_option("prompt", flags->prompt.text, "The user's message; -: the standard input");
-  auto* ids = command->add_option("--prompt-ids", flags->prompt.ids, "The whole prompt as token ids, 2,105,...");
-  prompt->excludes(ids);
-  const auto media = [&](const char* name, std::vector<std::filesystem::path>& files, const char* help) {
-    return repeatable(command->add_option(name, files, help))->excludes(ids);
-  };
-  auto* images = media("--image", flags->prompt.images,
-                       "A picture before the message: PNG, JPEG or WebP; may be given several times");
-  auto* videos = media("--video", flags->prompt.videos,
-                       "A video before the message: MP4, Matroska, WebM or AVI, or a folder of pictures, one for every "
-                       "second; may be given several times");
-  auto* sounds = media("--audio", flags->prompt.sounds,
-                       "A sound before the message, of at most 30 s: WAV, FLAC, Ogg or MP3; may be given several "
-                       "times");
-  command
-      ->add_option("--soft-tokens", flags->prompt.soft_tokens,
-                   "Of a picture, at most: 70, 140, 280, 560 or 1120; unless you say, 280, or 140 where a model sees "
-                   "it both ways")
-      ->check(CLI::IsMember(std::vector<std::int64_t>(kSoftTokenBudgets.begin(), kSoftTokenBudgets.end())))
-      ->needs(images);
+  add_prompt_options(*command, *flags);
   flags->model.add_to(*command);
   flags->sampling.add_to(*command);
   flags->draft_length.add_to(*command);
-  auto* no_verifier =
-      command->add_flag("--no-verifier", flags->no_verifier,
-                        "To see what the drafter would say: after the first token nobody verifies its drafts");
-  add_number(*command, "--max-tokens", flags->max_tokens, 1, 1 << 20, "Longest answer");
+  add_output_options(*command, *flags);
   flags->cluster.add_to(*command);
-  repeatable(
-      command->add_option("--stop", flags->stops, "End the answer before this text; may be given several times"));
-  command->add_flag("--raw", flags->prompt.raw, "The prompt is plain text, not a chat message")
-      ->excludes(images)
-      ->excludes(videos)
-      ->excludes(sounds);
-  auto* json = flags->report.add_json(*command);
-  command->add_flag("--quiet,-q", flags->quiet, "The text alone: no metrics on the terminal");
-  command
-      ->add_option("--logprobs", flags->logprobs,
-                   "Log-probability of every token and of the N most probable ones, in the JSON object")
-      ->check(CLI::Range(0, kLogprobsMax))
-      ->needs(json)
-      ->excludes(no_verifier);
-  command
-      ->add_flag("--compare", flags->compare,
-                 "Decode plainly first: measures backbone_only_tok_per_sec, checks that the tokens are equal (not "
-                 "under --rejection and --typical)")
-      ->excludes(no_verifier);
+  command->footer(
+      "Examples:\n"
+      "  outrider run 'Tell me a story about a fox.' --compare\n"
+      "  outrider run -m DIR --dtype int8 --sample 'Why is the sky blue?'\n"
+      "  git diff | outrider run - -m DIR -n 200");
   command->callback([flags] {
-    if (flags->prompt.text.empty() && flags->prompt.ids.empty())
-      throw std::runtime_error("run: give a prompt or --prompt-ids");
+    if (flags->prompt.text.empty() && flags->prompt.ids.empty()) throw UsageError("run: give a prompt or --prompt-ids");
     run(*flags);
   });
 }

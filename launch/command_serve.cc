@@ -7,24 +7,26 @@
 #include <thread>
 
 #include "batch/batch_api.h"
-#include "common/base/progress.h"
+#include "common/base/complain.h"
 #include "common/base/time.h"
-#include "common/logging/logging.h"
-#include "common/transport/address.h"
-#include "http-server/api_keys.h"
-#include "http-server/api_server.h"
-#include "http-server/http_server.h"
-#include "http-server/live_page.h"
-#include "http-server/llama_api.h"
-#include "http-server/media_fetcher.h"
-#include "http-server/messages_api.h"
-#include "http-server/responses_api.h"
-#include "http-server/server_metrics.h"
-#include "http-server/tracer.h"
+#include "common/os/logging.h"
+#include "common/wire/transport/address.h"
 #include "launch/answered_by.h"
-#include "launch/cluster.h"
 #include "launch/command_support.h"
 #include "launch/interrupt.h"
+#include "launch/local_cluster.h"
+#include "server/api_keys.h"
+#include "server/api_server.h"
+#include "server/dialect.h"
+#include "server/http_server.h"
+#include "server/live_page.h"
+#include "server/llama_api.h"
+#include "server/media_fetcher.h"
+#include "server/messages_api.h"
+#include "server/responses_api.h"
+#include "server/server_metrics.h"
+#include "server/tracer.h"
+#include "server/transcription_api.h"
 
 namespace outrider {
 namespace {
@@ -43,6 +45,7 @@ struct ServeFlags {
   std::filesystem::path data_dir;      ///< empty: no files, no batches
   std::uint64_t data_mib_max = 10240;  ///< of files in it
   bool share_prefixes = false;
+  bool strict_fields = false;
   std::vector<std::string> media_domains;  ///< whose pictures, videos and sounds are fetched
   TraceOptions traces;
 };
@@ -64,7 +67,7 @@ class DrafterWatch {
     if (runs) return;
     if (must_join_) or_throw(runs);
     ended_ = true;
-    std::fprintf(stderr, "outrider: going on without a drafter: %s\n", runs.error().message.c_str());
+    complain("going on without a drafter: {}", runs.error().message);
   }
 
  private:
@@ -92,7 +95,7 @@ std::string check_metrics_prefix(const std::string& text) {
   return good ? "" : "'" + text + "', wanted letters, digits and _, a digit not first";
 }
 
-/// Likewise.
+/// For Option::check.
 std::string check_root_path(const std::string& path) {
   return path.starts_with('/') && !path.ends_with('/') ? "" : "'" + path + "', wanted a path as /llm";
 }
@@ -138,24 +141,46 @@ void watch(const Interrupt& interrupt, const ApiServer& api, Cluster* cluster, i
   }
 }
 
-/// Where it listens, and that others may come, if they need no key.
-void say_where(const HttpOptions& http, int port) {
+std::string address_of(const HttpOptions& http, int port) {
   const bool v6 = http.host.find(':') != http.host.npos;
-  const std::string address = fmt::format("{}:{}", v6 ? "[" + http.host + "]" : http.host, port);
-  std::printf("listening at %s://%s\n", http.tls ? "https" : "http", address.c_str());
+  return fmt::format("{}:{}", v6 ? "[" + http.host + "]" : http.host, port);
+}
+
+/// The rule of all that listens (docs/security.md): beyond this machine nobody comes in without a key, unless asked
+/// for.
+void check_who_may_ask(const HttpOptions& http, bool insecure) {
+  const std::string address = address_of(http, http.port);
+  if (http.keys != nullptr || is_local("tcp://" + address)) return;
+  if (!insecure)
+    throw std::runtime_error(
+        fmt::format("other machines can reach {}, and there is no key: wanted --api-key KEY (or OUTRIDER_API_KEY), "
+                    "--api-keys FILE, or go without keys by --insecure (docs/http.md)",
+                    address));
+  log_warn("event=insecure address={} reason=\"--insecure: whoever reaches it may ask (docs/http.md)\"", address);
+}
+
+/// Who answers, the page for a browser, and whether clients need a key.
+void say_what(const std::string& who, const HttpOptions& http, int port) {
+  const bool everywhere = http.host == "0.0.0.0" || http.host == "::";
+  const std::string host = everywhere                              ? "localhost"
+                           : http.host.find(':') != http.host.npos ? "[" + http.host + "]"
+                                                                   : http.host;
+  std::printf("model: %s\npage: %s://%s:%d%s/\nkey: %s\n", who.c_str(), http.tls ? "https" : "http", host.c_str(), port,
+              http.root_path.c_str(), http.keys == nullptr ? "none" : "wanted");
   std::fflush(stdout);
-  if (http.keys == nullptr && !is_local("tcp://" + address))
-    log_warn("event=open address={} reason=\"no --api-keys: whoever reaches it may ask (docs/http.md)\"", address);
 }
 
 void serve(ServeFlags flags) {
   init_logging("outrider", "warn");
   raise_file_limit();
   if (flags.traces.share < 1 && !flags.traces.on())
-    throw std::runtime_error("--trace-share without --trace, --perfetto or --otlp: there are no traces");
+    throw UsageError("--trace-share without --trace, --perfetto or --otlp: there are no traces");
+  std::string& host = flags.http.host;
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);  // as in a URL
   flags.http.keys = keys_of(flags);
+  check_who_may_ask(flags.http, flags.cluster.security.insecure);
   if (!flags.tls_key.empty()) flags.http.tls = or_throw(TlsIdentity::load(flags.tls_certificate, flags.tls_key));
-  const PairPaths pair = flags.model.pair();
+  const PairPaths pair = flags.model.pair(flags.cluster.need());
   const DraftLength draft_length = flags.draft_length.value();
   TextSide text = load_text_side(open_model(pair.backbone));
   if (text.context_max == 0) throw CommandError("{}: no config.json", pair.backbone.string());
@@ -166,7 +191,8 @@ void serve(ServeFlags flags) {
   // A request may want drafts where --draft-length does not.
   const bool drafts_by_default = draft_length.length > 0;
   const ClusterOptions cluster_options =
-      flags.cluster.options(flags.model, pair, drafts_by_default || ModelFlags::has_assistant(pair));
+      flags.cluster.options(flags.model, pair, drafts_by_default || flags.cluster.can_draft(pair));
+  const std::string who = answering_text(flags.model, pair, flags.cluster, cluster_options, flags.draft_length);
   if (flags.cluster.connect.empty())
     cluster = or_throw(start_cluster(context, cluster_options));
   else
@@ -180,20 +206,23 @@ void serve(ServeFlags flags) {
                  .model = name,
                  .draft_length = draft_length,
                  .share_prefixes = flags.share_prefixes,
+                 .strict_fields = flags.strict_fields,
                  .governed = !flags.draft_length.no_governor,
                  .failover_wait = std::chrono::seconds(flags.cluster.cluster.coordinator.failover_wait_s),
-                 .loads = cluster ? loading(pair.backbone) : "",
+                 .own = cluster != nullptr,
                  .fetch = fetched_from(flags.media_domains),
                  .on_traced = traced_by(tracer.get()),
-                 .on_finished = [&](const FinishedRequest& request) { metrics.record(request); }});
+                 .on_finished = [&](const FinishedRequest& request) {
+                   metrics.record(request);
+                   if (tracer) tracer->measure(request);
+                 }});
   std::vector<HttpRoute> routes = api.routes();
   const auto add = [&](const std::vector<HttpRoute>& more) { routes.insert(routes.end(), more.begin(), more.end()); };
-  const auto chat = [&api](const HttpRequest& http) { return api.chat(http); };
-  const auto tokenize = [&api](const HttpRequest& http) { return api.tokenize(http); };
-  add(responses_routes(
-      chat, tokenize, [&api](const HttpRequest& http) { return api.detokenize(http); }, name));
+  const ChatBackend backend = chat_backend(api);
+  add(responses_routes(backend));
   add(llama_routes(api, pair.backbone.string()));
-  add(messages_routes(chat, tokenize));
+  add(messages_routes(backend));
+  add(transcription_routes(backend));
   std::unique_ptr<BatchApi> batches;
   if (!flags.data_dir.empty()) {
     // Half of the places at work stay for who waits at a screen.
@@ -210,10 +239,11 @@ void serve(ServeFlags flags) {
   routes.push_back(live_page());
   flags.http.traces = tracer != nullptr;
   flags.http.on_response = [&](int status) { metrics.record_response(status); };
-  std::string& host = flags.http.host;
-  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);  // as in a URL
   const std::unique_ptr<HttpServer> http = or_throw(HttpServer::start(flags.http, std::move(routes)));
-  say_where(flags.http, http->port());
+  std::printf("listening at %s://%s\n", flags.http.tls ? "https" : "http",
+              address_of(flags.http, http->port()).c_str());
+  std::fflush(stdout);
+  say_what(who, flags.http, http->port());
   watch(interrupt, api, cluster.get(), cluster_options.drafters, drafts_by_default);
   http->stop(kDrain);
 }
@@ -282,6 +312,8 @@ void add_serve_command(Command& app) {
   command->add_flag("--share-prefixes", flags->share_prefixes,
                     "Reuse the K/V of a prompt's start among the names of --api-keys too, who can then find out by "
                     "trying what others have asked");
+  command->add_flag("--strict-fields", flags->strict_fields,
+                    "Refuse requests with fields that nobody knows, instead of saying so in the reply");
   command
       ->add_option("--allowed-media-domains", flags->media_domains,
                    "Fetch pictures, videos and sounds of http(s) URLs in requests from these: HOST[:PORT], "
@@ -293,6 +325,9 @@ void add_serve_command(Command& app) {
   CoordinatorOptions& coordinator = flags->cluster.cluster.coordinator;
   coordinator.requests_max = 64;
   add_node_options(*command, coordinator, named({"--max-requests"}));
+  Option* insecure = command->get_option("--insecure");  // of --host too
+  insecure->remove_needs(command->get_option("--connect"));
+  insecure->description("Go without keys beyond this machine too: anybody on the way can read, and anybody may ask");
   command->get_option("--max-requests")->excludes(command->get_option("--connect"));  // whose own matter it is
   command->callback([flags] { serve(*flags); });
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -22,16 +23,21 @@
 #include "common/base/names.h"
 #include "common/base/option.h"
 #include "common/base/result.h"
-#include "common/checkpoint/pack.h"
-#include "common/grammar/grammar_text.h"
-#include "common/kernels/linear.h"
+#include "common/client/text_side.h"
+#include "common/compute/kernels/isa.h"
+#include "common/compute/kernels/linear.h"
+#include "common/compute/kernels/team.h"
+#include "common/decoding/drafting/policies.h"
+#include "common/decoding/grammar/grammar_text.h"
+#include "common/decoding/sampling/params.h"
+#include "common/model/block_drafter/block_config.h"
+#include "common/model/checkpoint/pack.h"
 #include "common/pair/pair_files.h"
-#include "common/policy/policies.h"
-#include "common/sampling/params.h"
-#include "common/text_side/text_side.h"
-#include "launch/cluster.h"
+#include "launch/answer_printer.h"
 #include "launch/command_line.h"
+#include "launch/local_cluster.h"
 #include "launch/suitable_type.h"
+#include "server/openai.h"
 
 namespace outrider {
 
@@ -60,27 +66,36 @@ struct ModelFlags {
   bool whole = true;  ///< all of the backbone is loaded: what nobody chose suits the memory
 
   void add_to(Command& command) {
+    const HelpGroup group(command, "Model");
     command.add_option(
-        "--model", model,
-        "A model: a Hugging Face directory, a .gguf file or a pack, with NAME-assistant beside it if there is one; or "
-        "the directory of a pair: with pair.json, or with backbone/ and assistant/ (default: the nano pair)");
+        "-m,--model", model,
+        "A model: a Hugging Face directory, a .gguf file or a pack, with NAME-assistant beside it if there is one; "
+        "ORG/NAME[@REVISION][:GGUF] on the Hugging Face hub, which is downloaded once; or the directory of a pair: "
+        "with pair.json, or with backbone/ and assistant/ (default: the nano pair)");
     command.add_option("--backbone", backbone,
-                       "The target by itself: a Hugging Face directory, a .gguf file or a pack");
-    auto* given = command.add_option("--assistant", assistant, "The assistant by itself, likewise");
+                       "The target by itself: a Hugging Face directory, a .gguf file, a pack, or a name on the hub");
+    auto* given = command.add_option("--assistant", assistant, "The assistant by itself: as --backbone");
     command.add_flag("--no-assistant", no_assistant, "Decode plainly, or with drafts from the text itself")
         ->excludes(given);
+    command.add_flag_callback("--offline", forbid_asking_hub,
+                              "Of models by name use what is downloaded (HF_HUB_OFFLINE=1 does the same)");
     add_dtype(command, dtype);
   }
   /// @param dtype  the default; empty: suitable_type()
   static void add_dtype(Command& command, std::string& dtype) {
     command.add_option("--dtype", dtype, "Weights: " + names_of(kWeightTypes))
+        ->check([](const std::string& name) {
+          const auto type = parse_weight_type(name);
+          return type ? std::string() : type.error().message;
+        })
         ->default_str(dtype.empty() ? "a pack's own; else bf16, or what suits the file and the memory" : dtype);
   }
-  PairPaths pair() const {
+  PairPaths pair(PairNeed need = {}) const {
+    need.assistant = need.assistant && assistant.empty() && !no_assistant;
     const bool alone = model.empty() && !backbone.empty();  // nano's assistant is for nano
-    PairPaths paths = alone ? PairPaths{backbone, assistant_beside(backbone)} : or_throw(pair_paths(model));
-    if (!backbone.empty()) paths.backbone = backbone;
-    if (!assistant.empty() || no_assistant) paths.assistant = assistant;
+    PairPaths paths = or_throw(alone ? model_pair(backbone, need) : pair_paths(model, need));
+    if (!alone && !backbone.empty()) paths.backbone = or_throw(model_path(backbone, need.files));
+    if (!assistant.empty() || no_assistant) paths.assistant = or_throw(model_path(assistant));
     return paths;
   }
   /// @param paths  pair()
@@ -97,25 +112,23 @@ struct ModelFlags {
     const bool found = has_assistant(paths);
     if (!found && !no_assistant)
       std::fprintf(stderr, "outrider: %s has no assistant beside it: decoding plainly; --assistant names one\n",
-                   paths.backbone.c_str());
+                   shown_model(paths.backbone).c_str());
     if (found && paths.assistant == assistant_beside(paths.backbone))
-      std::fprintf(stderr, "outrider: drafting with %s\n", paths.assistant.c_str());
+      std::fprintf(stderr, "outrider: drafting with %s\n", shown_model(paths.assistant).c_str());
     return found;
   }
   /// @param paths  pair()
   WeightType weight_type(const PairPaths& paths) const {
     if (!dtype.empty()) return or_throw(parse_weight_type(dtype));
-    if (!suitable_)
-      suitable_ =
-          or_throw(whole ? suitable_type(paths) : suitable_type(paths, std::numeric_limits<std::int64_t>::max()));
+    if (!suitable_) suitable_ = or_throw(whole ? suitable_type(paths) : suitable_type(paths, std::nullopt));
     return suitable_->type;
   }
   /// The same, of weights that are loaded next: says so where nobody would expect it.
   WeightType type_to_load(const PairPaths& paths) const {
     const WeightType type = weight_type(paths);
     if (suitable_ && !suitable_->why.empty())
-      std::fprintf(stderr, "outrider: %s as %s: %s (--dtype chooses another type)\n", paths.backbone.c_str(),
-                   to_string(type), suitable_->why.c_str());
+      std::fprintf(stderr, "outrider: %s as %s: %s (--dtype chooses another type)\n",
+                   shown_model(paths.backbone).c_str(), to_string(type), suitable_->why.c_str());
     return type;
   }
 
@@ -123,11 +136,47 @@ struct ModelFlags {
   mutable std::optional<SuitableType> suitable_;  ///< once it was asked for: what is free changes with the loading
 };
 
-/// What clients call a model, where nobody says: the directory of the pair, or of the backbone.
+/// What clients call a model, where nobody says: the directory of the pair, or of the backbone; ORG/NAME of one that
+/// lies in a cache of the hub's.
 inline std::string served_name(const std::filesystem::path& backbone) {
+  if (backbone.extension() == ".gguf") return backbone.stem().string();
+  if (const auto name = HubName::of_path(backbone)) return name->repository;
   const std::filesystem::path path = std::filesystem::weakly_canonical(backbone);
   if (path.filename() == "backbone") return path.parent_path().filename().string();
-  return path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
+  return path.filename().string();
+}
+
+/// Whether nobody said which model: then the one that comes with the program answers, a toy to try it with.
+inline bool is_demo(const ModelFlags& model) { return model.model.empty() && model.backbone.empty(); }
+
+/// An answer's --max-tokens. Where it is not given an answer goes on to its end, as the HTTP server's chats do.
+struct MaxTokensFlag {
+  std::optional<std::int64_t> given;
+
+  void add_to(Command& command) {
+    command
+        .add_option("-n,--max-tokens", given,
+                    "Longest answer, tokens (default: to its end, while there is room in the context)")
+        ->check(CLI::Range(1, 1 << 20));
+  }
+  void set(Generate& request) const {
+    request.max_tokens = given.value_or(kMaxChatTokens);
+    request.shorten = !given;
+  }
+  /// Why an answer ends where it does, for a person; empty: the model ended it.
+  std::string cut_off(const Generation& generation) const {
+    const std::size_t count = generation.tokens.size();
+    if (generation.cancelled || generation.reason != FinishReason::kLength) return "";
+    return std::ssize(generation.tokens) == given ? fmt::format("(cut off after {} tokens: --max-tokens)", count)
+                                                  : fmt::format("(cut off after {} tokens: no room for more)", count);
+  }
+};
+
+/// --plain of the commands that show rounds at a terminal.
+inline Option* add_plain(Command& command, bool& plain) {
+  return command.add_flag("--plain", plain,
+                          "At a terminal too, print the text alone: accepted drafts are not green, and rejected drafts "
+                          "are not shown");
 }
 
 /// A request has up to seven file handles, and there may be one for each of a server's connections; many shells and
@@ -147,12 +196,9 @@ struct ReportFlags {
   Option* add_json(Command& command) {
     return command.add_flag("--json", json, "Print one JSON object instead of text");
   }
-  void add_out(Command& command) {
-    command.add_option("--out", out, "Also write the JSON object to this file")->capture_default_str();
-  }
   void add_to(Command& command) {
     add_json(command);
-    add_out(command);
+    command.add_option("--out", out, "Also write the JSON object to this file")->capture_default_str();
   }
 };
 
@@ -180,6 +226,7 @@ struct SamplingFlags {
   std::vector<Option*> of_draws;           ///< without a meaning at temperature 0
 
   void add_to(Command& command) {
+    const HelpGroup group(command, "Sampling");
     of_draws = {command.add_flag("--sample", sample,
                                  "Sample as Gemma 4's makers advise: --temperature 1 --top-k 64 --top-p 0.95, each may "
                                  "be given")};
@@ -187,7 +234,7 @@ struct SamplingFlags {
     SamplingParams::fields(add, params);
     of_draws.push_back(
         options["seed"] = command.add_option(
-            "--seed", params.seed, "One seed is one text, whatever the draft length (default: a random one)"));
+            "-s,--seed", params.seed, "One seed is one text, whatever the draft length (default: a random one)"));
     auto* by_rejection = command.add_flag(
         "--rejection", rejection,
         "Keep drafts by rejection sampling: the same distribution, but the text depends on the drafts");
@@ -265,7 +312,8 @@ void add_node_options(Command& command, Options& options, Wanted wanted) {
     if constexpr (std::is_same_v<T, bool>)
       command.add_flag(name, value, info.help);
     else if constexpr (std::is_integral_v<T>)
-      add_number(command, name, value, static_cast<T>(min), static_cast<T>(max), info.help);
+      add_number(command, std::string_view(name) == "--threads" ? "-t,--threads" : name, value, static_cast<T>(min),
+                 static_cast<T>(max), info.help);
     else if constexpr (std::is_same_v<T, double>)
       add_number(command, name, value, min, max, info.help);
     else if constexpr (std::is_same_v<T, std::vector<double>>)
@@ -295,17 +343,17 @@ struct DraftLengthFlag {
   bool no_governor = false;
 
   void add_to(Command& command) {
+    const HelpGroup group(command, "Drafts");
     command.add_flag("--no-governor", no_governor,
                      "A --draft-length that is a number is one in every round: do not leave drafts out while they cost "
                      "time");
     command
         .add_option("--draft-length", text,
-                    "Drafts per round, 0 (plain decoding) to 32; tree:1 to tree:32: a token tree of so many; or who "
-                    "chooses: " +
-                        choosing_policies() +
-                        ". @0 to @8 behind it, but for trees: outcomes of a round for which drafts are made ahead "
-                        "(default: as many as pay). +ngram, +table or +ngram+table behind a number or a tree: as many "
-                        "more that are looked up in the text itself and in --draft-table")
+                    "Drafts per round, 0 (plain decoding) to 32; tree:1 to tree:32: a token tree of so many; or "
+                    "auto, which chooses. @0 to @8 behind it, but for trees: outcomes of a round for which drafts are "
+                    "made ahead "
+                    "(default: as many as pay). +ngram, +table or +ngram+table behind a number or a tree: as many "
+                    "more that are looked up in the text itself and in --draft-table")
         ->check(check_draft_length)
         ->capture_default_str();
   }
@@ -323,6 +371,7 @@ struct ClusterFlags {
 
   /// @param command  has ModelFlags already.
   void add_to(Command& command) {
+    const HelpGroup group(command, "Cluster");
     auto* elsewhere = command.add_option("--connect", connect,
                                          "Use the coordinator at tcp://HOST:PORT; of several with commas between, the "
                                          "first that answers");
@@ -344,16 +393,49 @@ struct ClusterFlags {
                      "Start coordinator, verifier and drafter as processes, over TCP");
     for (const std::string& option : chosen_there) elsewhere->excludes(command.get_option(option));
   }
+  /// For model.pair(): with a coordinator elsewhere this side needs no weights.
+  PairNeed need() const { return connect.empty() ? PairNeed{} : PairNeed{.assistant = false, .files = HubNeed::kText}; }
+  /// Whether drafts could be had, should a request want them.
+  bool can_draft(const PairPaths& pair) const {
+    return !cluster.drafter.draft_model.empty() || ModelFlags::has_assistant(pair);
+  }
   /// Of its own.
-  /// @param pair  model.pair()
+  /// @param pair  model.pair(need())
   ClusterOptions options(const ModelFlags& model, const PairPaths& pair, bool drafts_wanted) const {
     ClusterOptions options = cluster;
     options.pair = pair;
     options.drafter.worker.verify_weights = options.verifier.worker.verify_weights;
-    if (connect.empty()) options.weight_type = model.type_to_load(pair);
-    options.drafters = connect.empty() && model.wants_drafter(pair, drafts_wanted) ? 1 : 0;
+    if (!connect.empty()) {
+      options.drafters = 0;
+      return options;
+    }
+    options.weight_type = model.type_to_load(pair);
+    std::filesystem::path& whole = options.drafter.draft_model;
+    if (!whole.empty()) whole = or_throw(model_path(whole));
+    options.drafters = whole.empty() ? model.wants_drafter(pair, drafts_wanted) : drafts_wanted;
+    // Its type is its own: the target's pack may be of another. A block drafter's rows are of the target's.
+    if (options.drafters > 0 && !whole.empty() && !is_block_drafter(whole) && model.dtype.empty())
+      options.drafter_weight_type = or_throw(suitable_type({whole, {}})).type;
     return options;
   }
 };
+
+/// Who answers: "nano (a demo model), bf16, avx2, 2 threads, drafts: auto".
+/// @param pair  model.pair(). @param options  of that, cluster.options(), before it is started
+inline std::string answering_text(const ModelFlags& model, const PairPaths& pair, const ClusterFlags& cluster,
+                                  const ClusterOptions& options, const DraftLengthFlag& drafts) {
+  const std::string name = served_name(pair.backbone) + (is_demo(model) ? " (a demo model)" : "");
+  if (!cluster.connect.empty()) return fmt::format("{} at {}, drafts: {}", name, cluster.connect, drafts.text);
+  const int threads = options.verifier.threads > 0 ? options.verifier.threads : team_size();
+  return fmt::format("{}, {}, {}, {} thread{}, drafts: {}", name, to_string(options.weight_type),
+                     to_string(active_isa()), threads, threads == 1 ? "" : "s",
+                     options.drafters > 0 ? drafts.text : "none");
+}
+
+/// Says something beside the answer to a person at a terminal: dimmed, unless NO_COLOR forbids that.
+inline void say_aside(const std::string& text) {
+  if (isatty(STDERR_FILENO) == 0) return;
+  std::fprintf(stderr, colours_allowed() ? "\033[2m%s\033[0m\n" : "%s\n", text.c_str());
+}
 
 }  // namespace outrider

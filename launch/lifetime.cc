@@ -14,9 +14,9 @@
 
 #include <fmt/format.h>
 
-#include "cluster-launch/deadline.h"
 #include "common/base/check.h"
-#include "common/base/descriptor.h"
+#include "common/os/descriptor.h"
+#include "launch/cluster/deadline.h"
 #include "launch/command_line.h"
 
 namespace outrider {

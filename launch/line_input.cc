@@ -14,7 +14,7 @@
 #include <fstream>
 #include <utility>
 
-#include "common/base/descriptor.h"
+#include "common/os/descriptor.h"
 
 namespace outrider {
 namespace {
@@ -152,6 +152,8 @@ class EditedLines final : public LineInput {
     }
     return Got::kLine;
   }
+
+  void set_prompt(const std::string& prompt) override { prompt_ = prompt; }
 
  private:
   static EditedLines* self(EditLine* edit) {

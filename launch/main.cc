@@ -1,4 +1,6 @@
 #include <malloc.h>
+#include <poll.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstddef>
@@ -8,8 +10,8 @@
 
 #include <fmt/format.h>
 
-#include "common/base/host.h"
-#include "common/kernels/isa.h"
+#include "common/compute/kernels/isa.h"
+#include "common/os/host.h"
 #include "launch/command_line.h"
 #include "launch/commit.h"
 #include "launch/lost_mapping.h"
@@ -31,10 +33,18 @@ namespace {
 /// of their own instead, and give them back.
 void map_large_blocks() { mallopt(M_MMAP_THRESHOLD, 1 << 20); }
 
-/// The exit status, of a program that was to end with `status`: what it printed may not have arrived.
+/// Whether standard output is a pipe that nobody reads any more, as that of `| head` once it has had its lines.
+bool nobody_reads() {
+  pollfd out{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+  return poll(&out, 1, /*timeout=*/0) == 1 && (out.revents & POLLERR) != 0;
+}
+
+/// The exit status, of a program that was to end with `status`: what it printed may not have arrived. Where nobody
+/// reads it, that is no error to a person, and the status is that of others which SIGPIPE ends.
 int ended(int status) {
   std::cout.flush();
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good()) return status;
+  if (nobody_reads()) return status == 0 ? 128 + SIGPIPE : status;
   std::fprintf(stderr, "outrider: not all of the output could be written\n");
   return status == 0 ? 1 : status;
 }
@@ -44,9 +54,13 @@ int ended(int status) {
 int main(int argc, char** argv) {
   map_large_blocks();
   const std::string commit = outrider::kBuildCommit;
+  const bool changed = commit.ends_with("-dirty");
   CLI::App app("Outrider: distributed two-tier speculative decoding for Gemma 4", "outrider");
-  app.set_version_flag("--version", commit.empty() ? OUTRIDER_VERSION : fmt::format(OUTRIDER_VERSION " ({})", commit));
+  app.set_version_flag("--version",
+                       fmt::format(OUTRIDER_VERSION " ({}{}{}{})", commit.substr(0, 8), changed ? "-dirty" : "",
+                                   commit.empty() ? "" : ", ", outrider::to_string(outrider::detect_isa())));
   app.require_subcommand();
+  app.formatter(outrider::help_formatter());
   outrider::add_launch_commands(app);
   outrider::add_lab_commands(app);
   std::signal(SIGPIPE, SIG_IGN);

@@ -1,14 +1,15 @@
 #include "launch/plan_file.h"
 
-#include <unistd.h>
-
+#include <cstdlib>
 #include <ctime>
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include "common/base/files.h"
 #include "common/base/json_fields.h"
+#include "common/os/durable_file.h"
+#include "common/os/files.h"
+#include "launch/cluster/host_set.h"
 #include "launch/command_support.h"
 #include "launch/commit.h"
 
@@ -19,7 +20,11 @@ Build this_build() { return {OUTRIDER_VERSION, kBuildCommit}; }
 
 PlanFile PlanFile::read(const fs::path& plan, const fs::path& hosts, const std::string& backend) {
   nlohmann::json object = or_throw(parse_json_object(or_throw(read_text(plan)), plan.string(), std::size_t{16} << 20));
-  if (!hosts.empty()) or_throw(place_on_hosts(object, or_throw(read_text(hosts)), hosts.string()));
+  if (!hosts.empty()) {
+    const bool from_environment = hosts == "env";
+    const std::string text = or_throw(from_environment ? host_file_of_environment(std::getenv) : read_text(hosts));
+    or_throw(place_on_hosts(object, text, hosts.string()));
+  }
   return of(std::move(object), plan.string(), backend);
 }
 
@@ -32,7 +37,7 @@ PlanFile PlanFile::of(nlohmann::json object, const std::string& name, const std:
 }
 
 void PlanFile::set(LaunchOptions& options, const std::string& backend) const {
-  options.reach = reach_named(backend).value_or(Reach::kLocal);
+  options.backend = backend_named(backend).value_or(Backend::kLocal);
   // As hosts see it: over ssh the one in the PATH.
   options.program = !plan.program.empty() ? plan.program
                     : backend == "ssh"    ? "outrider"
@@ -42,8 +47,8 @@ void PlanFile::set(LaunchOptions& options, const std::string& backend) const {
 }
 
 fs::path default_run_dir(const fs::path& plan) {
-  // With the process: a loop, or another terminal, launches one plan twice in a second.
-  return fmt::format("{}.{:%Y%m%d-%H%M%S}.{}", plan.stem().string(), fmt::localtime(std::time(nullptr)), getpid());
+  // A loop, or another terminal or container, launches one plan twice in a second.
+  return fmt::format("{}.{:%Y%m%d-%H%M%S}.{}", plan.stem().string(), fmt::localtime(std::time(nullptr)), unused_name());
 }
 
 }  // namespace outrider

@@ -5,10 +5,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cluster-launch/facts.h"
-#include "cluster-launch/launcher.h"
-#include "cluster-launch/plan.h"
-#include "cluster-launch/process_plan.h"
+#include "launch/cluster/facts.h"
+#include "launch/cluster/launcher.h"
+#include "launch/cluster/plan.h"
+#include "launch/cluster/process_plan.h"
 
 namespace outrider {
 
@@ -33,7 +33,7 @@ struct PlanFile {
   void set(LaunchOptions& options, const std::string& backend) const;
 };
 
-/// PLAN.TIME.PROCESS, which no other launch on this machine has.
+/// PLAN.TIME.X, which no other launch has: X is drawn.
 std::filesystem::path default_run_dir(const std::filesystem::path& plan);
 
 }  // namespace outrider

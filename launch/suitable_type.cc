@@ -1,14 +1,16 @@
 #include "launch/suitable_type.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <system_error>
 
 #include <fmt/format.h>
 
-#include "common/checkpoint/model_files.h"
-#include "common/checkpoint/pack.h"
-#include "common/model/tower.h"
+#include "common/base/random.h"
+#include "common/model/checkpoint/model_files.h"
+#include "common/model/checkpoint/pack.h"
+#include "common/model/gemma4/tower.h"
 
 namespace outrider {
 namespace {
@@ -27,16 +29,43 @@ bool is_of_a_tower(const TensorEntry& tensor) {
 }
 
 struct Stored {
-  double elements = 0, of_towers = 0;
-  std::map<DType, double> by_type;
-  DType most() const {
-    DType most = DType::kBf16;
-    double largest = -1;
-    for (const auto& [type, count] : by_type)
-      if (count > largest) most = type, largest = count;
-    return most;
+  double elements = 0, of_towers = 0, on_grid = 0;
+  GridShare of_layers = {};
+  /// What most of it is stored as, and whether that has fewer than 16 bits a weight.
+  struct Kind {
+    double elements = 0;
+    bool is_small = false;
+    double int8_error = 0;  ///< of a matrix of it, if it is coded: product_error()
+  };
+  std::map<std::string, Kind> by_kind;
+  std::pair<std::string, Kind> most() const {
+    const auto most = std::ranges::max_element(by_kind, {}, [](const auto& kind) { return kind.second.elements; });
+    if (most == by_kind.end()) return {"BF16", {}};
+    return {most->first, most->second};
   }
 };
+
+/// How far products of a type are from those of a coded matrix: the root mean square over theirs, of some rows of both.
+double product_error(const TensorEntry& tensor, WeightType type) {
+  constexpr std::int64_t kOutputs = 64, kRows = 8;
+  const std::int64_t in = tensor.shape[1], out = std::min(kOutputs, tensor.shape[0]);
+  const WeightRows rows{tensor.dtype, nullptr, out,
+                        [&](std::int64_t row, std::span<float> to) { tensor.read_row(row, to); }};
+  Tensor x(padded_rows(kRows), in), exact(padded_rows(kRows), out), rounded(padded_rows(kRows), out);
+  CounterRng rng(1);
+  for (std::int64_t r = 0; r < kRows; ++r)
+    for (float& value : x.view()[r].span()) value = static_cast<float>(2 * rng.uniform() - 1);
+  Linear::pack(WeightType::kF32, in, {&rows, 1}).forward(x.view().rows(0, kRows), exact.view().rows(0, kRows));
+  Linear::pack(type, in, {&rows, 1}).forward(x.view().rows(0, kRows), rounded.view().rows(0, kRows));
+  double errors = 0, sizes = 0;
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    for (std::int64_t o = 0; o < out; ++o) {
+      const double wanted = static_cast<double>(exact.view()[r][o]), seen = static_cast<double>(rounded.view()[r][o]);
+      errors += (seen - wanted) * (seen - wanted), sizes += wanted * wanted;
+    }
+  }
+  return sizes > 0 ? std::sqrt(errors / sizes) : 0;
+}
 
 Result<Stored> stored(const std::filesystem::path& path) {
   ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(path));
@@ -49,7 +78,12 @@ Result<Stored> stored(const std::filesystem::path& path) {
       stored.of_towers += count;
     } else {
       stored.elements += count;
-      stored.by_type[tensor.dtype] += count;
+      Stored::Kind& kind = stored.by_kind[tensor.type_name()];
+      if (tensor.coded && kind.elements == 0) kind.int8_error = product_error(tensor, WeightType::kInt8);
+      kind.elements += count;
+      const std::size_t block = block_elements(tensor.dtype);
+      kind.is_small = tensor.coded || stored_bytes(tensor.dtype, block) < 2 * block;
+      if (stored.of_layers.add(tensor)) stored.on_grid += count;
     }
   }
   return stored;
@@ -57,7 +91,7 @@ Result<Stored> stored(const std::filesystem::path& path) {
 
 }  // namespace
 
-Result<SuitableType> suitable_type(const PairPaths& paths, std::int64_t memory_bytes) {
+Result<SuitableType> suitable_type(const PairPaths& paths, std::optional<std::int64_t> memory_bytes) {
   std::error_code ignored;
   for (const std::filesystem::path& path : {paths.backbone, paths.assistant}) {
     if (path.empty() || !std::filesystem::exists(path, ignored)) continue;
@@ -68,21 +102,30 @@ Result<SuitableType> suitable_type(const PairPaths& paths, std::int64_t memory_b
     }
   }
   ASSIGN_OR_RETURN(const Stored backbone, stored(paths.backbone));
-  double elements = backbone.elements;
+  double elements = backbone.elements, on_grid = backbone.on_grid;
   if (!paths.assistant.empty() && std::filesystem::exists(paths.assistant, ignored)) {
     ASSIGN_OR_RETURN(const Stored assistant, stored(paths.assistant));
     elements += assistant.elements;
+    on_grid += assistant.on_grid;
   }
-  const DType most = backbone.most();
-  const bool is_small = stored_bytes(most, block_elements(most)) < 2 * block_elements(most);
+  const auto [most, kind] = backbone.most();
+  const bool is_small = kind.is_small;
   SuitableType chosen{is_small ? WeightType::kInt8 : WeightType::kBf16, ""};
-  if (is_small) chosen.why = fmt::format("its file holds {}", to_string(most));
+  if (backbone.of_layers.is_most()) {
+    chosen = {WeightType::kQ4, "its weights lie on a 4-bit grid, which q4 keeps"};
+  } else if (is_small) {
+    chosen.why = fmt::format("its file holds {}", most);
+    if (kind.int8_error > 0)
+      chosen.why += fmt::format(", of which int8 makes products that are {:.1f} % off", 100 * kind.int8_error);
+  }
   const auto needed = [&](WeightType type) {
-    return elements * bytes_per_weight(type) + backbone.of_towers * bytes_per_weight(tower_type(type));
+    const double kept = type == WeightType::kQ4 ? (elements - on_grid) * (is_small ? 1 : 2) : 0,
+                 packed = type == WeightType::kQ4 ? on_grid : elements;
+    return packed * bytes_per_weight(type) + kept + backbone.of_towers * bytes_per_weight(tower_type(type));
   };
-  while (chosen.type != WeightType::kInt4 && needed(chosen.type) > static_cast<double>(memory_bytes)) {
+  while (memory_bytes && chosen.type != WeightType::kInt4 && needed(chosen.type) > static_cast<double>(*memory_bytes)) {
     chosen.why = fmt::format("{} would take {:.1f} GiB, and {:.1f} are free", to_string(chosen.type),
-                             needed(chosen.type) / (1 << 30), static_cast<double>(memory_bytes) / (1 << 30));
+                             needed(chosen.type) / (1 << 30), static_cast<double>(*memory_bytes) / (1 << 30));
     chosen.type = chosen.type == WeightType::kBf16 ? WeightType::kInt8 : WeightType::kInt4;
   }
   return chosen;

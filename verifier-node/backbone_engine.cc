@@ -9,16 +9,19 @@
 
 #include "common/base/time.h"
 #include "common/base/token_tree.h"
-#include "common/kernels/team.h"
-#include "common/protocol/donor_rows.h"
-#include "common/tensor/decode.h"
+#include "common/compute/kernels/team.h"
+#include "common/compute/tensor/decode.h"
+#include "common/wire/messages/donor_rows.h"
 
 namespace outrider {
 namespace {
 
 /// Most donor rows of one message: 4,096 rows of E4B's full donor are 8 MiB of K, well inside
-/// WireLimits::tensor_bytes_max for every published model.
+/// WireLimits::tensor_bytes_max for the donors of every published model. Hidden rows of several layers may be wider.
 constexpr Position kKvRowsMax = 4096;
+
+/// Between two looks whether masks are made.
+constexpr Duration kMaskLook = std::chrono::milliseconds(5);
 
 /// An uninitialised byte block that a WireTensor can share.
 std::pair<std::byte*, SharedBytes> allocate_shared(std::size_t bytes) {
@@ -55,10 +58,10 @@ Result<VerifyOutcome> first_token(Sampler& sampler, std::span<const float> logit
 KvRows BackboneEngine::donor_rows(const KvCache& cache, Position from, Position to, WireForm form) const {
   KvRows rows{.from = from, .to = to, .donors = {}};
   if (rows.empty()) return rows;
-  for (const AttentionKind kind : {AttentionKind::kSliding, AttentionKind::kFull}) {
-    const LayerKv& layer = cache.layer(backbone_->donor_cache(kind));
-    const DonorFacts facts{.sliding = kind == AttentionKind::kSliding,
-                           .sliding_window = static_cast<std::int32_t>(backbone_->config().sliding_window)};
+  for (const Backbone::Donor& donor : backbone().donors()) {
+    const LayerKv& layer = cache.layer(donor.cache);
+    const DonorFacts facts{.sliding = donor.sliding,
+                           .sliding_window = static_cast<std::int32_t>(backbone().config().sliding_window)};
     const Position first = first_useful_row(facts, from, to);
     const std::int64_t count = to - first;
     const DType dtype = wire_dtype(form, layer.dtype(), layer.head_dim());
@@ -86,14 +89,31 @@ KvRows BackboneEngine::donor_rows(const KvCache& cache, Position from, Position 
   return rows;
 }
 
+Position BackboneEngine::donor_rows_end(const KvCache& cache, Position from) const {
+  Position rows_max = kKvRowsMax, tail = 0;
+  for (const Backbone::Donor& donor : backbone().donors()) {
+    const LayerKv& layer = cache.layer(donor.cache);
+    rows_max = std::min(rows_max, static_cast<Position>(WireLimits().tensor_bytes_max / layer.row_bytes()));
+    if (donor.sliding) tail = drafter_window(backbone().config().sliding_window) + backbone().rows_max();
+  }
+  return piece_end(from, cache.length(), rows_max, tail);
+}
+
 KvCost BackboneEngine::kv_cost() const {
-  const KvCache cache = backbone_->make_cache();
   KvCost cost;
-  for (std::size_t i = 0; i < cache.layer_count(); ++i) {
-    const LayerKv& layer = cache.layer(i);
-    const auto bytes = 2 * static_cast<std::int64_t>(layer.row_bytes());
-    (layer.ring_rows() > 0 ? cost.ring_bytes_per_position : cost.bytes_per_position) += bytes;
-    cost.ring_rows = std::max(cost.ring_rows, layer.ring_rows());
+  const int shards = place_of(backbone().shards()).count;
+  for (int rank = 0; rank < shards; ++rank) {
+    // The first shard alone keeps the rows of hidden layers.
+    const KvCache cache = rank == 0
+                              ? backbone().make_cache()
+                              : KvCache(activation_dtype(backbone().weight_type()),
+                                        kv_layer_shapes(backbone().config(), {rank, shards}), backbone().rows_max());
+    for (std::size_t i = 0; i < cache.layer_count(); ++i) {
+      const LayerKv& layer = cache.layer(i);
+      const auto bytes = 2 * static_cast<std::int64_t>(layer.row_bytes());
+      (layer.ring_rows() > 0 ? cost.ring_bytes_per_position : cost.bytes_per_position) += bytes;
+      cost.ring_rows = std::max(cost.ring_rows, layer.ring_rows());
+    }
   }
   return cost;
 }
@@ -124,23 +144,23 @@ BackboneEngine::Decision BackboneEngine::decide(const VerifyWork& work, Matrix<c
 }
 
 std::vector<std::optional<BackboneEngine::Decision>> BackboneEngine::decide_all(const std::vector<VerifyWork>& batch,
-                                                                                std::span<const Segment> segments,
+                                                                                std::span<const Sequences::Rows> rows,
                                                                                 Matrix<const float> logits) {
   std::vector<std::int64_t> end_row(batch.size());
-  std::transform_inclusive_scan(segments.begin(), segments.end(), end_row.begin(), std::plus(),
-                                [](const Segment& segment) { return segment.output_rows; });
+  std::transform_inclusive_scan(rows.begin(), rows.end(), end_row.begin(), std::plus(),
+                                [](const Sequences::Rows& some) { return some.output_rows; });
   std::vector<std::optional<Decision>> decisions(batch.size());
   team_for(std::ssize(batch), 1, [&](std::int64_t text) {
     const auto i = static_cast<std::size_t>(text);
     if (batch[i].prefill && !batch[i].last) return;
-    const std::int64_t rows = batch[i].prefill ? 1 : segments[i].output_rows;
-    decisions[i] = decide(batch[i], logits.rows(end_row[i] - rows, rows));
+    const std::int64_t count = batch[i].prefill ? 1 : rows[i].output_rows;
+    decisions[i] = decide(batch[i], logits.rows(end_row[i] - count, count));
   });
   return decisions;
 }
 
 VerifyOutcome BackboneEngine::synthetic_outcome(Matrix<const float> logits, const VerifyWork& work) const {
-  // The same at the same place of a text, so that what is measured in turns has the same luck.
+  // The same at the same place of a sequence, so that what is measured in turns has the same luck.
   const double coin = CounterRng(static_cast<std::uint64_t>(work.base)).uniform();
   const TokenTree tree(std::ssize(work.tokens) - 1, work.depths);
   VerifyOutcome outcome{};
@@ -165,29 +185,28 @@ VerifyOutcome BackboneEngine::synthetic_outcome(Matrix<const float> logits, cons
   return outcome;
 }
 
+void BackboneEngine::release(SessionId session) {
+  sessions_.erase(session);
+  if (sequences_.has(session)) sequences_.release(session);
+}
+
 std::map<SessionId, BackboneEngine::Session>::iterator BackboneEngine::open(
     const VerifyWork& work, const std::function<void()>& between_steps) {
-  std::shared_ptr<const Grammar> grammar;
-  if (!work.sampling.grammar.empty() && grammars_ != nullptr) {
-    // Ready, since the core asked; if others drove it out since then, it is made again.
-    if (auto made = grammars_->wait_for(work.sampling.grammar)) grammar = std::move(*made);
-  }
-  Session session{backbone_->make_cache(), Sampler(work.sampling, work.stop_ids,
-                                                   backbone_->config().final_logit_softcapping, std::move(grammar))};
+  Session session{Sampler(work.sampling, work.stop_ids, backbone().config().final_logit_softcapping, work.grammar)};
   if (work.reuse) {
-    const auto source = sessions_.find(work.reuse->from);
-    CHECK(source != sessions_.end(), "session {} is to continue {}, which is not here", value(work.session),
-          value(work.reuse->from));
+    const SessionId from = work.reuse->from;
+    CHECK(sequences_.has(from), "session {} is to continue {}, which is not here", value(work.session), value(from));
     const auto length = static_cast<Position>(work.reuse->tokens.size());
-    KvCache& theirs = source->second.cache;
     // The start of a longer text is copied even so: the pages of its rest would stay, and are in nobody's books.
-    if (work.reuse->take && theirs.length() == length) {
-      session.cache = std::move(theirs);
+    if (work.reuse->take && sequences_.cache(from).length() == length) {
+      sequences_.rename(from, work.session);
     } else {
-      session.cache.copy_from(theirs, length, &between_steps);
+      sequences_.copy(work.session, from, length, &between_steps);
     }
-    if (work.reuse->take) sessions_.erase(source);
+    if (work.reuse->take) release(from);
     session.sampler.add_text(work.reuse->tokens, work.reuse->answered);
+  } else {
+    sequences_.open(work.session);
   }
   return sessions_.emplace(work.session, std::move(session)).first;
 }
@@ -225,31 +244,32 @@ std::future<void> BackboneEngine::masks_ahead(const std::vector<VerifyWork>& bat
 
 std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& batch,
                                               const std::function<void()>& between_steps) {
-  std::vector<Segment> segments;
+  std::vector<Sequences::Rows> segments;
   std::vector<std::vector<SoftRows>> soft(batch.size());
   for (const VerifyWork& work : batch) {
     auto session = sessions_.find(work.session);
     if (session == sessions_.end()) session = open(work, between_steps);
-    KvCache& cache = session->second.cache;
-    CHECK(cache.length() == work.base, "cache {}, base {}", cache.length(), work.base);
+    const Position length = sequences_.cache(work.session).length();
+    CHECK(length == work.base, "cache {}, base {}", length, work.base);
     const bool all = !work.prefill || !work.scored.empty();
     const std::int64_t outputs = all ? static_cast<std::int64_t>(work.tokens.size()) : work.last ? 1 : 0;
     std::vector<SoftRows>& rows = soft[segments.size()];
     if (!work.media.empty()) rows = soft_rows(work, session->second, between_steps);
-    segments.push_back({&cache, work.tokens, outputs, rows, work.depths});
+    segments.push_back({work.session, work.tokens, outputs, rows, work.depths});
     if (work.prefill) session->second.sampler.add_text(work.tokens, work.answered);
   }
   const TimePoint start = now();
   std::future<void> masks = masks_ahead(batch);
-  const Backbone::Output output = backbone_->forward(segments, nullptr, &between_steps);
+  const Backbone::Output output = sequences_.forward(segments, &between_steps);
   const std::int64_t forward_ns = (now() - start).count();
-  if (masks.valid()) masks.get();
+  if (masks.valid()) {
+    while (masks.wait_for(kMaskLook) == std::future_status::timeout) between_steps();
+    masks.get();
+  }
   between_steps();
   for (std::size_t i = 0; i < batch.size(); ++i) {
     if (!batch[i].keep_as) continue;
-    KvCache copy = backbone_->make_cache();
-    copy.copy_from(*segments[i].cache, segments[i].cache->length(), &between_steps);
-    sessions_.emplace(*batch[i].keep_as, Session{std::move(copy), Sampler({}, {}, 0)});
+    sequences_.copy(*batch[i].keep_as, batch[i].session, sequences_.cache(batch[i].session).length(), &between_steps);
   }
 
   std::vector<std::optional<Decision>> decisions = decide_all(batch, segments, output.logits);
@@ -259,7 +279,7 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const VerifyWork& work = batch[i];
     const std::int64_t outputs = segments[i].output_rows;
-    KvCache& cache = *segments[i].cache;
+    const KvCache& cache = sequences_.cache(work.session);
     const Sampler& sampler = sessions_.at(work.session).sampler;
     VerifyResult result{.session = work.session, .round = work.round};
     Verdict& verdict = result.verdict;
@@ -283,16 +303,13 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
           const std::int64_t last = work.prefill ? outputs - 1 : outcome->row;
           const std::span<const float> hidden = output.hidden[row + last].span();
           verdict.hidden =
-              wire_row(hidden, wire_dtype(work.wire, activation_dtype(backbone_->weight_type()), std::ssize(hidden)));
+              wire_row(hidden, wire_dtype(work.wire, activation_dtype(backbone().weight_type()), std::ssize(hidden)));
         }
-        if (!work.prefill) backbone_->keep_path(segments, i, outcome->row);
+        if (!work.prefill) sequences_.keep_path(i, outcome->row);
       }
     }
-    if (work.kv_from && !result.error) {
-      const Position tail = drafter_window(backbone_->config().sliding_window) + backbone_->rows_max();
-      verdict.kv =
-          donor_rows(cache, *work.kv_from, piece_end(*work.kv_from, cache.length(), kKvRowsMax, tail), work.wire);
-    }
+    if (work.kv_from && !result.error)
+      verdict.kv = donor_rows(cache, *work.kv_from, donor_rows_end(cache, *work.kv_from), work.wire);
     row += outputs;
     results.push_back(std::move(result));
     between_steps();

@@ -7,10 +7,11 @@
 #include <vector>
 
 #include "common/base/option.h"
-#include "common/kernels/linear.h"
-#include "common/protocol/verifier_core.h"
-#include "common/transport/endpoint.h"
-#include "common/transport/worker.h"
+#include "common/compute/kernels/linear.h"
+#include "common/wire/transport/endpoint.h"
+#include "common/wire/transport/worker.h"
+#include "verifier-node/shared_memory_shards.h"
+#include "verifier-node/verifier_core.h"
 
 namespace outrider {
 
@@ -20,13 +21,17 @@ struct VerifierOptions {
   std::string join = {};  ///< the coordinator's address
   WorkerOptions worker = {};
   int threads = 0;              ///< of the forward pass; 0: as many as TeamSizer finds fastest
+  int shards = 1;               ///< processes that compute it together; 0: one for each of the host's memory nodes
   std::int64_t memory_mib = 0;  ///< for the K/V of all sessions; 0: three quarters of what is free after loading
   /// For measurements on random weights: the chance that at least 1, 2, ... drafts of a round are accepted, by a coin
-  /// instead of the rule (vLLM's synthetic mode). Empty: the rule. The text means nothing then.
+  /// instead of the rule (vLLM's synthetic mode). Empty: the rule. The sequence means nothing then.
   std::vector<double> synthetic_acceptance = {};
-  int added_verify_us = 0;   ///< for measurements: what a forward pass takes longer than it does here, microseconds
+  int added_verify_us = 0;  ///< for measurements: what a forward pass takes longer than it does here, microseconds
+  /// A block drafter's files, of which its configuration is read: the rows that it needs are kept and sent, instead of
+  /// an assistant's. Empty: an assistant's.
+  std::filesystem::path hidden_rows_for = {};
   bool no_towers = false;    ///< pictures and sounds come encoded, or not at all
-  int drain_wait_s = 20;     ///< after a stop: how long the texts at hand may go on here
+  int drain_wait_s = 20;     ///< after a stop: how long the sequences at hand may go on here
   VerifierConfig core = {};  ///< what its capacity says of K/V is filled in once the model is there
 };
 
@@ -37,6 +42,11 @@ void declare_options(Visitor&& visit, VerifierOptions& options) {
         {"Threads of the backbone's forward pass; 0: as many as are found fastest, at most every core",
          {0, kThreadsMax},
          /*of_cluster=*/true});
+  visit(
+      "--shards", options.shards,
+      {"Processes of this host that each hold a part of the backbone and compute it together, with the threads shared "
+       "out among them; 0: one for each of its memories (NUMA nodes)",
+       {0, kShardsMax}});
   visit("--memory", options.memory_mib,
         {"MiB for the K/V of all sessions; 0: three quarters of what is free once the model is loaded", {0, 1 << 30}});
   visit("--synthetic-acceptance", options.synthetic_acceptance,
@@ -44,15 +54,30 @@ void declare_options(Visitor&& visit, VerifierOptions& options) {
          {0, 1}});
   visit("--added-verify-us", options.added_verify_us,
         {"For measurements of a larger model: every forward pass takes so many microseconds longer", {0, 10'000'000}});
+  visit("--hidden-rows-for", options.hidden_rows_for,
+        {"Keep and send what the block drafter (DSpark, DFlash) in this directory needs, instead of an assistant's "
+         "K/V; of the directory config.json is read"});
   visit("--no-towers", options.no_towers, {"Load no towers: pictures and sounds are for 'outrider encoder' to encode"});
   visit("--drain-wait", options.drain_wait_s,
         {"Seconds after SIGTERM that texts may go on here which no other verifier takes over", {0, 3600}});
   visit("--exit-when-refused", options.core.link.exit_when_refused, kExitWhenRefused);
 }
 
+/// A part of another process's verifier.
+struct ShardOptions {
+  std::filesystem::path backbone = {};
+  WeightType weight_type = WeightType::kBf16;
+  std::int64_t rows_max = 0;
+  int threads = 0;
+  int memory = -1;  ///< descriptor of SharedMemoryShards::create()
+  ShardPlace place = {};
+};
+/// Loads its part and computes what the verifier says, for ever: the verifier's end is the process's. @return why not
+Result<void> run_shard(const ShardOptions& options);
+
 /// Loads the backbone, joins the coordinator and serves until `stop` (then Ok) or until it cannot
-/// start, or is refused and not to try again (then the reason). After `stop` it takes no new text; those at hand move
-/// to another verifier or end here, for so long as drain_wait_s says. One thread does it all (ADR 3): messages and
+/// start, or is refused and not to try again (then the reason). After `stop` it takes no new sequence; those at hand
+/// move to another verifier or end here, for so long as drain_wait_s says. One thread does it all (ADR 3): messages and
 /// heartbeats go on between the steps of a long batch.
 Result<void> run_verifier(TransportContext& context, const VerifierOptions& options, std::stop_token stop);
 

@@ -58,7 +58,8 @@ std::string place_of_error(std::string_view text) {
   const std::string_view before =
       text.substr(0, std::min(text.size(), std::max<std::size_t>(finder.bytes_read, 1) - 1));
   const std::size_t line_begin = before.rfind('\n') + 1;  // 0 where there is none
-  return fmt::format("line {}, column {}", std::ranges::count(before, '\n') + 1, before.size() - line_begin + 1);
+  return fmt::format("line {}, column {}{}", std::ranges::count(before, '\n') + 1, before.size() - line_begin + 1,
+                     before.size() == text.size() ? " (unexpected end)" : "");
 }
 
 }  // namespace

@@ -11,6 +11,8 @@
 #include <system_error>
 #include <vector>
 
+#include "common/base/ascii.h"
+
 namespace outrider {
 
 /// The text with `to` in each place of `from`, which is not empty; what is put in is not looked through again.
@@ -41,12 +43,18 @@ std::optional<T> to_number(std::string_view text, auto... base) {
   return error == std::errc() && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
 }
 
-/// Without their ends. What follows the last end is a line too, unless it is empty.
+/// Without the mark that editors of Windows put before a text in UTF-8.
+inline std::string_view without_byte_order_mark(std::string_view text) {
+  return text.substr(text.starts_with("\xEF\xBB\xBF") ? 3 : 0);
+}
+
+/// Without their ends, of Unix or of Windows. What follows the last end is a line too, unless it is empty.
 inline std::vector<std::string> lines_of(std::string_view text) {
   std::vector<std::string> lines;
   while (!text.empty()) {
-    lines.emplace_back(text.substr(0, text.find('\n')));
-    text.remove_prefix(std::min(text.size(), lines.back().size() + 1));
+    const std::string_view line = text.substr(0, text.find('\n'));
+    lines.emplace_back(line.substr(0, line.size() - (line.ends_with('\r') ? 1 : 0)));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
   }
   return lines;
 }
@@ -54,9 +62,8 @@ inline std::vector<std::string> lines_of(std::string_view text) {
 inline constexpr std::size_t kWordMax = 64;
 /// Whether a text is 1 to kWordMax letters and digits of ASCII, and `others`.
 inline bool is_word(std::string_view text, std::string_view others) {
-  return !text.empty() && text.size() <= kWordMax && std::ranges::all_of(text, [&](char c) {
-    return ('a' <= c && c <= 'z') || ('A' <= c && c <= 'Z') || ('0' <= c && c <= '9') || others.find(c) != others.npos;
-  });
+  return !text.empty() && text.size() <= kWordMax &&
+         std::ranges::all_of(text, [&](char c) { return is_letter_or_digit(c) || others.find(c) != others.npos; });
 }
 
 }  // namespace outrider

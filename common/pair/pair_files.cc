@@ -6,10 +6,12 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "common/base/files.h"
+#include "common/base/complain.h"
 #include "common/base/json_fields.h"
-#include "common/checkpoint/pack.h"
-#include "common/model/backbone.h"
+#include "common/model/checkpoint/pack.h"
+#include "common/model/gemma4/backbone.h"
+#include "common/os/files.h"
+#include "common/pair/assistant_names.h"
 
 namespace outrider {
 namespace fs = std::filesystem;
@@ -50,25 +52,67 @@ Result<PairPaths> read_pair_json(const fs::path& dir) {
   return paths;
 }
 
-}  // namespace
-
-fs::path assistant_beside(const fs::path& backbone) {
-  std::error_code ignored;
-  fs::path path = fs::absolute(backbone).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();  // NAME/
-  const bool file = path.extension() == ".gguf";
-  const fs::path beside =
-      path.parent_path() / ((file ? path.stem() : path.filename()).string() + "-assistant" + (file ? ".gguf" : ""));
-  return fs::exists(beside, ignored) ? beside : fs::path();
+/// The first of these repositories that is whole in a cache; empty: none is.
+fs::path first_in_cache(const fs::path& cache, const std::vector<std::string>& repositories) {
+  for (const std::string& repository : repositories)
+    if (auto found = find_in_cache(cache, {.repository = repository})) return *found;
+  return {};
 }
 
-Result<PairPaths> pair_paths(const fs::path& dir) {
+}  // namespace
+
+std::vector<std::string> possible_assistants(const fs::path& backbone) {
+  fs::path path = fs::absolute(backbone).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();  // NAME/
+  if (const auto name = HubName::of_path(path)) return assistant_repositories(name->repository);
+  return assistant_names((path.extension() == ".gguf" ? path.stem() : path.filename()).string());
+}
+
+fs::path assistant_beside(const fs::path& backbone) {
+  const std::vector<std::string> names = possible_assistants(backbone);
+  if (const auto cache = cache_of(backbone)) return first_in_cache(*cache, names);
+  std::error_code ignored;
+  const bool file = backbone.extension() == ".gguf";
+  const fs::path folder = (fs::absolute(backbone) / "").lexically_normal().parent_path().parent_path();
+  for (const std::string& name : names) {
+    for (const char* ending : {file ? ".gguf" : "", file ? "" : ".gguf"})
+      if (const fs::path beside = folder / (name + ending); fs::exists(beside, ignored)) return beside;
+  }
+  return {};
+}
+
+fs::path fetch_assistant(const HubSettings& hub, const HubName& backbone, bool of_any_name) {
+  const std::optional<std::string> published = published_assistant(backbone.model());
+  for (const std::string& repository : assistant_repositories(backbone.repository)) {
+    const bool known = published && repository.ends_with(*published);
+    if (!known && !of_any_name) continue;
+    const Result<fs::path> fetched = fetch_from_hub(hub, {.repository = repository});
+    if (fetched) return *fetched;
+    if (known || fetched.error().code != Errc::kNotFound) complain("no drafts: {}", fetched.error().message);
+  }
+  return {};
+}
+
+Result<PairPaths> model_pair(const fs::path& model, const PairNeed& need) {
+  const std::optional<HubName> name = hub_name(model);
+  if (!name) return PairPaths{model, need.assistant ? assistant_beside(model) : fs::path()};
+  const HubSettings hub = HubSettings::of_environment();
+  const std::optional<fs::path> found = find_in_cache(hub.cache, *name, need.files);
+  PairPaths paths;
+  ASSIGN_OR_RETURN(paths.backbone, found ? Result<fs::path>(*found) : fetch_from_hub(hub, *name, need.files));
+  if (!need.assistant) return paths;
+  paths.assistant = first_in_cache(hub.cache, assistant_repositories(name->repository));
+  if (paths.assistant.empty() && !hub.offline) paths.assistant = fetch_assistant(hub, *name, /*of_any_name=*/!found);
+  return paths;
+}
+
+Result<PairPaths> pair_paths(const fs::path& dir, const PairNeed& need) {
   std::error_code ignored;
   if (!dir.empty()) {
     if (fs::exists(dir / kPairJson, ignored)) return read_pair_json(dir);
     const bool two = !fs::exists(dir / "config.json", ignored) &&
                      (fs::exists(dir / "backbone", ignored) || fs::exists(dir / "assistant", ignored));
-    return two ? PairPaths{dir / "backbone", dir / "assistant"} : PairPaths{dir, assistant_beside(dir)};
+    return two ? PairPaths{dir / "backbone", dir / "assistant"} : model_pair(dir, need);
   }
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path();
   for (fs::path root :

@@ -6,10 +6,10 @@
 #include <cstdlib>
 #include <functional>
 
-#include "common/base/files.h"
-#include "common/policy/draft_table.h"
-#include "common/policy/ngram.h"
-#include "common/sampling/verify.h"
+#include "common/decoding/drafting/draft_table.h"
+#include "common/decoding/drafting/ngram.h"
+#include "common/decoding/sampling/verify.h"
+#include "common/os/files.h"
 #include "lab/in_process_pair.h"
 #include "lab/questions.h"
 #include "launch/command_support.h"

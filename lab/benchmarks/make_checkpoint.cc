@@ -20,9 +20,9 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/random.h"
-#include "common/model/assistant.h"
-#include "common/model/backbone.h"
-#include "common/tensor/bf16.h"
+#include "common/compute/tensor/bf16.h"
+#include "common/model/gemma4/assistant.h"
+#include "common/model/gemma4/backbone.h"
 #include "lab/shapes.h"
 #include "launch/command_line.h"
 

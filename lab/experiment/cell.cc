@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "common/base/random.h"
+#include "common/os/progress.h"
 #include "lab/read_bandwidth.h"
 #include "lab/statistics.h"
 
@@ -213,7 +214,8 @@ std::optional<std::uint64_t> Measured::text() const {
 }
 
 Measured measure_cell(Rig& rig, const TextSide& text, const std::vector<Question>& questions, const Axes& axes,
-                      const ExperimentPlan& plan, std::uint64_t seed, Calibration& calibration) {
+                      const ExperimentPlan& plan, std::uint64_t seed, Calibration& calibration,
+                      const std::string& name) {
   const TimePoint start = now();
   Measured measured;
   rig.set_link(axes.link);
@@ -224,6 +226,7 @@ Measured measure_cell(Rig& rig, const TextSide& text, const std::vector<Question
   connections.reserve(kArms.size() * clients_of_arm);
   std::map<ExperimentArm, std::vector<Asker>> clients;
   std::vector<ExperimentArm> order = rig.arms();
+  Progress progress(name, static_cast<int>(order.size()) * (1 + plan.repeats));
   for (const ExperimentArm arm : order) {
     for (std::size_t i = 0; i < clients_of_arm; ++i) {
       connections.push_back(rig.connect(arm));
@@ -238,6 +241,7 @@ Measured measure_cell(Rig& rig, const TextSide& text, const std::vector<Question
                .at_least = Duration::zero(),
                .arrivals = std::vector<double>(static_cast<std::size_t>(plan.warm_up))},
               uncounted);
+    progress.step();
   }
   const std::vector<int> lengths = calibrated_lengths(axes);
   std::optional<Calibrator> calibrator;
@@ -260,6 +264,7 @@ Measured measure_cell(Rig& rig, const TextSide& text, const std::vector<Question
       const ExperimentArm arm = order[i];
       run_block(clients[arm], {arm, repeat, draft_length(arm, axes), questions, from_seconds(plan.seconds), times},
                 measured);
+      progress.step();
     }
   }
   measured.machine = machine_use(before, CpuTicks::now());

@@ -47,9 +47,11 @@ struct Measured {
 /// are the same for all arms of a repeat, whether those before have been answered or not. `plan.warm_up` answers of
 /// each arm go before and do not count. Throws when a worker or an answer fails.
 /// In each repeat, somewhere in the order, one question is calibrated too: the prediction is of the same minutes.
-/// @param seed  of the order. @param calibration  of the rig; gets this cell's times
+/// @param seed  of the order. @param calibration  of the rig; gets this cell's times. @param name  the attempt's, for
+/// people
 Measured measure_cell(Rig& rig, const TextSide& text, const std::vector<Question>& questions, const Axes& axes,
-                      const ExperimentPlan& plan, std::uint64_t seed, Calibration& calibration);
+                      const ExperimentPlan& plan, std::uint64_t seed, Calibration& calibration,
+                      const std::string& name);
 
 /// Why the attempt does not count, or none.
 std::optional<std::string> void_reason(const Measured& measured, const Axes& axes, const VoidRule& rule);

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "common/base/files.h"
+#include "common/os/files.h"
 
 namespace outrider {
 namespace {

@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <vector>
 
-#include "common/base/durable_file.h"
 #include "common/base/result.h"
+#include "common/os/durable_file.h"
 #include "lab/json.h"
 
 namespace outrider {

@@ -3,8 +3,8 @@
 #include <future>
 #include <utility>
 
-#include "cluster-launch/launcher.h"
-#include "cluster-launch/run_folder.h"
+#include "launch/cluster/launcher.h"
+#include "launch/cluster/run_folder.h"
 
 namespace outrider {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <thread>
 
-#include "common/transport/endpoint.h"
-#include "launch/cluster.h"
+#include "common/wire/transport/endpoint.h"
+#include "launch/local_cluster.h"
 #include "launch/plan_file.h"
 
 namespace outrider {

@@ -11,8 +11,8 @@
 
 #include <fmt/format.h>
 
-#include "cluster-launch/facts.h"
-#include "common/base/host.h"
+#include "common/os/host.h"
+#include "launch/cluster/facts.h"
 
 namespace outrider {
 namespace {

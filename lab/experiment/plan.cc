@@ -8,13 +8,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "cluster-launch/reach.h"
 #include "common/base/json_fields.h"
 #include "common/base/names.h"
-#include "common/kernels/isa.h"
-#include "common/kernels/linear.h"
-#include "common/policy/policies.h"
-#include "common/protocol/donor_rows.h"
+#include "common/compute/kernels/isa.h"
+#include "common/compute/kernels/linear.h"
+#include "common/decoding/drafting/policies.h"
+#include "common/wire/messages/donor_rows.h"
+#include "launch/cluster/backend.h"
 
 namespace outrider {
 namespace {
@@ -227,7 +227,7 @@ Result<ExperimentPlan> parse_plan(std::string_view text, std::string_view file) 
     plan.launch = lock ? in_text_order["plan"]["launch"] : in_text_order["launch"];
     if (!launch->is_string() && !launch->is_object())
       fields.wrong("launch", "a plan of launch, or the name of its file");
-    plan.backend = fields.choice("backend", plan.backend, kReachNames);
+    plan.backend = fields.choice("backend", plan.backend, kBackendNames);
   } else if (fields.contains("backend")) {
     fields.refuse("backend", "is for a plan with launch");
   }

@@ -128,7 +128,7 @@ struct ExperimentPlan {
   /// What a launched cluster is made of (cell_plan()): a plan of `outrider launch`, or the name of its file, beside
   /// this one. Null: each cell's clusters are processes of this one.
   Json launch = {};
-  std::string backend = "local";  ///< how it is launched: the name of a Reach
+  std::string backend = "local";  ///< how it is launched: the name of a Backend
   std::vector<Axes> cells = {};   ///< each once, those together that the same processes can run
 };
 

@@ -4,8 +4,8 @@
 #include <optional>
 #include <vector>
 
-#include "common/policy/fading_sums.h"
-#include "common/policy/forecast.h"
+#include "common/decoding/drafting/fading_sums.h"
+#include "common/decoding/drafting/forecast.h"
 #include "lab/experiment/plan.h"
 
 namespace outrider {

@@ -25,6 +25,16 @@ bool predicted(const Json& cell) { return cell["predicted"].is_object(); }
 double axis(const Json& cell, const char* name) { return cell["axes"][name].get<double>(); }
 double ratio(const Json& cell, const char* name) { return cell["ratios"][name]["median"].get<double>(); }
 double rate(const Json& cell, ExperimentArm arm) { return cell["arms"][to_string(arm)]["tok_per_sec"].get<double>(); }
+/// For a person, as in prose.
+const char* shown_name(ExperimentArm arm) {
+  return arm == ExperimentArm::kNgram ? "n-gram" : arm == ExperimentArm::kColocated ? "co-located" : to_string(arm);
+}
+/// Whether a remote drafter pays in a cell: the interval of its speed-up lies above 1, below it, or spans it.
+enum class Pays { kYes, kNo, kUndecided };
+Pays pays(const Json& cell, const char* name = "remote/plain") {
+  const Json& interval = cell["ratios"][name];
+  return interval["low"] > 1 ? Pays::kYes : interval["high"] < 1 ? Pays::kNo : Pays::kUndecided;
+}
 bool has(const Json& cell, ExperimentArm arm) { return cell["arms"].contains(to_string(arm)); }
 /// For a person: 0 and not 0.0.
 std::string short_text(const Json& value) {
@@ -110,6 +120,7 @@ Heatmap heatmap(const Cells& cells, const char* name, const std::string& title, 
   map.rows.resize(rows.size());
   map.values.assign(rows.size(), std::vector<double>(columns.size()));
   map.hatched.assign(rows.size(), std::vector<bool>(columns.size()));
+  map.undecided = map.hatched;
   map.line.assign(rows.size(), std::numeric_limits<double>::quiet_NaN());
   for (const double column : columns) map.columns.push_back(fmt::format("{:.4g}", column));
   for (const Json* cell : cells) {
@@ -117,6 +128,7 @@ Heatmap heatmap(const Cells& cells, const char* name, const std::string& title, 
     const auto column = static_cast<std::size_t>(std::ranges::find(columns, axis(*cell, "rtt_ms")) - columns.begin());
     map.values[row][column] = ratio(*cell, name);
     map.hatched[row][column] = is_void(*cell);
+    map.undecided[row][column] = pays(*cell, name) == Pays::kUndecided;
     if (map.rows[row].empty()) map.rows[row] = row_label(*cell);
     if (!with_line || !predicted(*cell)) continue;
     const Json& even = (*cell)["predicted"]["break_even_rtt_ms"];
@@ -135,13 +147,13 @@ std::string maps_html(const std::vector<Json>& cells) {
   if (html.empty()) return "";
   return "<h2>When does a remote drafter pay?</h2>\n" + html +
          "<p class='note'>Tokens per second with the drafter behind the link, over plain decoding and over a drafter "
-         "beside the verifier, by round trip and by the time of a draft over that of the verifying pass. The heavy "
+         "beside the verifier. Rows: t_d / t_v, the time of one draft over the time of the verifying pass. The heavy "
          "line is the predicted break-even round trip: left of it a remote drafter should be faster than plain. "
-         "A star: the cell is void.</p>\n";
+         "Grey: undecided, the interval of 95 % spans 1. A star: the cell is void.</p>\n";
 }
 
 Series arm_series(const Cells& cells, ExperimentArm arm, int index) {
-  Series series{.name = to_string(arm), .index = index};
+  Series series{.name = shown_name(arm), .index = index};
   for (const Json* cell : cells) series.points.emplace_back(axis(*cell, "clients"), rate(*cell, arm));
   return series;
 }
@@ -162,7 +174,8 @@ std::string clients_html(const std::vector<Json>& cells) {
     if (values_of(unsorted, "clients").size() < 2) continue;
     Cells group = unsorted;
     std::ranges::sort(group, {}, [](const Json* cell) { return axis(*cell, "clients"); });
-    Chart rates{.title = "Throughput", .x_title = "clients", .y_title = "tokens per second, all clients"};
+    Chart rates{
+        .title = "Throughput", .x_title = "clients", .y_title = "tokens per second, all clients", .whole_x = true};
     for (std::size_t i = 0; i < kArms.size(); ++i) {
       if (has(*group.front(), kArms[i])) rates.series.push_back(arm_series(group, kArms[i], int(i)));
     }
@@ -170,7 +183,7 @@ std::string clients_html(const std::vector<Json>& cells) {
       html += pair_html(chart_svg(rates), "", name);
       continue;
     }
-    Chart gain{.title = "Remote over co-located", .x_title = "clients", .y_title = "ratio"};
+    Chart gain{.title = "Remote over co-located", .x_title = "clients", .y_title = "ratio", .whole_x = true};
     Series measured{.name = "measured", .index = 3};
     for (const Json* cell : group) {
       const Json& seen = (*cell)["ratios"]["remote/colocated"];
@@ -203,9 +216,9 @@ std::string arrivals_html(const std::vector<Json>& cells) {
     for (std::size_t i = 0; i < kArms.size(); ++i) {
       if (!has(*group.front(), kArms[i])) continue;
       for (const auto& [chart, share] : {std::pair(&half, "p50"), {&late, "p99"}}) {
-        Series series{.name = to_string(kArms[i]), .index = static_cast<int>(i)};
+        Series series{.name = shown_name(kArms[i]), .index = static_cast<int>(i)};
         for (const Json* cell : group)
-          series.points.emplace_back(rate_of(*cell), (*cell)["arms"][series.name]["latency_ms"][share]);
+          series.points.emplace_back(rate_of(*cell), (*cell)["arms"][to_string(kArms[i])]["latency_ms"][share]);
         chart->series.push_back(std::move(series));
       }
     }
@@ -223,7 +236,7 @@ std::string scatter_html(const std::vector<Json>& cells, const PredictionErrors&
               .logarithmic = true,
               .diagonal = true};
   for (const ExperimentArm arm : {ExperimentArm::kColocated, ExperimentArm::kRemote}) {
-    Series series{.name = to_string(arm), .index = static_cast<int>(arm), .line = false};
+    Series series{.name = shown_name(arm), .index = static_cast<int>(arm), .line = false};
     const std::string name = std::string(to_string(arm)) + "/plain";
     for (const Json& cell : cells) {
       if (!predicted(cell) || is_void(cell) || cell["predicted"][std::string(to_string(arm)) + "_error"].is_null())
@@ -242,7 +255,10 @@ std::string scatter_html(const std::vector<Json>& cells, const PredictionErrors&
 }
 
 std::string acceptance_html(const std::vector<Json>& cells) {
-  Chart chart{.title = "Acceptance by position", .x_title = "position in the draft", .y_title = "share that holds"};
+  Chart chart{.title = "Acceptance by position",
+              .x_title = "position in the draft",
+              .y_title = "share that holds",
+              .whole_x = true};
   for (const auto& [name, group] :
        groups(cells, {"rtt_ms", "jitter_ms", "bandwidth_mbit", "loss", "drafter_added_ms", "drafter_cpu_share",
                       "clients", "verifiers", "drafters", "threads", "drafter_threads", "drafter_isa"})) {
@@ -295,12 +311,17 @@ std::string table_html(const std::vector<Json>& cells) {
   return html + "</table></div>\n<p class='note'>Ratios over plain, with bootstrap intervals (95 %).</p>\n";
 }
 
+/// A fact for a person: "24684096 kB" in GB.
+std::string fact_text(const std::string& text) {
+  return text.ends_with(" kB") ? fmt::format("{:.1f} GB", std::atof(text.c_str()) * 1024 / 1e9) : text;
+}
+
 std::string machine_html(const Json& lock) {
   std::string html = "<h2>Machine and program</h2>\n<table class='facts'>";
   for (const char* part : {"machine", "program"}) {
     const Json entries = lock.value(part, Json::object());
     for (const auto& [key, value] : entries.items())
-      html += "<tr><th>" + escaped(key) + "</th><td>" + escaped(plain_text(value)) + "</td></tr>\n";
+      html += "<tr><th>" + escaped(key) + "</th><td>" + escaped(fact_text(plain_text(value))) + "</td></tr>\n";
   }
   return html + "</table>\n";
 }
@@ -317,7 +338,7 @@ body{background:var(--surface);color:var(--ink);font:15px/1.5 system-ui,sans-ser
 padding:0 1rem}
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2.2rem}
 .verdict{font-size:1.1rem;border-left:4px solid var(--good);padding-left:1rem}
-.note,small{color:var(--muted)}.note{max-width:75ch}
+code{overflow-wrap:anywhere}.note,small{color:var(--muted)}.note{max-width:75ch}
 figure{margin:1rem 0;break-inside:avoid}figcaption{grid-column:1/-1;color:var(--muted)}.pair{display:grid;gap:1rem;
 grid-template-columns:repeat(auto-fit,minmax(min(100%,420px),1fr))}
 svg{width:100%;max-width:620px;height:auto;font:12px system-ui,sans-serif}svg text{fill:var(--ink)}
@@ -344,6 +365,127 @@ const Json* most_tolerant(const std::vector<Json>& cells) {
     if (best == nullptr || even(cell) > even(*best)) best = &cell;
   }
   return best;
+}
+
+/// The round trip for a person, and what the link carries if that is bounded: "1 ms", "1 ms (100 Mbit/s)".
+std::string link_text(const Json& cell) {
+  const double bandwidth = axis(cell, "bandwidth_mbit");
+  return fmt::format("{:.4g} ms{}", axis(cell, "rtt_ms"),
+                     bandwidth > 0 ? fmt::format(" ({:.4g} Mbit/s)", bandwidth) : "");
+}
+
+/// The cells that differ from most_tolerant() in round trip and bandwidth alone and are not void, by round trip.
+Cells judged_cells(const std::vector<Json>& cells) {
+  Cells judged;
+  const Json* const best = most_tolerant(cells);
+  if (best == nullptr) return judged;
+  for (const Json& cell : cells) {
+    Json axes = cell["axes"];
+    for (const char* name : {"rtt_ms", "bandwidth_mbit"}) axes[name] = (*best)["axes"][name];
+    if (axes == (*best)["axes"] && !is_void(cell)) judged.push_back(&cell);
+  }
+  std::ranges::sort(judged, {}, [](const Json* cell) { return axis(*cell, "rtt_ms"); });
+  return judged;
+}
+
+/// "No: a remote drafter did not pay at any round trip measured (0.45 to 0.80 times plain decoding, 0 to 50 ms)."
+std::string measured_verdict(const Cells& judged) {
+  if (judged.empty()) return "Undecided: all cells that could show whether a remote drafter pays are void.";
+  struct Kind {
+    std::vector<double> ratios = {};
+    std::vector<std::string> round_trips = {};
+  };
+  std::map<Pays, Kind> kinds;
+  for (const Json* cell : judged) {
+    Kind& kind = kinds[pays(*cell)];
+    kind.ratios.push_back(ratio(*cell, "remote/plain"));
+    kind.round_trips.push_back(link_text(*cell));
+  }
+  const auto range = [](const Kind& kind) {
+    const auto [low, high] = std::ranges::minmax(kind.ratios);
+    return low == high ? fmt::format("{:.2f}", low) : fmt::format("{:.2f} to {:.2f}", low, high);
+  };
+  if (kinds.size() == 1) {
+    const auto& [pays, kind] = *kinds.begin();
+    const char* const words = pays == Pays::kYes  ? "Yes: a remote drafter paid at every round trip measured"
+                              : pays == Pays::kNo ? "No: a remote drafter did not pay at any round trip measured"
+                                                  : "Undecided: at every round trip measured the interval spans 1";
+    return fmt::format("{} ({} times plain decoding at {}).", words, range(kind), fmt::join(kind.round_trips, ", "));
+  }
+  std::vector<std::string> parts;
+  for (const auto& [pays, kind] : kinds) {
+    const char* const words = pays == Pays::kYes ? "paid" : pays == Pays::kNo ? "did not pay" : "is undecided";
+    parts.push_back(
+        fmt::format("{} at {} ({} times plain decoding)", words, fmt::join(kind.round_trips, ", "), range(kind)));
+  }
+  return fmt::format("It depends on the round trip: a remote drafter {}.", fmt::join(parts, "; it "));
+}
+
+/// What the closed form says of break-even, and how far it can be trusted here.
+std::string predicted_verdict(const Json& best, const PredictionErrors& errors) {
+  constexpr double kReliable = 0.2;  // median error
+  const std::string drafts = plain_text(best["axes"]["draft_length"]);
+  const Json& even = best["predicted"]["break_even_rtt_ms"];
+  std::string text =
+      even.is_null()
+          ? fmt::format("Predicted with {} drafts a round: even a link without delay is slower than plain decoding",
+                        drafts)
+          : fmt::format("Predicted with {} drafts a round: break-even at a round trip of {:.1f} ms", drafts,
+                        even.get<double>());
+  if (errors.count == 0) return text + ".";
+  return text + fmt::format(" (predictions were off by {:.1f} % in the median{}).", errors.median * 100,
+                            errors.median > kReliable ? ": they are unreliable here" : "");
+}
+
+/// By how much a backbone's passes would have to be longer for the drafter of this cell to pay.
+std::string what_it_would_take(const Json& lost) {
+  const Json& there = lost["predicted"];
+  const auto ms = [&](const char* key) { return there[key].get<double>(); };
+  const double spare = ms("tokens_per_round") * ms("plain_round_ms") - ms("verify_ms");
+  if (spare <= 0) return "No link would make it pay: the verifying pass alone takes longer than its tokens do.";
+  const double drafts = std::atof(plain_text(lost["axes"]["draft_length"]).c_str());
+  const double longer = (drafts * remote_draft_ms(lost) + ms("wire_ms") + ms("exchange_ms")) / spare;
+  if (longer < 1.05) return "";  // the prediction is off by more
+  return fmt::format(
+      "At {:.4g} ms it would pay if the backbone's forward passes took {:.1f} times as long, as a larger model's do.",
+      axis(lost, "rtt_ms"), longer);
+}
+
+/// The cells that the verdict is about.
+std::string verdict_table_html(const Cells& judged) {
+  if (judged.empty()) return "";
+  std::string html =
+      "<div class='scroll'><table><tr><th>round trip</th><th>over plain decoding</th><th>over a drafter beside the "
+      "verifier</th><th>does it pay?</th></tr>\n";
+  for (const Json* cell : judged) {
+    const Pays kind = pays(*cell);
+    html += fmt::format("<tr><td>{}</td>", link_text(*cell)) + interval_cell((*cell)["ratios"]["remote/plain"]) +
+            interval_cell((*cell)["ratios"]["remote/colocated"]) +
+            fmt::format("<td>{}</td></tr>\n", kind == Pays::kYes  ? "yes"
+                                              : kind == Pays::kNo ? "no"
+                                                                  : "undecided");
+  }
+  return html +
+         "</table></div>\n<p class='note'>Times as fast, with bootstrap intervals (95 %). Undecided: the interval "
+         "spans 1.</p>\n";
+}
+
+/// When, of what, and how to measure it again.
+std::string origin_html(const Json& lock, const std::vector<Json>& cells) {
+  std::vector<std::string> axes;
+  for (const std::string& name : varied_axes_of(cells)) {
+    std::set<Json> values;  // in the order of numbers
+    for (const Json& cell : cells) values.insert(cell["axes"][name]);
+    std::vector<std::string> texts;
+    std::ranges::transform(values, std::back_inserter(texts), short_text);
+    axes.push_back(fmt::format("{} {}", name, fmt::join(texts, ", ")));
+  }
+  const std::string date = lock.value("date", "");
+  return fmt::format(
+      "<p class='note'>{}{} cells{}. Measure it again: <code>outrider experiment lock.json --out "
+      "ANOTHER</code>. All figures: <a href='cells.csv'>cells.csv</a>.</p>\n",
+      date.empty() ? "" : escaped(date) + ": ", cells.size(),
+      axes.empty() ? "" : escaped(fmt::format(", of {}", fmt::join(axes, "; "))));
 }
 
 }  // namespace
@@ -390,47 +532,13 @@ std::string verdict(const std::vector<Json>& cells) {
   }
   const Json* best = most_tolerant(cells);
   if (best == nullptr)
-    return "No cell is a closed loop of one client with a fixed draft length, so nothing can be said of break-even.";
-  const Json& terms = (*best)["predicted"];
-  const std::string drafts = plain_text((*best)["axes"]["draft_length"]);
-  const Json& even = terms["break_even_rtt_ms"];
-  std::string text = even.is_null()
-                         ? fmt::format(
-                               "This deployment breaks even at no round trip: with {} drafts a round even a "
-                               "link without delay is predicted to be slower than plain decoding.",
-                               drafts)
-                         : fmt::format(
-                               "With {} drafts a round, this deployment breaks even with plain decoding at a "
-                               "round trip of {:.1f} ms (predicted).",
-                               drafts, even.get<double>());
-  Cells alike;
-  for (const Json& cell : cells) {
-    Json axes = cell["axes"];
-    axes["rtt_ms"] = (*best)["axes"]["rtt_ms"];
-    if (axes == (*best)["axes"] && !is_void(cell)) alike.push_back(&cell);
-  }
-  std::ranges::sort(alike, {}, [](const Json* cell) { return axis(*cell, "rtt_ms"); });
-  std::vector<std::string> measured;
-  const Json* lost = nullptr;
-  for (const Json* cell : alike) {
-    measured.push_back(fmt::format("{:.2f} and {:.2f} times at {:.4g} ms", ratio(*cell, "remote/plain"),
-                                   ratio(*cell, "remote/colocated"), axis(*cell, "rtt_ms")));
-    if (ratio(*cell, "remote/plain") < 1) lost = cell;
-  }
-  if (measured.empty()) return text + " All cells that could show it are void.";
-  text += fmt::format(" Measured, as fast as plain decoding and as a drafter beside the verifier: {}.",
-                      fmt::join(measured, "; "));
-  if (lost == nullptr) return text + " It paid at every round trip that was tried.";
-  const Json& there = (*lost)["predicted"];
-  const auto ms = [&](const char* key) { return there[key].get<double>(); };
-  const double spare = ms("tokens_per_round") * ms("plain_round_ms") - ms("verify_ms");
-  if (spare <= 0) return text + " No link would make it pay: the verifying pass alone takes longer than its tokens do.";
-  const double drafting = std::atof(drafts.c_str()) * remote_draft_ms(*lost) + ms("wire_ms");
-  const double longer = (drafting + ms("exchange_ms")) / spare;
-  return text + fmt::format(
-                    " At {:.4g} ms it would pay if the backbone's forward passes took {:.1f} times as long, as "
-                    "a larger model's do.",
-                    axis(*lost, "rtt_ms"), longer);
+    return "Undecided: no cell is a closed loop of one client with a fixed draft length, so nothing can be said of "
+           "break-even.";
+  const Cells judged = judged_cells(cells);
+  const std::string text = measured_verdict(judged) + " " + predicted_verdict(*best, prediction_errors(cells));
+  const auto lost =
+      std::ranges::find_if(judged.rbegin(), judged.rend(), [](const Json* cell) { return pays(*cell) == Pays::kNo; });
+  return lost == judged.rend() ? text : text + " " + what_it_would_take(**lost);
 }
 
 std::string csv(const std::vector<Json>& cells) {
@@ -472,6 +580,8 @@ std::string report_html(const Json& lock, const std::vector<Json>& cells) {
   html += "<h1>Outrider: when do two tiers pay?</h1>\n";
   if (cells.empty()) return html + "<p>No cell has been measured yet.</p></body></html>\n";
   html += "<p class='verdict'>" + escaped(verdict(cells)) + "</p>\n";
+  if (has(cells.front(), ExperimentArm::kColocated)) html += verdict_table_html(judged_cells(cells));
+  html += origin_html(lock, cells);
   html += maps_html(cells) + clients_html(cells) + arrivals_html(cells) +
           scatter_html(cells, prediction_errors(cells)) + acceptance_html(cells) + table_html(cells) +
           machine_html(lock);

@@ -1,8 +1,10 @@
 #include "lab/experiment/rig.h"
 
+#include <algorithm>
 #include <array>
 
 #include "common/base/time.h"
+#include "common/os/progress.h"
 #include "lab/experiment/cell_plan.h"
 #include "lab/experiment/launched_cluster.h"
 
@@ -109,8 +111,12 @@ Calibration calibrate(const Calibrator& calibrator, const std::vector<Question>&
   calibrator.ask(questions.front(), kLengths, nullptr);  // first use compiles kernels and maps pages
   Calibration calibration;
   const TimePoint start = now();
+  Progress progress("calibrating, seconds", std::max(1, static_cast<int>(seconds)));
   do {
-    for (const Question& question : questions) calibrator.ask(question, kLengths, &calibration);
+    for (const Question& question : questions) {
+      calibrator.ask(question, kLengths, &calibration);
+      progress.reach(to_seconds(now() - start));
+    }
   } while (to_seconds(now() - start) < seconds);
   return calibration;
 }

@@ -13,8 +13,8 @@
 #include "lab/experiment/prediction.h"
 #include "lab/link_emulator.h"
 #include "lab/questions.h"
-#include "launch/cluster.h"
 #include "launch/command_support.h"
+#include "launch/local_cluster.h"
 
 namespace outrider {
 

@@ -9,7 +9,7 @@
 namespace outrider {
 namespace {
 
-constexpr double kWidth = 600, kHeight = 340, kLeft = 62, kRight = 150, kTop = 34, kBottom = 48;
+constexpr double kWidth = 600, kHeight = 340, kLeft = 62, kRight = 150, kCharacter = 6.8, kTop = 34, kBottom = 48;
 
 /// A number as an axis shows it.
 std::string tick_text(double value) { return fmt::format("{:.4g}", value); }
@@ -17,8 +17,9 @@ std::string tick_text(double value) { return fmt::format("{:.4g}", value); }
 /// One axis: values to places on the page.
 class Scale {
  public:
-  Scale(double low, double high, double from, double to, bool logarithmic)
-      : low_(low), high_(high > low ? high : low + 1), from_(from), to_(to), logarithmic_(logarithmic) {}
+  /// @param whole  ticks are whole numbers
+  Scale(double low, double high, double from, double to, bool logarithmic, bool whole = false)
+      : low_(low), high_(high > low ? high : low + 1), from_(from), to_(to), logarithmic_(logarithmic), whole_(whole) {}
   double operator()(double value) const {
     const double share = logarithmic_ ? std::log(std::max(value, 1e-12) / low_) / std::log(high_ / low_)
                                       : (value - low_) / (high_ - low_);
@@ -37,7 +38,8 @@ class Scale {
       return result;
     }
     const double rough = (high_ - low_) / 5, decade = std::pow(10, std::floor(std::log10(rough)));
-    const double step = decade * (rough / decade > 5 ? 10 : rough / decade > 2 ? 5 : rough / decade > 1 ? 2 : 1);
+    const double fine = decade * (rough / decade > 5 ? 10 : rough / decade > 2 ? 5 : rough / decade > 1 ? 2 : 1);
+    const double step = whole_ ? std::max(1.0, fine) : fine;
     for (double tick = std::ceil(low_ / step) * step; tick <= high_ + step * 1e-6; tick += step)
       result.push_back(std::abs(tick) < step * 1e-6 ? 0 : tick);
     return result;
@@ -47,7 +49,7 @@ class Scale {
 
  private:
   double low_, high_, from_, to_;
-  bool logarithmic_;
+  bool logarithmic_, whole_;
 };
 
 std::string text_at(double x, double y, const std::string& text, const char* attributes) {
@@ -92,7 +94,7 @@ std::string series_svg(const Series& series, const Scale& x, const Scale& y) {
     path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", x(px), y(py));
     if (i < series.spans.size())
       svg += fmt::format("<path class='line s{}' d='M{:.1f} {:.1f}V{:.1f}'/>\n", series.index, x(px),
-                         y(series.spans[i].first), y(series.spans[i].second));
+                         y(std::max(series.spans[i].first, y.low())), y(std::min(series.spans[i].second, y.high())));
     if (!series.dashed)
       svg += fmt::format("<circle class='s{}' cx='{:.1f}' cy='{:.1f}' r='3'/>\n", series.index, x(px), y(py));
   }
@@ -147,9 +149,12 @@ std::string chart_svg(const Chart& chart) {
   } else {
     y_high += (y_high - y_low) * 0.06;
   }
-  const Scale x(x_low, x_high, kLeft, kWidth - kRight, chart.logarithmic);
+  const Scale x(x_low, x_high, kLeft, kWidth - kRight, chart.logarithmic, chart.whole_x);
   const Scale y(y_low, y_high, kHeight - kBottom, kTop, chart.logarithmic);
-  std::string svg = opening(chart.title, kWidth, kHeight) + axes_svg(chart, x, y);
+  double legend = 0;  // what its names need
+  for (const Series& series : chart.series)
+    legend = std::max(legend, 32 + kCharacter * static_cast<double>(series.name.size()));
+  std::string svg = opening(chart.title, kWidth - kRight + std::max(kRight, legend), kHeight) + axes_svg(chart, x, y);
   if (chart.diagonal)
     svg += fmt::format("<path class='axis' stroke-dasharray='2 3' d='M{:.1f} {:.1f}L{:.1f} {:.1f}'/>\n", x(x.low()),
                        y(x.low()), x(x.high()), y(x.high()));
@@ -158,7 +163,7 @@ std::string chart_svg(const Chart& chart) {
 }
 
 std::string heatmap_svg(const Heatmap& map) {
-  constexpr double kCellWidth = 64, kCellHeight = 34, kSide = 74;
+  constexpr double kCellWidth = 64, kCellHeight = 34, kSide = 74, kClear = 9;
   const double width = kSide + kCellWidth * static_cast<double>(map.columns.size()) + 10;
   const double bottom = kTop + kCellHeight * static_cast<double>(map.rows.size());
   std::string svg = opening(map.title, std::max(width, 420.0), bottom + kBottom);
@@ -172,7 +177,11 @@ std::string heatmap_svg(const Heatmap& map) {
       svg += fmt::format(
           "<rect x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}' style='fill:color-mix(in oklab,var(--{}) "
           "{:.0f}%,var(--surface))'/>\n",
-          x + 1, y + 1, kCellWidth - 2, kCellHeight - 2, value >= 1 ? "good" : "bad", strength);
+          x + 1, y + 1, kCellWidth - 2, kCellHeight - 2,
+          map.undecided[r][c] ? "rule"
+          : value >= 1        ? "good"
+                              : "bad",
+          map.undecided[r][c] ? 45 : strength);
       const std::string shown = fmt::format("{:.2f}{}", value, map.hatched[r][c] ? "*" : "");
       svg += text_at(x + kCellWidth / 2, y + kCellHeight / 2 + 4, shown, "text-anchor='middle'");
     }
@@ -181,7 +190,8 @@ std::string heatmap_svg(const Heatmap& map) {
   for (std::size_t r = 0; r < map.line.size(); ++r) {
     if (std::isnan(map.line[r])) continue;
     const double x = kSide + kCellWidth * (map.line[r] + 0.5), y = kTop + kCellHeight * static_cast<double>(r);
-    path += fmt::format("{}{:.1f} {:.1f}V{:.1f}", path.empty() ? "M" : "L", x, y, y + kCellHeight);
+    path += fmt::format("{}{:.1f} {:.1f}v{:.1f}m0 {:.1f}v{:.1f}", path.empty() ? "M" : "L", x, y, kClear,
+                        kCellHeight - 2 * kClear, kClear);  // not through the number
   }
   if (!path.empty()) svg += fmt::format("<path class='even' d='{}'/>\n", path);
   for (std::size_t c = 0; c < map.columns.size(); ++c)

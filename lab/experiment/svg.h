@@ -23,6 +23,7 @@ struct Chart {
   std::vector<Series> series = {};
   bool logarithmic = false;  ///< both axes
   bool diagonal = false;     ///< the line where both axes are equal
+  bool whole_x = false;      ///< x counts things: no marks between whole numbers
   double y_from = 0;         ///< the y axis begins here, or at the lowest point if that is lower
 };
 /// A chart as an SVG element, or a line that says that there is nothing to show.
@@ -34,6 +35,7 @@ struct Heatmap {
   std::vector<std::string> columns = {}, rows = {};  ///< labels
   std::vector<std::vector<double>> values = {};      ///< [row][column]; 0: nothing was measured
   std::vector<std::vector<bool>> hatched = {};       ///< void ones
+  std::vector<std::vector<bool>> undecided = {};     ///< the interval spans 1: grey, whatever the median
   std::vector<double> line = {};  ///< of each row: where a line crosses it, in columns from 0; NaN: nowhere
 };
 std::string heatmap_svg(const Heatmap& map);

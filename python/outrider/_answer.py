@@ -51,7 +51,7 @@ class Statistics:
         return self.accepted / self.drafted if self.drafted else 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Answer:
     """A whole answer."""
 
@@ -64,6 +64,14 @@ class Answer:
     logprobs: list[TokenLogprob] | None  #: of each token, where they were asked for
     rounds: list[Round]  #: in their order; their tokens joined are `tokens`
     statistics: Statistics
+
+    def __repr__(self) -> str:
+        """What a person wants to see of it; `rounds` and the ids are there to be asked for."""
+        made = self.statistics
+        return (
+            f"Answer({self.text!r}, finish_reason={self.finish_reason!r}, {len(self.tokens)} tokens, "
+            f"{made.tokens_per_second:.1f} tokens/s, {made.accepted} of {made.drafted} drafts kept)"
+        )
 
     @property
     def message(self) -> dict[str, Any]:

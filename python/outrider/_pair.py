@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import base64
 import contextlib
+import difflib
 import json
 import operator
 import os
@@ -115,8 +116,11 @@ def _prompt_fields(prompt: Prompt, raw: bool) -> dict[str, Any]:
 def _request(prompt: Prompt, raw: bool, options: Options) -> tuple[str, dict[str, Any]]:
     """The path and body of a streamed request (docs/http.md)."""
     fields: dict[str, Any] = {"temperature": 0, "max_tokens": 256, **options}
-    if unknown := fields.keys() - Options.__annotations__.keys():
-        raise TypeError(f"no option {', '.join(sorted(unknown))}; there are {', '.join(Options.__annotations__)}")
+    known = list(Options.__annotations__)
+    for unknown in sorted(fields.keys() - set(known)):
+        if near := difflib.get_close_matches(unknown, known, 1):
+            raise TypeError(f"no option {unknown}; the nearest is {near[0]}")
+        raise TypeError(f"no option {unknown}; there are {', '.join(known)}")
     body = _prompt_fields(prompt, raw)
     chat = "messages" in body
     if not chat and (only := _OF_CHATS & fields.keys()):
@@ -262,10 +266,11 @@ class Pair(Owner):
     ) -> None:
         """Loads a pair into this process.
 
-        model: what `outrider run --model` takes: a pair's directory, a Hugging Face directory with NAME-assistant beside
-        it, a .gguf file or a pack. None: the nano pair that comes with Outrider.
+        model: what `outrider run --model` takes: a pair's directory, a Hugging Face directory with its assistant beside
+        it, a .gguf file, a pack, or a name like "google/gemma-4-E4B-it", which is downloaded once. None: the nano pair
+        that comes with Outrider.
         backbone, assistant: instead of `model`, the two by themselves; no assistant: plain decoding.
-        dtype: "f32", "bf16", "int8" or "int4"; None: as `outrider run` without --dtype, a pack's own, else what suits the
+        dtype: "f32", "bf16", "int8", "int4" or "q4"; None: as `outrider run` without --dtype, a pack's own, else what suits the
         file and the memory. threads: of the target's forward pass; 0: as many as are found fastest.
         Raises NotFound, Malformed, Unsupported or Mismatch for files that cannot be used.
         """

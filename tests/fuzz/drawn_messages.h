@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/protocol/messages.h"
+#include "common/wire/messages/messages.h"
 #include "tests/support/message_fields.h"
 
 namespace outrider {

@@ -7,15 +7,15 @@
 
 #include <nlohmann/json.hpp>
 
-#include "batch/batch_api.h"
 #include "batch/batch_line.h"
 #include "common/base/check.h"
-#include "http-server/content_parts.h"
-#include "http-server/http_server.h"
-#include "http-server/media_fetcher.h"
-#include "http-server/messages_api.h"
-#include "http-server/openai.h"
-#include "http-server/responses_api.h"
+#include "common/http/url.h"
+#include "server/content_parts.h"
+#include "server/form.h"
+#include "server/http_server.h"
+#include "server/messages_api.h"
+#include "server/openai.h"
+#include "server/responses_api.h"
 #include "tests/fuzz/driver.h"
 
 namespace {
@@ -35,8 +35,7 @@ void check_error(const ApiResult<T>& result) {
   (void)error_body(error);
 }
 
-void chat(std::string_view body) {
-  const auto good = parse_chat_completion(body, defaults());
+void check_request(const ApiResult<CompletionRequest>& good) {
   check_error(good);
   if (good) {
     CHECK(good->n >= 1 && good->n <= kChoicesMax, "n is {}", good->n);
@@ -49,6 +48,8 @@ void chat(std::string_view body) {
           good->media.size());
   }
 }
+
+void chat(std::string_view body) { check_request(parse_chat_completion(body, defaults())); }
 
 /// A URL, which is a file of three bytes for each four characters, or where one is; and how much of a body is files.
 void data_url(std::string_view url) {
@@ -67,15 +68,7 @@ void responses(std::string_view body) {
   if (json_nesting(body) > kJsonDepthMax) return;
   const nlohmann::json json = nlohmann::json::parse(body, nullptr, false);
   if (json.is_discarded() || !json.is_object()) return;
-  const auto request = chat_of_responses(json, nlohmann::json::array());
-  check_error(request);
-  if (request) chat(request->chat.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-}
-
-void messages(std::string_view body) {
-  const auto request = chat_of_messages(body);
-  check_error(request);
-  if (request) chat(request->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  check_request(parse_responses({.json = json, .text = body, .before = {}}, defaults()));
 }
 
 void batch(std::string_view line) {
@@ -99,7 +92,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     case 'c': chat(body); break;
     case 't': check_error(parse_completion(body, defaults())); break;
     case 'r': responses(body); break;
-    case 'm': messages(body); break;
+    case 'm': check_request(parse_messages(body, defaults())); break;
     case 'b': batch(body); break;
     case 'u': data_url(body); break;
     case 'k': check_error(parse_tokenize(body, defaults())); break;

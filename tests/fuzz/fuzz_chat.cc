@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/check.h"
-#include "common/tokenizer/chat.h"
-#include "common/tokenizer/chat_parser.h"
+#include "common/model/tokenizer/chat.h"
+#include "common/model/tokenizer/chat_parser.h"
 #include "tests/fuzz/driver.h"
 
 namespace outrider {
@@ -47,20 +47,15 @@ const Tokenizer& tokenizer() {
   return instance;
 }
 
-/// Whatever the ids are, pieces of arguments join to a JSON object.
+/// Whatever the ids are, arguments are a JSON object.
 ChatMessage parse(std::span<const TokenId> ids, std::span<const TokenId> prompt) {
   ChatParser parser(tokenizer(), prompt);
   ChatMessage message;
-  std::string arguments;
   const auto take = [&](const std::vector<ChatEvent>& events) {
     for (const ChatEvent& event : events) {
       append(event, message);
-      if (event.kind == ChatEvent::Kind::kToolCallBegin) arguments.clear();
-      if (event.kind == ChatEvent::Kind::kToolArguments) arguments += event.text;
-      if (event.kind == ChatEvent::Kind::kToolCallEnd) {
-        CHECK(arguments == event.text && message.tool_calls.back().arguments.is_object(), "'{}' and '{}'", arguments,
-              event.text);
-      }
+      if (event.kind == ChatEvent::Kind::kToolCall)
+        CHECK(message.tool_calls.back().arguments.is_object(), "'{}'", event.text);
     }
   };
   for (const TokenId id : ids) take(parser.push(id));
@@ -68,14 +63,15 @@ ChatMessage parse(std::span<const TokenId> ids, std::span<const TokenId> prompt)
   const ChatFinish finish = parser.finish(false, rest);
   take(rest);
   CHECK((finish == ChatFinish::kToolCalls) == !message.tool_calls.empty());
+  CHECK(parser.broken_calls() == 0 || !message.content.empty());
   return message;
 }
 
-/// Bare keys lose white space at their ends, and what ends a key.
+/// Bare keys lose white space and quotes at their ends, and what ends a key.
 bool keys_survive(const Json& value) {
   if (!value.is_structured()) return true;
   for (const auto& [key, child] : value.items()) {
-    if (value.is_object() && (key.empty() || key.find_first_of(" \t\r\n:,{}[]") != key.npos)) return false;
+    if (value.is_object() && (key.empty() || key.find_first_of(" \t\r\n:=,{}[]\"'") != key.npos)) return false;
     if (!keys_survive(child)) return false;
   }
   return true;

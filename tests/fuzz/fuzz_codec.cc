@@ -6,7 +6,7 @@
 
 #include "common/base/check.h"
 #include "common/base/random.h"
-#include "common/transport/codec.h"
+#include "common/wire/transport/codec.h"
 #include "tests/fuzz/drawn_messages.h"
 #include "tests/fuzz/driver.h"
 #include "tests/support/message_text.h"

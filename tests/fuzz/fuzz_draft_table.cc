@@ -2,7 +2,7 @@
 #include <string>
 
 #include "common/base/check.h"
-#include "common/policy/draft_table.h"
+#include "common/decoding/drafting/draft_table.h"
 #include "tests/fuzz/driver.h"
 
 namespace outrider {

@@ -1,21 +1,27 @@
-// Files that a person or an earlier run wrote: the first byte says which.
+// Files that a person or an earlier run wrote, and what the hub says of a model: the first byte says which.
 #include <fcntl.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <optional>
 #include <string>
 
 #include <nlohmann/json.hpp>
 
 #include "batch/input.h"
 #include "batch/journal.h"
-#include "cluster-launch/deadline.h"
-#include "cluster-launch/facts.h"
-#include "cluster-launch/host_set.h"
-#include "cluster-launch/plan.h"
-#include "cluster-launch/process_plan.h"
-#include "cluster-launch/run_folder.h"
+#include "common/base/check.h"
 #include "common/base/json_fields.h"
+#include "common/http/url.h"
+#include "common/hub/hub.h"
 #include "lab/experiment/journal.h"
 #include "lab/experiment/plan.h"
+#include "launch/cluster/deadline.h"
+#include "launch/cluster/facts.h"
+#include "launch/cluster/host_set.h"
+#include "launch/cluster/plan.h"
+#include "launch/cluster/process_plan.h"
+#include "launch/cluster/run_folder.h"
 #include "tests/fuzz/driver.h"
 #include "tests/support/temporary_dir.h"
 
@@ -73,6 +79,36 @@ void experiment(const std::string& text) {
   (void)read_journal(folder().write("cells.jsonl", text));
 }
 
+/// A name, a place to redirect to or a commit, and behind its line a list of files or an index.
+void hub(const std::string& text) {
+  const std::string line = text.substr(0, text.find('\n')), rest = text.substr(std::min(line.size() + 1, text.size()));
+  const std::optional<HubName> name = HubName::parse(line);
+  if (name) CHECK(HubName::parse(name->text()).value().text() == name->text(), "{}", line);
+  (void)shown_model(line);
+  (void)cache_of(line);
+  if (const auto url = parse_http_url("https://hub.example/a/b")) (void)parse_http_url(absolute_url(*url, line));
+
+  const auto outside = [](const std::string& file) {
+    return file.empty() || file.front() == '/' || *std::filesystem::path(file).lexically_normal().begin() == "..";
+  };
+  if (const auto listing = read_listing(rest)) {
+    for (const auto need : {HubNeed::kAll, HubNeed::kText}) {
+      const auto files = choose_files(listing->names(), name ? name->file : "", need);
+      if (files) CHECK(std::ranges::none_of(files->names, outside), "{}", rest);
+    }
+  }
+  const auto shards = shards_of_index(rest, "index");
+  if (shards) CHECK(std::ranges::none_of(*shards, outside), "{}", rest);
+
+  const HubName cached{.repository = "a/b"};
+  const std::filesystem::path commit = cached.folder() + "/snapshots/" + std::string(40, '0');
+  for (const char* file : {"config.json", "tokenizer.json", "model-1.safetensors"})
+    if (!std::filesystem::exists(folder() / "hub" / commit / file)) folder().write("hub" / commit / file, "");
+  folder().write("hub" / commit / "model.safetensors.index.json", rest);
+  folder().write("hub/" + cached.folder() + "/refs/main", line);
+  if (const auto found = find_in_cache(folder() / "hub", cached)) CHECK(*found == folder() / "hub" / commit);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -83,6 +119,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     case 'h': hosts(text); break;
     case 'r': run_folder(text); break;
     case 'b': batch_files(text); break;
+    case 'u': hub(text); break;
     default: experiment(text);
   }
   return 0;

@@ -7,13 +7,13 @@
 
 #include <nlohmann/json.hpp>
 
-#include "common/checkpoint/gguf.h"
-#include "common/checkpoint/gguf_config.h"
-#include "common/checkpoint/gguf_names.h"
-#include "common/checkpoint/gguf_projector.h"
-#include "common/model/config.h"
-#include "common/tokenizer/tokenizer.h"
-#include "common/vision/vision_config.h"
+#include "common/model/checkpoint/gguf.h"
+#include "common/model/checkpoint/gguf_config.h"
+#include "common/model/checkpoint/gguf_names.h"
+#include "common/model/checkpoint/gguf_projector.h"
+#include "common/model/gemma4/config.h"
+#include "common/model/tokenizer/tokenizer.h"
+#include "common/model/vision/vision_config.h"
 #include "tests/fuzz/driver.h"
 #include "tests/support/gguf_writer.h"
 

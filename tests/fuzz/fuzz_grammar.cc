@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/check.h"
-#include "common/grammar/grammar_text.h"
-#include "common/grammar/limits.h"
-#include "http-server/openai.h"
+#include "common/decoding/grammar/grammar_text.h"
+#include "common/decoding/grammar/limits.h"
+#include "server/openai.h"
 #include "tests/fuzz/driver.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -19,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (grammar) CHECK(grammar->size() <= kGrammarBytesMax, "{} bytes", grammar->size());
   };
   switch (data[0]) {
-    case 'g': (void)check_grammar(text); break;
+    case 'g': check(grammar_of_ebnf(text)); break;
     case 'r': check(grammar_of_regex(text)); break;
     case 'c': check(grammar_of_choices(std::vector<std::string>{text.empty() ? "a" : text, "b"})); break;
     default: {

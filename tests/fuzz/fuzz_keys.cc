@@ -3,10 +3,10 @@
 #include <string_view>
 
 #include "common/base/check.h"
-#include "common/transport/address.h"
-#include "common/transport/keys.h"
-#include "http-server/api_keys.h"
-#include "http-server/web_guard.h"
+#include "common/wire/transport/address.h"
+#include "common/wire/transport/keys.h"
+#include "server/api_keys.h"
+#include "server/web_guard.h"
 #include "tests/fuzz/driver.h"
 #include "tests/support/temporary_dir.h"
 

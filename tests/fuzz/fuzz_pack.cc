@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "common/base/check.h"
-#include "common/checkpoint/pack.h"
+#include "common/model/checkpoint/pack.h"
 #include "tests/fuzz/driver.h"
 #include "tests/support/temporary_dir.h"
 

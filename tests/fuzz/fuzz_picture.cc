@@ -5,9 +5,9 @@
 #include <span>
 
 #include "common/base/check.h"
-#include "common/base/files.h"
-#include "common/vision/patches.h"
-#include "common/vision/picture.h"
+#include "common/model/vision/patches.h"
+#include "common/model/vision/picture.h"
+#include "common/os/files.h"
 #include "tests/fuzz/driver.h"
 
 namespace outrider {

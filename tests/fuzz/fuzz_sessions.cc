@@ -9,14 +9,14 @@
 
 #include "common/base/check.h"
 #include "common/base/random.h"
-#include "common/protocol/client_core.h"
-#include "common/protocol/coordinator_core.h"
-#include "common/protocol/drafter_core.h"
-#include "common/protocol/encoder_core.h"
-#include "common/protocol/verifier_core.h"
+#include "common/client/client_core.h"
+#include "coordinator-node/coordinator_core.h"
+#include "drafter-node/drafter_core.h"
+#include "encoder-node/encoder_core.h"
 #include "tests/fuzz/drawn_messages.h"
 #include "tests/fuzz/driver.h"
 #include "tests/unit/protocol_support.h"
+#include "verifier-node/verifier_core.h"
 
 namespace outrider {
 namespace {
@@ -58,8 +58,10 @@ Message any_message(Drawer& draw, Role to) {
 
 void play_coordinator(Drawer& draw) {
   TimePoint now{seconds(100)};
-  CoordinatorCore core(
-      {.instance = 50, .line = {.open_max = 8, .waiting_max = 8}, .audit = {.share = 0.5}, .drafters_per_text = 2});
+  CoordinatorCore core({.instance = 50,
+                        .queue = {.open_max = 8, .waiting_max = 8},
+                        .audit = {.share = 0.5},
+                        .drafters_per_sequence = 2});
   core.on_message("v", {.body = hello(Role::kVerifier)}, now);
   core.on_message("d", {.body = hello(Role::kDrafter)}, now);
   core.on_message("e", {.body = hello(Role::kEncoder)}, now);

@@ -4,10 +4,10 @@
 #include <filesystem>
 #include <span>
 
-#include "common/audio/audio_features.h"
-#include "common/audio/sound.h"
 #include "common/base/check.h"
-#include "common/base/files.h"
+#include "common/model/audio/audio_features.h"
+#include "common/model/audio/sound.h"
+#include "common/os/files.h"
 #include "tests/fuzz/driver.h"
 
 namespace outrider {

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "common/tokenizer/tokenizer.h"
+#include "common/model/tokenizer/tokenizer.h"
 #include "tests/fuzz/driver.h"
 
 namespace outrider {

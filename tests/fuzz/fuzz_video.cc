@@ -3,8 +3,8 @@
 #include <span>
 
 #include "common/base/check.h"
-#include "common/base/files.h"
-#include "common/vision/video.h"
+#include "common/model/vision/video.h"
+#include "common/os/files.h"
 #include "tests/fuzz/driver.h"
 
 namespace outrider {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The JSON Schema Test Suite (draft 2020-12, its required part) against common/grammar: no instance that the suite calls
+"""The JSON Schema Test Suite (draft 2020-12, its required part) against common/decoding/grammar: no instance that the suite calls
 invalid may pass the grammar of its schema. A schema that cannot be followed must be refused; a valid instance may be
 shut out, since grammars are narrower than schemas (the order of properties, none but those that are named), and is counted.
 

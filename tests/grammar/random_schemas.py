@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Random JSON schemas, and for each answers that its grammar lets through: an independent validator must be content
-with all of them. Slow: 10,000 schemas take minutes.
+"""Random JSON schemas, and for each answers, and arguments of calls, that its grammar lets through: an independent
+validator must be content with all of them. Slow: 10,000 schemas take minutes.
 
     random_schemas.py PROBE [SCHEMAS] [SEED]
 
@@ -8,6 +8,7 @@ PROBE is the program grammar_probe. Wants the Python package jsonschema; without
 
 import json
 import random
+import re
 import subprocess
 import sys
 
@@ -17,7 +18,60 @@ except ImportError:
     print("skipped: the Python package jsonschema is missing")
     sys.exit(77)
 
+# Those of Python's library alone.
+FORMATS = jsonschema.FormatChecker(["date", "ipv4", "ipv6", "uuid", "email"])
 WORDS = ["a", "name", "ä b", "x/y", "q\"t", "n1", "long name of it", "🙂", "z", "id"]
+
+
+# What JSON escapes, and two that it does not.
+CHARACTERS = [chr(code) for code in range(1, 0x20)] + ['"', "\\", "a", "é"]
+
+
+def spelled(rng, character):
+    """As a regular expression has it."""
+    code = ord(character)
+    ways = ["\\\\" if character == "\\" else character, f"\\x{code:02x}", f"\\u{code:04X}"]
+    if code < 27:
+        ways += [f"\\c{chr(code + 64)}", {9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"}.get(code, character)]
+    return rng.choice(ways)
+
+
+def piece(rng, depth=0):
+    one = lambda: spelled(rng, rng.choice(CHARACTERS))
+    kind = rng.randrange(8 if depth < 2 else 5)
+    if kind == 1:
+        return f"[{rng.choice(['', '^'])}{one()}{one()}{rng.choice(['', 'a-f', chr(92) + 'd'])}]"
+    if kind == 2:
+        low, high = sorted(rng.sample(CHARACTERS, 2))
+        return f"[{rng.choice(['', '^'])}{spelled(rng, low)}-{spelled(rng, high)}]"
+    if kind == 3:
+        return rng.choice([".", "[^a]", '[^"]', "[\\s\\S]", "\\D", "\\W", "[^\\d\\\\]"])
+    if kind == 5:
+        return f"({piece(rng, depth + 1)}|{piece(rng, depth + 1)})"
+    if kind > 5:
+        return f"(?:{piece(rng, depth + 1)}{piece(rng, depth + 1)})" + rng.choice(["?", "*", "{2}", "{1,3}"])
+    return one()
+
+
+def pattern(rng):
+    return "^" + "".join(piece(rng) for _ in range(rng.randint(1, 4))) + "$"
+
+
+def as_python(made):
+    """The schema with its patterns as Python reads them: there $ is also before a last line's end, and \\cX unknown."""
+    def regex(text):
+        text = re.sub(r"(?<!\\)((?:\\\\)*)\\c(.)", lambda match: match[1] + f"\\x{ord(match[2]) % 32:02x}", text)
+        return "(?a)" + (text[:-1] + "\\Z" if text.endswith("$") else text)
+    if isinstance(made, list):
+        return [as_python(part) for part in made]
+    if not isinstance(made, dict):
+        return made
+    out = {key: as_python(part) for key, part in made.items()}
+    if isinstance(out.get("pattern"), str):
+        out["pattern"] = regex(out["pattern"])
+    if isinstance(out.get("patternProperties"), dict):
+        out["patternProperties"] = {regex(key): part for key, part in out["patternProperties"].items()}
+    return out
 
 
 def schema(rng, depth=0):
@@ -64,9 +118,10 @@ def string(rng, depth):
         bounds(rng, out, "minLength", "maxLength", lambda: rng.randrange(0, 12))
     elif kind == 1:
         out["pattern"] = rng.choice(["^[a-z]+$", "^[A-Z][a-z]{2,5}$", "^\\d{3}-\\d{4}$", "^(ab|cd)*e?$", "^[^\"]*$",
-                                     "^\\w+@\\w+$", "^.{2,4}$", "^[a-z_.-]{1,300}$", "a+b", "^x", "y$"])
+                                     "^\\w+@\\w+$", "^.{2,4}$", "^[a-z_.-]{1,300}$", "a+b", "^x", "y$"] + [pattern(rng)] * 12)
     elif kind == 2:
-        out["format"] = rng.choice(["date", "time", "date-time", "ipv4", "ipv6", "uuid", "email"])
+        out["format"] = rng.choice(["date", "time", "date-time", "ipv4", "ipv6", "uuid", "email", "json-pointer",
+                                     "relative-json-pointer", "uri-template"])
     return out
 
 
@@ -118,9 +173,9 @@ def mapping(rng, depth):
     if kind == 0:
         out["additionalProperties"] = schema(rng, depth + 1)
     elif kind == 1:
-        out["patternProperties"] = {rng.choice(["^[a-z]+$", "^x-", "\\d"]): schema(rng, depth + 1)}
+        out["patternProperties"] = {rng.choice(["^[a-z]+$", "^x-", "\\d", pattern(rng), pattern(rng)]): schema(rng, depth + 1)}
     elif kind == 2:
-        out["propertyNames"] = {"pattern": "^[a-z]{1,4}$"}
+        out["propertyNames"] = {"pattern": rng.choice(["^[a-z]{1,4}$", pattern(rng)])}
     if rng.random() < 0.4:
         out[rng.choice(["minProperties", "maxProperties"])] = rng.randint(0, 3)
     return out
@@ -177,7 +232,10 @@ def main():
     followed, refused, answers, unfinished, wrong = 0, {}, 0, 0, 0
     for i in range(seed, seed + count):
         made = document(random.Random(i))
-        probe.stdin.write(json.dumps({"schema": made, "answers": 2, "seed": i}) + "\n")
+        if i % 3 == 0:  # the arguments of a call are an object
+            made = {**obj(random.Random(i), 0), "$defs": made["$defs"]}
+        kind = "parameters" if i % 3 == 0 else "schema"
+        probe.stdin.write(json.dumps({kind: made, "answers": 2, "seed": i}) + "\n")
         probe.stdin.flush()
         reply = json.loads(probe.stdout.readline())
         if "error" in reply:
@@ -185,7 +243,7 @@ def main():
             refused[why] = refused.get(why, 0) + 1
             continue
         followed += 1
-        validator = jsonschema.Draft202012Validator(made)
+        validator = jsonschema.Draft202012Validator(as_python(made), format_checker=FORMATS)
         for answer in reply["answers"]:
             if answer is None:
                 unfinished += 1

@@ -6,9 +6,9 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "common/tokenizer/detokenizer.h"
-#include "common/tokenizer/stop_matcher.h"
-#include "common/transport/endpoint.h"
+#include "common/model/tokenizer/detokenizer.h"
+#include "common/model/tokenizer/stop_matcher.h"
+#include "common/wire/transport/endpoint.h"
 #include "embed/pair.h"
 #include "tests/support/cluster_fixtures.h"
 #include "tests/support/model_at.h"
@@ -252,39 +252,6 @@ TEST_F(AnswerOptions, TypicalKeepsMoreDraftsThanRejection) {
   EXPECT_GT(rates[SamplingRule::kTypical], rates[SamplingRule::kRejection]);
 }
 
-TEST_F(AnswerOptions, AnUnverifiedTextIsOneForEveryDraftLength) {
-  Client client = connect();
-  for (const float temperature : {0.0f, 0.8f}) {
-    std::set<std::vector<TokenId>> texts;
-    for (const std::int32_t draft_length : {1, 4, 32}) {
-      Generate request = story_request(70, draft_length);
-      request.sampling = {.temperature = temperature, .seed = 3};
-      const std::vector<TokenId> first = answer(client, story_request(1, 0)).tokens;
-      request.unverified = true;
-      const Generation generation = answer(client, request);
-      EXPECT_EQ(generation.tokens.size(), 70u);
-      if (temperature == 0) {
-        EXPECT_EQ(generation.tokens[0], first[0]) << "the target's";
-      }
-      EXPECT_EQ(generation.metrics.rounds, 0);
-      texts.insert(generation.tokens);
-    }
-    EXPECT_EQ(texts.size(), 1u);
-  }
-}
-
-TEST_F(AnswerOptions, AnUnverifiedTextBeginsAsTheDrafterDrafts) {
-  Client client = connect();
-  const NanoGolden& golden = goldens_[1];
-  ASSERT_TRUE(client.prefill(golden.prompt_ids));
-  const std::vector<TokenId> drafts = client.draft(8).value();
-  Generate request = request_for(golden, 4);
-  request.max_tokens = 1 + std::ssize(drafts);
-  request.unverified = true;
-  const std::vector<TokenId> tokens = answer(client, request).tokens;
-  EXPECT_EQ(std::vector<TokenId>(tokens.begin() + 1, tokens.end()), drafts);
-}
-
 // What the C interface is made of.
 TEST(PairOptions, SuppressedTokensAreNeverChosen) {
   const NanoGolden golden = nano_goldens()[0];
@@ -327,16 +294,11 @@ TEST(AnswerOptionsProgram, StopAndLogprobs) {
 }
 
 TEST(AnswerOptionsProgram, WhatIsNotTheTargetsTextIsLabelled) {
-  for (const auto& [option, label] : std::vector<std::pair<std::vector<std::string>, std::string>>{
-           {{"--sample", "--seed", "1", "--typical"}, "lossy"}, {{"--no-verifier"}, "unverified"}}) {
-    std::vector<std::string> arguments = {"run", nano_goldens()[0].prompt, "--max-tokens", "12", "--json"};
-    arguments.insert(arguments.end(), option.begin(), option.end());
-    Program run(arguments);
-    const json object = output_of(run);
-    EXPECT_EQ(object[label], true);
-    EXPECT_EQ(lines_with(run.err(), {label}).size(), 1u) << run.err();
-    EXPECT_EQ(object.contains("lossy") + object.contains("unverified"), 1);
-  }
+  Program run(
+      {"run", nano_goldens()[0].prompt, "--max-tokens", "12", "--json", "--sample", "--seed", "1", "--typical"});
+  const json object = output_of(run);
+  EXPECT_EQ(object["lossy"], true);
+  EXPECT_EQ(lines_with(run.err(), {"lossy"}).size(), 1u) << run.err();
 }
 
 TEST(AnswerOptionsProgram, LogitBiasMovesTheChoice) {

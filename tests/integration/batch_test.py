@@ -116,7 +116,7 @@ class OfJobs(BatchCase):
         self.expect(job.run(), 0)
         self.assertEqual((job.files(), server.requests), (before, requests))
         status = subprocess.run([OUTRIDER, "batch", "status", job.output], capture_output=True, text=True)
-        self.assertIn("20 of 20 lines", status.stdout)
+        self.assertRegex(status.stdout, "^20 of 20 lines, [0-9]+ tokens of prompts and [1-9][0-9]* of answers\n  shard: 1/1\n$")
         self.assertEqual(json.loads(job.progress.read_text())["state"], "done")
 
     def test_replies_have_nothing_of_time_or_chance(self):

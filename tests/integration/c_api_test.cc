@@ -232,7 +232,7 @@ TEST(CApi, ADeadDrafterGivesNoCandidatesAndADeadVerifierAnError) {
     std::int32_t next = -1;
     outrider_error error;
     EXPECT_EQ(pair_verify_tokens(text.get(), golden.greedy.data(), 2, &accepted, &next, &error), OUTRIDER_PEER_GONE);
-    EXPECT_EQ(std::string(error.message).find("verifier"), 0u) << error.message;
+    EXPECT_EQ(std::string(error.message).find("the verifier "), 0u) << error.message;
     EXPECT_EQ(accepted, 99u);
   }
   std::int32_t first = -1;
@@ -510,7 +510,7 @@ TEST_F(Misuse, OfOpening) {
   expect(pair_open_local("", nullptr, nullptr, 0, &none, &error), "target is empty");
   expect(pair_open_local(target.c_str(), "", nullptr, 0, &none, &error), "assistant is empty");
   expect(pair_open_local(target.c_str(), assistant.c_str(), "int3", 0, &none, &error),
-         "dtype 'int3', wanted f32, bf16, int8 or int4");
+         "dtype 'int3', wanted f32, bf16, int8, int4 or q4");
   expect(pair_open_local(target.c_str(), assistant.c_str(), nullptr, -1, &none, &error), "threads -1");
   expect(pair_open_local(target.c_str(), assistant.c_str(), nullptr, 1 << 30, &none, &error), "threads 1073741824");
   expect(pair_open_local(target.c_str(), assistant.c_str(), nullptr, 0, nullptr, &error), "pair is NULL");

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "common/tokenizer/chat.h"
+#include "common/model/tokenizer/chat.h"
 #include "tests/support/cluster_fixtures.h"
 #include "tests/support/model_at.h"
 

@@ -92,7 +92,7 @@ class FaultyCluster(Cluster):
 
     def __init__(self, outrider, folder, choice):
         self.choice, self.frozen, self.relays = choice, {}, []
-        super().__init__(outrider, folder, {"coordinator": ["--rejection-log", f"{folder}/rejections", "--policy-state", f"{folder}/policy"],
+        super().__init__(outrider, folder, {"coordinator": ["--rejection-log", f"{folder}/rejections"],
                                             "serve": ["--trace", f"{folder}/trace"]})
 
     def coordinator_port(self, i):

@@ -8,9 +8,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "common/base/durable_file.h"
-#include "common/base/files.h"
-#include "common/kernels/isa.h"
+#include "common/compute/kernels/isa.h"
+#include "common/os/durable_file.h"
+#include "common/os/files.h"
 #include "lab/experiment/journal.h"
 #include "tests/support/program.h"
 #include "tests/support/temporary_dir.h"
@@ -23,9 +23,11 @@ constexpr const char* kPlan = R"({"prompts": ["Count from 3 to 20.", "Tell me a 
   "void": {"spread": 1000, "steal": 1, "others": 1, "bandwidth": 1000},
   "sweeps": [{"output": [12], "rtt_ms": [0, 3], "draft_length": [2, "auto"]}]})";
 
+/// Empty also where the process of a /proc file ends during the read.
 std::string whole(const std::string& file) {
-  std::ifstream stream(file);
-  return {std::istreambuf_iterator<char>(stream), {}};
+  std::ostringstream text;
+  text << std::ifstream(file).rdbuf();
+  return text.str();
 }
 
 /// As /proc has it; 0: there is no such process, or it has ended.

@@ -214,7 +214,7 @@ TEST(Faults, WorkersOutliveTheirCoordinatorAndServeTheNextOne) {
   const std::string address = trio.coordinator->address;
   trio.client(1, 1);
   // One that waits for no other; coordinator_death_test has those that do.
-  Client client = Client::connect(trio.context, address, Duration::zero()).value();
+  Client client = Client::connect(trio.context, address, {.failover_wait = Duration::zero()}).value();
   const auto generation =
       generate_with(client, story_request(kStory, kDraftLength), [&] { trio.coordinator->program.send(SIGKILL); });
   ASSERT_FALSE(generation);

@@ -2,11 +2,12 @@
 // dies; and over HTTP each way of asking for one is followed.
 #include <csignal>
 #include <functional>
+#include <future>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "common/grammar/grammar_text.h"
+#include "common/decoding/grammar/grammar_text.h"
 #include "tests/support/cluster_fixtures.h"
 #include "tests/support/http_client.h"
 
@@ -106,6 +107,50 @@ TEST_F(GrammarText, WhatCannotBeIsRefused) {
   EXPECT_FALSE(answer(client, request_for(goldens_[0], 4)).tokens.empty()) << "others are not disturbed";
 }
 
+/// A short grammar of which a mask takes seconds, at the first token or later.
+std::string slow_grammar(int levels) {
+  std::string nested = "[a-z]{0,50}";
+  for (int i = 1; i < levels; ++i) nested = "(" + nested + "){0,50}";
+  return "root ::= " + nested;
+}
+
+TEST(GrammarOverload, ARequestWhoseGrammarTakesTooLongEndsAloneAndVerifiersStay) {
+  Trio trio(/*with_drafter=*/false);
+  Program second({"verifier", "--join", trio.coordinator->address, "--threads", "1"});
+  Client watcher = trio.client(1, 0);
+  ASSERT_TRUE(eventually([&] { return trio.status().verifiers == 2; }));
+  const Generate story = story_request(150, 0);
+  const std::vector<TokenId> wanted = answer(watcher, story).tokens;
+  std::vector<std::future<Result<Generation>>> innocent, slow;
+  const auto start = [&](const Generate& request) {
+    return std::async(std::launch::async, [&trio, request] {
+      Client client = Client::connect(trio.context, trio.coordinator->address).value();
+      return client.generate(request, [](std::span<const TokenId>) {});
+    });
+  };
+  for (int i = 0; i < 2; ++i) innocent.push_back(start(story));
+  for (const int levels : {3, 4, 5, 12}) {
+    Generate request = constrained(nano_goldens()[0], 0);
+    request.sampling.grammar = slow_grammar(levels);
+    request.sampling.min_tokens = 100;
+    slow.push_back(start(request));
+  }
+  for (auto& one : slow) {
+    const Result<Generation> generation = one.get();
+    ASSERT_FALSE(generation);
+    EXPECT_EQ(generation.error().code, Errc::kUnsupported) << generation.error().message;
+    EXPECT_NE(generation.error().message.find("processor time"), std::string::npos) << generation.error().message;
+  }
+  for (auto& one : innocent) {
+    const Result<Generation> generation = one.get();
+    ASSERT_TRUE(generation) << generation.error().message;
+    EXPECT_EQ(generation->tokens, wanted);
+    EXPECT_EQ(generation->metrics.failovers, 0);
+  }
+  EXPECT_EQ(trio.status().verifiers, 2);
+  EXPECT_EQ(trio.warnings(), std::vector<std::string>());
+}
+
 TEST(GrammarFailover, TheAnswerGoesOnWhereItWas) {
   Trio trio;
   Program second({"verifier", "--join", trio.coordinator->address, "--threads", "1"});
@@ -203,6 +248,37 @@ TEST(GrammarHttp, CallsAreForced) {
   EXPECT_TRUE(serve.chat(ask({{"parallel_tool_calls", false}, {"max_tokens", 3}})).contains("choices")) << "no tools";
 }
 
+TEST(GrammarHttp, EveryRoadEscapesWhatAPatternNames) {
+  Serve serve;
+  const Json schema = Json::parse(
+      R"({"type":"object","required":["a"],"properties":{"a":{"type":"string","pattern":"^C:\\\\\"\t$"}}})");
+  const Json wanted = {{"a", "C:\\\"\t"}};
+  const auto parsed = [](const Json& text) { return Json::parse(text.get<std::string>(), nullptr, false); };
+  const Json format = {{"type", "json_schema"}, {"json_schema", {{"name", "p"}, {"schema", schema}}}};
+  for (const Json& fields : {Json{{"response_format", format}}, Json{{"json_schema", schema}},
+                             Json{{"response_format", {{"type", "json_object"}, {"schema", schema}}}},
+                             Json{{"structured_outputs", {{"json", schema.dump()}}}}}) {
+    const Json reply = serve.chat(ask(fields));
+    ASSERT_TRUE(reply.contains("choices")) << reply.dump();
+    EXPECT_EQ(parsed(reply["choices"][0]["message"]["content"]), wanted) << fields.dump() << reply.dump();
+  }
+  const Json tools = {{{"type", "function"}, {"function", {{"name", "f"}, {"strict", true}, {"parameters", schema}}}}};
+  const Json called = serve.chat(ask({{"tools", tools}, {"tool_choice", "required"}, {"parallel_tool_calls", false}}));
+  ASSERT_TRUE(called.contains("choices")) << called.dump();
+  EXPECT_EQ(parsed(called["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]), wanted) << called.dump();
+  const Json response = json_of(
+      post(serve.port, "/v1/responses",
+           Json{{"input", "Hi"}, {"text", {{"format", {{"type", "json_schema"}, {"name", "p"}, {"schema", schema}}}}}}
+               .dump()));
+  EXPECT_EQ(parsed(response["output"][0]["content"][0]["text"]), wanted) << response.dump();
+  const Json message = json_of(post(serve.port, "/v1/messages",
+                                    Json{{"messages", {{{"role", "user"}, {"content", "Hi"}}}},
+                                         {"max_tokens", 60},
+                                         {"output_config", {{"format", {{"type", "json_schema"}, {"schema", schema}}}}}}
+                                        .dump()));
+  EXPECT_EQ(parsed(message["content"][0]["text"]), wanted) << message.dump();
+}
+
 TEST(GrammarHttp, WhatCannotBeIsRefusedByName) {
   Serve serve;
   const auto refused = [&](Json fields, const char* word) {
@@ -214,6 +290,11 @@ TEST(GrammarHttp, WhatCannotBeIsRefusedByName) {
   refused({{"response_format", {{"type", "xml"}}}}, "response_format.type");
   refused({{"response_format", {{"type", "json_schema"}}}}, "json_schema");
   refused({{"grammar", "root ::="}}, "grammar");
+  for (const bool stream : {false, true}) {
+    refused({{"stream", stream}, {"json_schema", {{"$ref", "#"}}}}, "nothing is valid");
+    refused({{"stream", stream}, {"grammar", "root ::= \"a\" root"}}, "no text is valid");
+    refused({{"stream", stream}, {"structured_outputs", {{"regex", "[^\\s\\S]"}}}}, "no text matches");
+  }
   refused({{"grammar", "root ::= \"a\""}, {"json_schema", kSchema}}, "cannot stand beside");
   refused({{"structured_outputs", {{"structural_tag", "x"}}}}, "structural_tag");
   refused({{"structured_outputs", {{"regex", "a"}, {"choice", {"a"}}}}}, "cannot stand beside");

@@ -20,11 +20,11 @@
 
 #include "common/base/random.h"
 #include "common/base/time.h"
-#include "common/checkpoint/model_files.h"
-#include "common/model/config.h"
-#include "common/model/weights.h"
+#include "common/model/checkpoint/model_files.h"
+#include "common/model/gemma4/config.h"
+#include "common/model/gemma4/weights.h"
 #include "common/pair/pair_files.h"
-#include "common/transport/endpoint.h"
+#include "common/wire/transport/endpoint.h"
 #include "tests/fuzz/drawn_messages.h"
 
 namespace outrider {

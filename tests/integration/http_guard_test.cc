@@ -10,7 +10,7 @@
 #include <future>
 #include <memory>
 
-#include "http-server/http_server.h"
+#include "server/http_server.h"
 #include "tests/support/certificate.h"
 #include "tests/support/http_client.h"
 #include "tests/support/temporary_dir.h"
@@ -249,6 +249,30 @@ TEST(TlsOfServer, IsSpokenWithTheCertificateThatItsFilesHaveNow) {
   Connection plain(server->port());
   plain.send("GET", "/echo", "");
   EXPECT_EQ(plain.response().status, 0) << "not in clear";
+}
+
+TEST(TlsOfServer, AgreesOnAKeyForEachConnectionAndOnNothingOfOld) {
+  if (std::system("command -v openssl > /dev/null") != 0) GTEST_SKIP() << "no openssl on this machine";
+  TemporaryDir dir;
+  make_certificate(dir, "ec");
+  make_certificate(dir, "rsa", "rsa:2048");
+  for (const std::string kind : {"ec", "rsa"}) {
+    const auto identity = TlsIdentity::load(dir.path() / (kind + ".pem"), dir.path() / (kind + ".key")).value();
+    const auto server = started({.tls = identity}, {echo()});
+    const auto shakes_hands = [&](const std::string& options) {
+      return std::system(fmt::format("openssl s_client -connect localhost:{} {} < /dev/null > /dev/null 2>&1",
+                                     server->port(), options)
+                             .c_str()) == 0;
+    };
+    const std::string mark = kind == "ec" ? "ECDSA" : "RSA";
+    EXPECT_TRUE(shakes_hands("-tls1_3"));
+    for (const char* cipher : {"AES128-GCM-SHA256", "AES256-GCM-SHA384", "CHACHA20-POLY1305"})
+      EXPECT_TRUE(shakes_hands(fmt::format("-tls1_2 -cipher ECDHE-{}-{}", mark, cipher))) << kind << cipher;
+    for (const std::string cipher : {"AES128-SHA", "AES256-SHA256", "AES128-GCM-SHA256", "DHE-RSA-AES128-GCM-SHA256",
+                                     "ECDHE-RSA-AES128-SHA", "ECDHE-ECDSA-AES256-SHA384", "kRSA", "ECDHE+SHA1"})
+      EXPECT_FALSE(shakes_hands("-tls1_2 -cipher " + cipher + ":@SECLEVEL=0")) << kind << cipher;
+    EXPECT_FALSE(shakes_hands("-tls1_1 -cipher ALL:@SECLEVEL=0"));
+  }
 }
 
 TEST(TlsOfServer, FilesThatAreNoneAreNamed) {

@@ -22,9 +22,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "common/base/progress.h"
-#include "http-server/api_server.h"
-#include "http-server/http_server.h"
+#include "server/api_server.h"
+#include "server/http_server.h"
 #include "tests/support/cluster_fixtures.h"
 #include "tests/support/http_client.h"
 #include "tests/support/model_at.h"
@@ -323,14 +322,43 @@ TEST(Serve, ListensAtAnIPv6AddressWithBracketsAndWithout) {
   }
 }
 
-TEST(Serve, SaysThatOthersMayAskWhereTheyNeedNoKey) {
-  const std::vector<std::string> all = {"--host", "0.0.0.0"}, keyed = {"--host", "0.0.0.0", "--api-key", "secret"};
-  for (const auto& [options, open] : {std::pair(all, true), {keyed, false}, {{}, false}}) {
+TEST(Serve, SaysWhoAnswersWhereThePageIsAndWhetherAKeyIsWanted) {
+  for (const bool keyed : {false, true}) {
+    std::vector<std::string> arguments = {"serve", "--port", "0", "--draft-length", "4"};
+    if (keyed) arguments.insert(arguments.end(), {"--api-key", "secret"});
+    Program serve(arguments);
+    ASSERT_TRUE(eventually([&] { return serve.out().find("\nkey: ") != std::string::npos || !serve.running(); }));
+    for (const char* part : {"\nmodel: nano (a demo model), ", ", drafts: 4\n", "\npage: http://127.0.0.1:"})
+      EXPECT_NE(serve.out().find(part), std::string::npos) << part << " is not in " << serve.out();
+    EXPECT_NE(serve.out().find(keyed ? "key: wanted\n" : "key: none\n"), std::string::npos) << serve.out();
+  }
+}
+
+TEST(Serve, BeyondThisMachineStartsWithAKeyOrInsecure) {
+  TemporaryDir dir;
+  const std::string keys = dir.write("keys", "alice sha256:" + std::string(64, 'a') + "\n");
+  const auto start = [](const std::vector<std::string>& options) {
     std::vector<std::string> arguments = {"serve", "--port", "0", "--draft-length", "0"};
     arguments.insert(arguments.end(), options.begin(), options.end());
-    Program serve(arguments);
-    ASSERT_TRUE(eventually([&] { return serve.out().find("ready") != std::string::npos || !serve.running(); }));
-    EXPECT_EQ(serve.err().find("event=open address=0.0.0.0:") != std::string::npos, open) << serve.err();
+    return std::make_unique<Program>(arguments);
+  };
+  for (const char* host : {"0.0.0.0", "::", "[::]", "0", "server.example"}) {
+    const auto serve = start({"--host", host});
+    EXPECT_EQ(describe(serve->wait()), "exit 1") << host;
+    EXPECT_EQ(serve->out(), "");
+    EXPECT_EQ(std::ranges::count(serve->err(), '\n'), 1) << serve->err();
+    for (const char* way : {"--api-key KEY", "--api-keys FILE", "--insecure"})
+      EXPECT_NE(serve->err().find(way), std::string::npos) << serve->err();
+  }
+  using Options = std::vector<std::string>;
+  for (const auto& [options, open] : {std::pair(Options{"--host", "0.0.0.0", "--insecure"}, true),
+                                      {{"--host", "0.0.0.0", "--api-key", "secret"}, false},
+                                      {{"--host", "0.0.0.0", "--api-keys", keys}, false},
+                                      {{"--host", "localhost"}, false}}) {
+    const auto serve = start(options);
+    ASSERT_TRUE(eventually([&] { return serve->out().find("listening") != std::string::npos || !serve->running(); }));
+    EXPECT_TRUE(serve->running()) << serve->err();
+    EXPECT_EQ(serve->err().find("event=insecure address=0.0.0.0:0 ") != std::string::npos, open) << serve->err();
   }
 }
 
@@ -644,6 +672,133 @@ TEST(Serve, AnswersBeginAndEndWhereTheRequestSays) {
   for (std::size_t i = 1; i < events.size(); ++i) EXPECT_GT(events[i]["timings"]["predicted_n"], 0);
 }
 
+/// A chat that nano answers with these: `Token(ID)` and texts in quotes.
+Json writing(const std::string& answer) {
+  Json request = ask("Hi", 60);
+  request["grammar"] = "root ::= " + answer;
+  return request;
+}
+constexpr const char* kWhole =
+    R"( Token(48) "call:f{refs:[\"a\"],b:" Token(52) "c " Token(52) "d" Token(52) "}" Token(49))";
+constexpr const char* kBroken = R"( Token(48) "call:f(x" Token(49))";
+
+TEST(Serve, WhatBeginsAsACallAndIsNoneIsTheAnswersText) {
+  setenv("OUTRIDER_LOG", "info", 1);
+  Serve serve;
+  unsetenv("OUTRIDER_LOG");
+  const std::string text = "<|tool_call>call:f(x<tool_call|>";
+  const Json whole = serve.chat(writing(kBroken))["choices"][0];
+  EXPECT_EQ(whole["message"]["content"], text);
+  EXPECT_EQ(whole["finish_reason"], "stop");
+  EXPECT_EQ(joined(serve.stream(writing(kBroken))), std::pair(text, std::string("stop")));
+
+  // Beside a good one, which is the same whole and streamed.
+  const Json both = writing(std::string(kWhole) + kBroken), answer = serve.chat(both)["choices"][0];
+  EXPECT_EQ(answer["message"]["content"], text);
+  EXPECT_EQ(answer["finish_reason"], "tool_calls");
+  const Json call = answer["message"]["tool_calls"].at(0)["function"];
+  EXPECT_EQ(call, Json({{"name", "f"}, {"arguments", R"({"b":"c \"d","refs":["a"]})"}}));
+  std::string content;
+  for (const Json& event : serve.stream(both)) {
+    const Json& delta = event["choices"][0]["delta"];
+    content += delta.value("content", "");
+    if (delta.contains("tool_calls")) {
+      EXPECT_EQ(delta["tool_calls"][0]["function"], call);
+    }
+  }
+  EXPECT_EQ(content, text);
+
+  Json cut = both;
+  cut["max_tokens"] = serve.chat(both)["usage"]["completion_tokens"].get<int>() - 3;
+  const Json short_answer = serve.chat(cut)["choices"][0];
+  EXPECT_EQ(short_answer["finish_reason"], "length");
+  EXPECT_TRUE(short_answer["message"]["content"].get<std::string>().starts_with("<|tool_call>call:f"));
+  EXPECT_EQ(short_answer["message"]["tool_calls"].size(), 1u);
+
+  const Json respond = {{"input", "Hi"}, {"grammar", both["grammar"]}, {"max_output_tokens", 60}};
+  const std::string response = json_of(post(serve.port, "/v1/responses", respond.dump()))["output"].dump();
+  const Json message = json_of(post(serve.port, "/v1/messages", both.dump()));
+  EXPECT_EQ(message["content"].at(0), Json({{"type", "text"}, {"text", text}}));
+  EXPECT_EQ(message["content"].at(1)["type"], "tool_use");
+  EXPECT_NE(response.find(R"("text":")" + text + '"'), std::string::npos) << response;
+  EXPECT_NE(response.find(R"("type":"function_call")"), std::string::npos) << response;
+  EXPECT_EQ(metrics_of(serve.port)["broken_tool_calls_total"], 8);
+
+  // The log names the request as its client does, one that is refused too.
+  post(serve.port, "/v1/chat/completions", "{}", "X-Request-Id: mine-8\r\n");
+  post(serve.port, "/v1/chat/completions", writing(kBroken).dump(), "X-Request-Id: mine-7\r\n");
+  EXPECT_TRUE(eventually([&] { return serve.program.err().find("request_id=mine-7 client") != std::string::npos; }));
+  const std::string log = serve.program.err();
+  EXPECT_NE(log.find("request_id=mine-8 client=\"127.0.0.1\" status=400"), std::string::npos) << log;
+  EXPECT_TRUE(std::regex_search(log, std::regex("event=broken_tool_calls id=chatcmpl-\\w+ request_id=mine-7 calls=1 ")))
+      << log;
+  EXPECT_TRUE(std::regex_search(log, std::regex("event=request id=chatcmpl-\\w+ request_id=mine-7 client="))) << log;
+  EXPECT_TRUE(std::regex_search(log, std::regex("event=request id=chatcmpl-\\w+ request_id=req_\\w+ client="))) << log;
+}
+
+TEST(Serve, FieldsThatNobodyKnowsAreSaidOrRefused) {
+  const std::string warning = R"("temperatur" is no known field; the nearest is temperature)";
+  const Json chat = {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}, {"max_tokens", 2}, {"temperatur", 1}};
+  const Json others = {
+      {"prompt", "Hi"}, {"input", "Hi"}, {"max_output_tokens", 2}, {"temperatur", 1}, {"n_predict", 2}};
+  const auto asked = [&](const std::string& path) {
+    Json body = path.ends_with("chat/completions") || path == "/v1/messages" ? chat : others;
+    if (path != "/v1/responses")
+      body.erase("max_output_tokens"), body.erase("input");
+    else
+      body.erase("prompt");
+    return body;
+  };
+  const std::vector<std::string> paths = {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages",
+                                          "/completion"};
+  {
+    Serve serve;
+    for (const std::string& path : paths) {
+      Json body = asked(path);
+      const Response whole = post(serve.port, path, body.dump());
+      EXPECT_EQ(json_of(whole)["warnings"], Json({warning})) << whole.body;
+      EXPECT_NE(whole.head.find("X-Outrider-Warning: " + warning + "\r\n"), std::string::npos) << whole.head;
+      body["stream"] = true;
+      const Response stream = post(serve.port, path, body.dump());
+      EXPECT_NE(stream.head.find("X-Outrider-Warning: " + warning + "\r\n"), std::string::npos) << stream.head;
+      EXPECT_NE(stream.body.find("\"warnings\":[" + Json(warning).dump() + "]"), std::string::npos) << stream.body;
+    }
+    EXPECT_FALSE(serve.chat(ask("Hi", 2)).contains("warnings"));
+  }
+  Serve strict({"--strict-fields"});
+  for (const std::string& path : paths) {
+    Json body = asked(path);
+    EXPECT_NE(post(strict.port, path, body.dump()).body.find("temperatur is no known field"), std::string::npos);
+    body.erase("temperatur");
+    EXPECT_EQ(post(strict.port, path, body.dump()).status, 200) << path;
+  }
+}
+
+TEST(Serve, AnEchoWithScoresIsThePromptAsItIs) {
+  Serve serve;
+  const auto complete = [&](Json fields) {
+    fields.update({{"echo", true}, {"temperature", 0}, {"max_tokens", 1}});
+    return json_of(post(serve.port, "/v1/completions", fields.dump()))["choices"][0];
+  };
+  for (const char* prompt : {"Price: 5 €🍌", "日本", "Hello"}) {
+    const Json scored = complete({{"prompt", prompt}, {"logprobs", 1}});
+    EXPECT_EQ(scored["text"], complete({{"prompt", prompt}})["text"]);
+    EXPECT_TRUE(scored["text"].get<std::string>().starts_with(prompt)) << scored["text"];
+  }
+  const Json logprobs = complete({{"prompt", "Hello"}, {"logprobs", 0}})["logprobs"];
+  EXPECT_EQ(logprobs["tokens"][0], "<bos>");
+  EXPECT_EQ(logprobs["text_offset"][0], 0);
+  EXPECT_EQ(logprobs["text_offset"][1], 0) << "the text has no <bos>";
+  EXPECT_EQ(logprobs["text_offset"].back(), 5);
+
+  Json chat = ask("Go on", 3);
+  chat["messages"].push_back({{"role", "assistant"}, {"content", "The fox "}});
+  chat.update({{"continue_final_message", true}, {"echo", true}});
+  const std::string answer = serve.chat(chat)["choices"][0]["message"]["content"];
+  EXPECT_TRUE(answer.starts_with("The fox")) << answer;
+  EXPECT_EQ(answer.find("  "), std::string::npos) << "what the model read has no space at its end: " << answer;
+}
+
 TEST(Serve, MasksAndScoresOfThePromptAreAsAskedFor) {
   Serve serve;
   const auto complete = [&](Json fields) {
@@ -777,8 +932,8 @@ TEST(Serve, LlamaCppsCompletionIsThatOfOpenAIsInItsWords) {
 TEST(Serve, PathsAndNamesOfRequestsAreTakenAsClientsWriteThem) {
   Serve serve;
   const std::string body = ask("Hi", 1).dump();
-  for (const char* path :
-       {"/v1/chat/completions", "/chat/completions", "/v1/v1/chat/completions", "/v1/chat/completions/"})
+  for (const char* path : {"/v1/chat/completions", "/chat/completions", "/v1/v1/chat/completions",
+                           "/v1/chat/completions/", "//v1/chat/completions", "///chat/completions"})
     EXPECT_EQ(post(serve.port, path, body).status, 200) << path;
   EXPECT_EQ(get(serve.port, "/models").status, 200);
   const Response unknown = get(serve.port, "/v1/models/gpt-5");
@@ -795,7 +950,8 @@ TEST(Serve, PathsAndNamesOfRequestsAreTakenAsClientsWriteThem) {
 
 TEST(Serve, AProxyMayLeaveItsPathThere) {
   Serve serve({"--root-path", "/llm"});
-  for (const char* path : {"/llm/v1/models", "/llm/models", "/v1/models", "/llm/health"})
+  for (const char* path :
+       {"/llm/v1/models", "/llm/models", "/v1/models", "/llm/health", "/llm//v1/models", "//v1/models"})
     EXPECT_EQ(get(serve.port, path).status, 200) << path;
   for (const char* path : {"/llms/v1/models", "/llm/llm/v1/models", "/llmv1/models"})
     EXPECT_EQ(get(serve.port, path).status, 404) << path;
@@ -885,6 +1041,30 @@ TEST(Serve, WithoutAVerifierItIsAliveButNotReady) {
   EXPECT_EQ(post(serve.port, "/v1/chat/completions", ask("Hi", 3).dump()).status, 503);
 }
 
+TEST(Serve, ErrorsSayNotWhereTheCoordinatorIs) {
+  const std::string port = std::to_string(free_port());
+  Serve serve({"--connect", "tcp://127.0.0.1:" + port}, /*wait_until_ready=*/false);
+  std::vector<std::future<Response>> replies;
+  for (const char* path : {"/ready", "/v1/outrider/status"})
+    replies.push_back(std::async([&serve, path] { return get(serve.port, path); }));
+  Json stream = ask("Hi", 3);
+  stream["stream"] = true;
+  const Json completion = {{"prompt", "Once"}, {"max_tokens", 2}}, response = {{"input", "Hi"}};
+  const std::vector<std::pair<const char*, Json>> asked = {{"/v1/chat/completions", ask("Hi", 3)},
+                                                           {"/v1/chat/completions", stream},
+                                                           {"/v1/completions", completion},
+                                                           {"/v1/responses", response}};
+  for (const auto& [path, body] : asked)
+    replies.push_back(std::async([&serve, path, text = body.dump()] { return post(serve.port, path, text); }));
+  for (auto& reply : replies) {
+    const Response got = reply.get();
+    EXPECT_EQ(got.body.find(port), std::string::npos) << got.body;
+    EXPECT_EQ(got.body.find("tcp:"), std::string::npos) << got.body;
+    EXPECT_NE(got.body.find("coordinator"), std::string::npos) << got.body;
+  }
+  EXPECT_NE(serve.program.err().find(port), std::string::npos) << "the log does";
+}
+
 TEST(Serve, AnAnswerThatFailsInMidStreamIsCounted) {
   Trio trio(true, {"--failover-wait", "1"});
   Serve serve({"--connect", trio.coordinator->address});
@@ -896,6 +1076,8 @@ TEST(Serve, AnAnswerThatFailsInMidStreamIsCounted) {
   trio.verifier->send(SIGKILL);
   const std::vector<Json> events = events_of(client.response());
   EXPECT_EQ(events.back()["error"]["type"], "server_error") << events.back();
+  const std::string why = events.back()["error"]["message"];
+  EXPECT_EQ(why.find("verifier-"), std::string::npos) << "a worker's name, with host and process: " << why;
   std::map<std::string, double> metrics = metrics_of(serve.port);
   EXPECT_EQ(metrics["request_success_total{finished_reason=\"error\"}"], 1);
   EXPECT_EQ(metrics["request_success_total{finished_reason=\"abort\"}"], 0);
@@ -909,7 +1091,9 @@ TEST(Serve, AChatThatDoesNotSayHowLongFitsIntoASmallVerifier) {
   Serve serve({"--connect", coordinator.address}, /*wait_until_ready=*/false);
   EXPECT_TRUE(eventually([&] { return serve.workers() == 1 || !verifier.running(); }));
   Json request = ask("Hi", 8000);
-  EXPECT_EQ(post(serve.port, "/v1/chat/completions", request.dump()).status, 400) << "more than it has memory for";
+  const Response refused = post(serve.port, "/v1/chat/completions", request.dump());
+  EXPECT_EQ(refused.status, 400) << "more than it has memory for";
+  EXPECT_EQ(json_of(refused)["error"]["code"], "unsupported_value") << "not the context's: " << refused.body;
   request.erase("max_tokens");
   const Response answer = post(serve.port, "/v1/chat/completions", request.dump());
   EXPECT_EQ(answer.status, 200) << answer.body;
@@ -1097,6 +1281,47 @@ TEST(HttpServer, AStreamToAnOldClientEndsWithItsConnection) {
   }
 }
 
+// A reply whose pieces end before their time is none that is whole.
+TEST(HttpServer, AStreamThatFailsOnItsWayIsBrokenOff) {
+  const auto stream = [](std::optional<std::uint64_t> length, bool throws) {
+    return [=](const HttpRequest&) {
+      HttpReply reply{.status = 200, .body = "", .content_type = "text/plain"};
+      reply.length = length;
+      reply.next = [throws, left = 2]() mutable -> std::optional<std::string> {
+        if (left-- > 0) return "piece";
+        if (throws) throw std::runtime_error("the disk is gone");
+        return std::nullopt;
+      };
+      return reply;
+    };
+  };
+  const auto server = started({.host = "127.0.0.1"}, {{"GET", "/whole", stream(10, false)},
+                                                      {"GET", "/short", stream(11, false)},
+                                                      {"GET", "/throws", stream({}, true)}});
+  const auto said = [&](const std::string& path, const char* version, const char* method = "GET") {
+    Connection connection(server->port());
+    connection.send(
+        fmt::format("{} {} HTTP/{}\r\nHost: localhost\r\nConnection: close\r\n\r\n", method, path, version));
+    return connection.all();
+  };
+  for (const char* version : {"1.0", "1.1"}) {
+    const std::string whole = said("/whole", version), cut = said("/short", version);
+    EXPECT_NE(whole.find("Content-Length: 10\r\n"), whole.npos) << whole;
+    EXPECT_NE(cut.find("Content-Length: 11\r\n"), cut.npos) << cut;
+    for (const std::string& reply : {whole, cut}) {
+      EXPECT_EQ(reply.find("Transfer-Encoding"), reply.npos) << reply;
+      EXPECT_TRUE(reply.ends_with("\r\n\r\npiecepiece")) << reply;
+    }
+  }
+  EXPECT_NE(said("/whole", "1.1", "HEAD").find("Content-Length: 10\r\n"), std::string::npos);
+  EXPECT_TRUE(said("/throws", "1.1").ends_with("5\r\npiece\r\n5\r\npiece\r\n")) << "its last chunk never comes";
+  Connection kept(server->port());
+  kept.send("GET", "/whole", "");
+  EXPECT_EQ(kept.response().body, "piecepiece");
+  kept.send("GET", "/short", "");
+  EXPECT_EQ(kept.response().body, "piecepiece") << "what is missing is not awaited";
+}
+
 TEST(HttpServer, AConnectionServesManyRequests) {
   const auto server = started({.host = "127.0.0.1"}, {{"POST", "/echo", echo}});
   Connection connection(server->port());
@@ -1254,21 +1479,25 @@ struct ReportingServer {
   const std::unique_ptr<HttpServer> http = started({.host = "127.0.0.1"}, api.routes());
 };
 
-TEST(ApiServer, SaysWhatIsBeingLoadedUntilAVerifierIsThere) {
+TEST(ApiServer, SaysThatTheModelIsBeingLoadedUntilAVerifierIsThere) {
   Coordinator coordinator;
   TransportContext context;
-  ApiServer api(
-      context, TextSide::load(model_at(nano_pair().backbone)).value(),
-      {.coordinator = coordinator.address, .version = "test", .model = "nano", .loads = loading(nano_pair().backbone)});
+  ApiServer api(context, TextSide::load(model_at(nano_pair().backbone)).value(),
+                {.coordinator = coordinator.address, .version = "test", .model = "nano", .own = true});
   const std::unique_ptr<HttpServer> http = started({.host = "127.0.0.1"}, api.routes());
   const Response loading = get(http->port(), "/ready");
   EXPECT_EQ(loading.status, 503);
   const std::string why = json_of(loading)["error"]["message"];
-  EXPECT_TRUE(std::regex_match(
-      why, std::regex("no verifier has joined: loading .*nano/backbone \\(0\\.1 GB on disk\\), for [0-9]+ s so far")))
+  EXPECT_TRUE(
+      std::regex_match(why, std::regex("no verifier has joined: the model is being loaded, for [0-9]+ s so far")))
       << why;
+  // A request waits longer than for a verifier that somebody else starts.
+  auto answered =
+      std::async([&] { return post(http->port(), "/v1/completions", R"({"prompt": "Once", "max_tokens": 2})"); });
+  EXPECT_EQ(answered.wait_for(std::chrono::milliseconds(kVerifierWaitMs + 500)), std::future_status::timeout);
   Program verifier({"verifier", "--join", coordinator.address});
   EXPECT_TRUE(eventually([&] { return get(http->port(), "/ready").status == 200; }));
+  EXPECT_EQ(answered.get().status, 200);
 }
 
 TEST(ApiServer, EveryRequestIsReportedOnce) {

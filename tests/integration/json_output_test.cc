@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "common/base/files.h"
-#include "common/report/report.h"
+#include "common/client/report.h"
+#include "common/os/files.h"
 #include "tests/support/cluster_fixtures.h"
 #include "tests/support/temporary_dir.h"
 
@@ -51,6 +51,64 @@ TEST(Report, TheAssistantsTimeIsThatOfTheRoundsItDraftedFor) {
   EXPECT_EQ(metrics_json(generation)["assistant_draft_ms"], 0);
 }
 
+TEST(Report, OneLineSaysWhatAnAnswerBrought) {
+  Generation generation;
+  EXPECT_EQ(brought_text(generation, std::nullopt), "0 tokens");
+  generation.tokens.resize(11);
+  generation.metrics.decode_ns = 500'000'000;
+  EXPECT_EQ(brought_text(generation, std::nullopt), "20.0 tok/s, no drafts");
+  EXPECT_EQ(brought_text(generation, 8), "20.0 tok/s (2.50 times plain), no drafts");
+  generation.metrics.drafted_tokens = 8;
+  generation.metrics.accepted_tokens = 6;
+  generation.metrics.rounds = 4;
+  EXPECT_EQ(brought_text(generation, std::nullopt),
+            "20.0 tok/s, 6 of 8 drafts accepted (75 %), 4 rounds for 11 tokens");
+}
+
+RoundOutcome timed_round(int drafted, int accepted, double verify_s, double draft_s = 0) {
+  return {.drafted = drafted,
+          .accepted = accepted,
+          .draft_s = draft_s,
+          .verify_s = verify_s,
+          .round_s = verify_s + draft_s};
+}
+
+TEST(Report, SaysWhyMostRoundsHadNoDrafts) {
+  std::vector<RoundOutcome> rounds(9, timed_round(0, 0, 0.01));
+  rounds.push_back(timed_round(4, 2, 0.045, 0.01));
+  EXPECT_EQ(
+      why_left_out(rounds, "avx2"),
+      "drafts were left out of 9 of 10 rounds: here (avx2) a pass of 5 rows takes 4.5 times as long as one of 1, so "
+      "that a round with drafts takes 5.5 times as long as a plain one and brings 3.0 tokens");
+  rounds.back() = timed_round(4, 2, 0.012, 0.001);
+  EXPECT_EQ(why_left_out(rounds, ""),
+            "drafts were left out of 9 of 10 rounds, where they were not likely to hold: of those made 2 of 4 did");
+  EXPECT_EQ(why_left_out(std::span(rounds).last(2), "avx2"), "") << "half of them had drafts";
+  EXPECT_EQ(why_left_out(std::span(rounds).first(1), "avx2"), "no drafts were tried: the answer has 1 round");
+  EXPECT_TRUE(why_left_out(std::vector(20, timed_round(0, 0, 1)), "avx2").starts_with("no drafts were made: "));
+  EXPECT_EQ(why_left_out({}, "avx2"), "");
+}
+
+TEST(Report, ComparesAnAnswerWithoutDraftsToo) {
+  const std::string text = metrics_text(Generation(), 50.0);
+  EXPECT_TRUE(text.starts_with("backbone_only_tok_per_sec  50.0\nspeculative_tok_per_sec ")) << text;
+}
+
+// What was asked for is printed, whatever standard error is.
+TEST(Run, ComparesIntoAPipeToo) {
+  for (const char* draft_length : {"0", "4", "auto"}) {
+    Program run({"run", "Count from 3 to 9.", "--compare", "--draft-length", draft_length, "-n", "24"});
+    EXPECT_EQ(describe(run.wait()), "exit 0");
+    for (const char* part :
+         {"backbone_only_tok_per_sec", "speculative_tok_per_sec", "speed-up ", "x, texts equal: yes"})
+      EXPECT_EQ(lines_with(run.err(), {part}).size(), 1u) << draft_length << ": " << run.err();
+    EXPECT_EQ(lines_with(run.out(), {}).size(), 1u) << "the text once: " << run.out();
+  }
+  Program quiet({"run", "Count from 3 to 9.", "--compare", "--quiet", "-n", "8"});
+  EXPECT_EQ(describe(quiet.wait()), "exit 0");
+  EXPECT_EQ(quiet.err(), "");
+}
+
 // Baked from a question, the table drafts its answer; another model's says that it is not used. The text is the same.
 TEST(JsonOutput, OfRunWithADraftTable) {
   const TemporaryDir dir;
@@ -62,7 +120,7 @@ TEST(JsonOutput, OfRunWithADraftTable) {
   EXPECT_EQ(describe(bake.wait()), "exit 0") << bake.err();
   EXPECT_TRUE(bake.out().starts_with("1 conversations, ")) << bake.out();
   Program run(
-      {"run", question, "--no-assistant", "--draft-table", table, "--draft-length", "ucb1", "--compare", "--json"});
+      {"run", question, "--no-assistant", "--draft-table", table, "--draft-length", "4+table", "--compare", "--json"});
   const json object = output_of(run);
   EXPECT_GT(object["metrics"]["table_accepted_tokens"], 0);
   EXPECT_EQ(object["metrics"]["drafted_tokens"], object["metrics"]["table_drafted_tokens"].get<int>() +
@@ -92,9 +150,11 @@ TEST(JsonOutput, OfRunHasAnswerAndMetrics) {
   EXPECT_EQ(object["finish_reason"], "stop");
 
   const json& metrics = object["metrics"];
-  expect_numbers(metrics,
-                 {"backbone_only_tok_per_sec", "speculative_tok_per_sec", "draft_tokens_per_batch", "accepted_tokens",
-                  "drafted_tokens", "target_verify_ms", "assistant_draft_ms", "rounds", "wire_bytes_to_drafter"});
+  expect_numbers(metrics, {"backbone_only_tok_per_sec", "speculative_tok_per_sec", "draft_tokens_per_batch",
+                           "accepted_tokens", "drafted_tokens", "target_verify_ms", "assistant_draft_ms", "rounds",
+                           "wire_bytes_to_drafter", "speedup"});
+  EXPECT_EQ(metrics["texts_equal"], true);
+  EXPECT_EQ(metrics["drafts_left_out"], nullptr) << "a number is one in every round here";
   const std::int64_t accepted = metrics["accepted_tokens"], rounds = metrics["rounds"];
   // The first token comes of the prefill; each round emits what it accepts and one more, less what
   // follows a stop.
@@ -151,8 +211,8 @@ TEST(JsonOutput, OfBenchPairOverALongLinkHasItsRoundTripInEveryRound) {
 }
 
 TEST(JsonOutput, OfReadyJudgesTextAcceptanceAndLink) {
-  Program program(
-      {"ready", "--dtype", "f32", "--golden", (source_dir() / "tests/goldens/nano/generate_golden.json").string()});
+  Program program({"ready", "--json", "--dtype", "f32", "--golden",
+                   (source_dir() / "tests/goldens/nano/generate_golden.json").string()});
   const json object = output_of(program);
   // A busy machine may make speculation the slower one, which is "degraded"; nothing may be wrong.
   EXPECT_NE(object["verdict"], "not ready") << object;
@@ -171,7 +231,12 @@ TEST(JsonOutput, OfReadySaysWhatIsWrong) {
   some.resize(6);
   for (const NanoGolden& one : some) golden.push_back({{"prompt_ids", one.prompt_ids}, {"greedy", {7, 7, 7}}});
   const TemporaryDir dir;
-  Program program({"ready", "--golden", dir.write("golden.json", golden.dump()).string()});
+  const std::string file = dir.write("golden.json", golden.dump()).string();
+  Program said({"ready", "--golden", file});
+  EXPECT_EQ(describe(said.wait()), "exit 1");
+  EXPECT_TRUE(said.out().starts_with("NOT READY: 6 of 6 answers are not those of the golden file")) << said.out();
+  EXPECT_EQ(lines_with(said.out(), {}).size(), 1u) << said.out();
+  Program program({"ready", "--json", "--golden", file});
   EXPECT_EQ(describe(program.wait()), "exit 1");
   const json object = json::parse(program.out(), nullptr, /*allow_exceptions=*/false);
   ASSERT_TRUE(object.is_object()) << program.out();

@@ -113,7 +113,7 @@ class LaunchWithSlurm(unittest.TestCase):
     def submit(self, shape, *, run=None, verifier={}):
         plan = self.plan(shape, [{"command": ASK}] if run is None else run)
         plan["verifiers"][0] |= verifier
-        run = Run(OUTRIDER, plan, "--backend", "slurm", "--submit", expect_end=True)
+        run = Run(OUTRIDER, plan, "--backend", "slurm", "--submit", expect_end=True, name="a run of 100%j; it's \"here\"")
         self.addCleanup(run.remove)
         self.assertEqual(run.status, 0, run.explain())
         return run
@@ -136,7 +136,7 @@ class LaunchWithSlurm(unittest.TestCase):
         self.assert_ran(self.submit("het"))
 
     def test_elastic_drafters_that_are_preempted(self):
-        wait = ["sh", "-c", "while [ ! -e {run_dir}/go ]; do sleep 0.1; done"]
+        wait = ["sh", "-c", 'while [ ! -e "$1/go" ]; do sleep 0.1; done', "sh", "{run_dir}"]
         run = self.submit("elastic", run=[{"command": wait}, {"command": ASK}])
         joined = lambda: subprocess.run([OUTRIDER, "launch", "wait", run.dir, "--timeout", "1"], capture_output=True, timeout=HANG).returncode == 0
         self.assertTrue(eventually(joined), run.explain())
@@ -218,7 +218,7 @@ class LaunchWithSlurm(unittest.TestCase):
         self.assertTrue(eventually(lambda: not run.alive()), f"{run.alive()} are left")
 
     def test_status_75_of_a_command_requeues_the_job_and_it_ends_well(self):
-        again = ["sh", "-c", "[ -e {run_dir}/second ] || { touch {run_dir}/second; exit 75; }"]
+        again = ["sh", "-c", '[ -e "$1/second" ] || { touch "$1/second"; exit 75; }', "sh", "{run_dir}"]
         run = self.submit("one", run=[{"command": again}, {"command": ASK}])
         requeued = lambda: (run.dir / "second").exists() and any(line.split()[1] in ("PD", "R") for line in SLURM.jobs())
         self.assertTrue(eventually(requeued), run.explain())

@@ -94,12 +94,12 @@ def check_experiment(test, outrider, launch, backend, before=()):
 
 class Run:
     """One `outrider launch` of a plan in a folder of its own; each file may have `most_bytes`, as if the disk were full then.
-    `before`: what its command line begins with."""
+    `before`: what its command line begins with. `name`: of its run folder."""
 
-    def __init__(self, outrider, plan, *options, expect_end=False, most_bytes=None, before=()):
+    def __init__(self, outrider, plan, *options, expect_end=False, most_bytes=None, before=(), name="run"):
         self.outrider = outrider
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="outrider-launch-"))
-        self.dir = self.folder / "run"
+        self.dir = self.folder / name
         self.mark = f"OUTRIDER_TEST_RUN={self.folder.name}"  # by which all its processes can be found
         (self.folder / "plan.json").write_text(json.dumps(marked(plan, self.mark)))
         self.out, self.err = self.folder / "out", self.folder / "err"

@@ -157,7 +157,8 @@ class Launch(unittest.TestCase):
                                     (["/no/such/program"], 5, "outrider: run.0 ended with status 127: /no/such/program\n"), (["true"], 0, "")):
             run = self.start(PLAN | {"drafters": [], "run": [{"command": words}]}, expect_end=True)
             self.assertEqual(run.status, status, f"{words}: {run.explain()}")
-            self.assertEqual(run.err.read_text().partition("\n")[2], said)
+            done = "" if status else f"outrider: done; run folder {run.dir}\n"
+            self.assertEqual(run.err.read_text().partition("\n")[2], said + done)
 
     def test_a_command_that_was_never_begun_is_no_success(self):
         folder = pathlib.Path(tempfile.mkdtemp(prefix="outrider-mute-"))
@@ -189,7 +190,7 @@ class Launch(unittest.TestCase):
         run = self.start(PLAN | {"drafters": [{}, {"model": "/no/model"}], "run": [{"command": ["true"]}]}, expect_end=True)
         self.assertEqual(run.status, 0, run.explain())
         self.assertIn("drafter.1 on localhost: ended with status 1: outrider: /no/model: no such file or directory, wanted a model\n", run.err.read_text())
-        self.assertIn("outrider: ready: 1 verifiers and 1 drafters at ", run.err.read_text())
+        self.assertIn("outrider: ready: 1 verifier and 1 drafter at ", run.err.read_text())
 
     def test_one_plan_can_be_launched_several_times_in_a_second(self):
         folder = pathlib.Path(tempfile.mkdtemp(prefix="outrider-twice-"))
@@ -273,8 +274,8 @@ class Launch(unittest.TestCase):
         for most, file in ((100, "plan.json"), (after_plan, "lock.json"), (after_lock, "ledger.jsonl")):
             run = self.start(plan, expect_end=True, most_bytes=most)
             self.assertEqual(run.status, 1, run.explain())
-            self.assertRegex(run.err.read_text().splitlines()[-1], f"^outrider: .*/{file}(.tmp)?: cannot write: File too large$")
-            self.assertFalse((run.dir / f"{file}.tmp").exists())
+            self.assertRegex(run.err.read_text().splitlines()[-1], rf"^outrider: .*/{file}(\.\w+\.tmp)?: cannot write: File too large$")
+            self.assertEqual(list(run.dir.glob("*.tmp")), [])
             self.assertEqual(run.alive(), [])
 
     def test_wait_says_what_is_missing_with_the_end_of_its_log(self):
@@ -311,7 +312,7 @@ class Launch(unittest.TestCase):
         self.assertIn('/lock/hosts/localhost/isa: ', diff.stdout)
 
     def test_the_dry_run_is_the_reviewed_text(self):
-        for name, backend in (("three_hosts", "local"), ("three_hosts", "ssh"), ("three_hosts", "slurm"), ("het", "slurm"), ("elastic", "slurm"), ("pods", "kubernetes")):
+        for name, backend in (("three_hosts", "local"), ("three_hosts", "ssh"), ("three_hosts", "slurm"), ("het", "slurm"), ("elastic", "slurm"), ("pods", "kubernetes"), ("shards", "kubernetes")):
             dry = launch(GOLDENS / f"{name}.json", "--dry-run", "--backend", backend, "--run-dir", "/shared/run")
             self.assertEqual(dry.returncode, 0, dry.stderr)
             golden = GOLDENS / f"{name}.{backend}.txt"
@@ -327,6 +328,7 @@ class Launch(unittest.TestCase):
                              ({"slurm": {"header": {"--time": "00:02:00"}}}, "--time=00:02:00 is 120 s"),
                              ({"slurm": {"header": {"--time": "soon"}}}, "--time=soon is no time"),
                              ({"slurm": {"header": {"time": "1"}}}, "time is no option of sbatch"),
+                             ({"slurm": {"header": {"--time 5": ""}}}, "--time 5 is no option of sbatch"),
                              ({"slurm": {"shape": "het"}, "drafters": [{"hosts": "big"}]}, "het: big has drafters and another role"),
                              ({"slurm": {"shape": "elastic", "drafter_header": {"--array": "0"}}, "drafters": [{"hosts": "small1"}, {"hosts": "small2"}]},
                               "wanted in a group's slurm_header"),
@@ -348,6 +350,23 @@ class Launch(unittest.TestCase):
             run = self.start(plan | change, "--backend", "kubernetes", expect_end=True)
             self.assertEqual(run.status, 1)
             self.assertIn("outrider: kubernetes: ", run.err.read_text())
+            self.assertIn(part, run.err.read_text())
+
+    def test_what_pods_that_share_a_batch_cannot_be_is_refused(self):
+        plan = json.loads((GOLDENS / "shards.json").read_text())
+        batch, pods = plan["run"][0]["command"], plan["kubernetes"]
+        for change, part in (({"run": []}, "wanted one command under run"),
+                             ({"run": [{"command": ["outrider", "run", "Hi."]}]}, "wanted one command under run"),
+                             ({"run": [{"command": [*batch, "--connect", "{coordinator}"]}]}, "the batch has {coordinator}"),
+                             ({"run": [{"command": [*batch, "--shard=1/2"]}]}, "the batch has --shard"),
+                             ({"run": [{"command": ["outrider", "batch", "/packs/in.jsonl"]}]}, "--output is '', wanted /packs/NAME.jsonl"),
+                             ({"kubernetes": pods | {"claim": ""}}, "no kubernetes.claim"),
+                             ({"drafters": [{}]}, "a pod is a whole process"),
+                             ({"verifiers": [{"cpuset": "0-3"}]}, "verifiers[0].cpuset"),
+                             ({"verifiers": [{"memory": 5}]}, "wanted threads, model, dtype and environment of verifiers[0] alone")):
+            run = self.start(plan | change, "--backend", "kubernetes", expect_end=True)
+            self.assertEqual(run.status, 1)
+            self.assertIn("outrider: kubernetes: shards: " if "cpuset" not in part else "outrider: kubernetes: ", run.err.read_text())
             self.assertIn(part, run.err.read_text())
 
     def test_an_experiment_is_a_command_of_a_plan(self):
@@ -397,7 +416,7 @@ class Launch(unittest.TestCase):
         done = planned.run("--run-dir", str(folder / "run"))
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(planned.files(), alone.files())
-        self.assertIn("outrider: ready: 1 verifiers and 2 drafters", done.stderr)
+        self.assertIn("outrider: ready: 1 verifier and 2 drafters", done.stderr)
         self.assertEqual(processes_with(mark), [])
         again = planned.run("--run-dir", str(folder / "none"))
         self.assertEqual((again.returncode, (folder / "none").exists()), (0, False), "all is done: nothing is launched")

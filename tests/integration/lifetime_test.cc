@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 
 #include <gtest/gtest.h>
 
-#include "common/base/files.h"
-#include "common/transport/reachable.h"
+#include "common/os/files.h"
+#include "common/wire/transport/reachable.h"
 #include "tests/support/cluster_fixtures.h"
 #include "tests/support/temporary_dir.h"
 
@@ -87,6 +89,28 @@ TEST(Lifetime, AWorkerIsInTheBooksUnderItsName) {
     const Status status = status_of(context, coordinator.address);
     return status.workers.size() == 1 && status.workers[0].name == "drafter.7";
   }));
+}
+
+TEST(Lifetime, TheReadyFileIsThereWhileTheWorkerIsInTheBooks) {
+  const TemporaryDir dir;
+  const std::string file = dir / "joined";
+  std::ofstream(file) << "left by an earlier process";
+  const Coordinator coordinator;
+  const int port = free_port();
+  Program drafter({"drafter", "--join", "tcp://127.0.0.1:" + std::to_string(port), "--ready-file", file});
+  EXPECT_TRUE(eventually([&] { return !std::filesystem::exists(file); })) << "no coordinator is there";
+  Program late({"coordinator", "--listen", "tcp://127.0.0.1:" + std::to_string(port)});
+  EXPECT_TRUE(eventually([&] { return std::filesystem::exists(file); }));
+  late.send(SIGKILL);
+  EXPECT_TRUE(eventually([&] { return !std::filesystem::exists(file); })) << "the coordinator is gone";
+  Program other({"drafter", "--join", coordinator.address, "--ready-file", file});
+  EXPECT_TRUE(eventually([&] { return std::filesystem::exists(file); }));
+  other.send(SIGTERM);
+  EXPECT_EQ(describe(other.wait()), "exit 0");
+  EXPECT_FALSE(std::filesystem::exists(file));
+  Program refused({"drafter", "--join", coordinator.address, "--ready-file", "/nowhere/at/all"});
+  EXPECT_EQ(describe(refused.wait()), "exit 1");
+  EXPECT_EQ(lines_with(refused.err(), {"outrider: ", "--ready-file /nowhere/at/all"}).size(), 1u) << refused.err();
 }
 
 TEST(AddressFile, HasWhereTheCoordinatorCanBeDialled) {

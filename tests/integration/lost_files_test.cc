@@ -48,23 +48,9 @@ TEST(LostFiles, AModelThatIsCutShortWhileItIsInUseIsNamed) {
                         weights.string()));
 }
 
-TEST(LostFiles, AClusterOfThisProcessEndsThoughWhatItLearnedCannotBeSaved) {
-  const TemporaryDir dir;
-  const std::filesystem::path state = dir.write("folder/policies.json", "");
-  TransportContext context;
-  std::unique_ptr<Cluster> cluster =
-      start_threads(context, {.pair = nano_pair(), .coordinator = {.policy_state = state}}).value();
-  Client client = connect_when_joined(context, *cluster);
-  Generate request = story_request(20, 4);
-  request.policy = DraftPolicy::kUcb1;
-  answer(client, request);
-  std::filesystem::remove_all(state.parent_path());
-  cluster.reset();  // its coordinator ends with an error, long after it has listened
-}
-
 TEST(LostFiles, WhatAKilledPackHasLeftTheNextOneRemoves) {
   TemporaryDir dir;
-  const auto abandoned = dir.write("model.partial-1/weights.bump", "some").parent_path();
+  const auto abandoned = dir.write("model.partial-1/weights.bump", "some").parent_path();  // as it was called before
   const auto under_way = dir.write("model.partial-2/weights.bump", "some").parent_path();
   const auto another = dir.write("model2.partial-3/weights.bump", "some").parent_path();
   const int lock = open(under_way.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);

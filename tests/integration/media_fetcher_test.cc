@@ -1,6 +1,6 @@
 // What of http(s) URLs in requests is fetched, and from where: on servers of this machine, and names that the tests
 // resolve themselves.
-#include "http-server/media_fetcher.h"
+#include "server/media_fetcher.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -8,7 +8,9 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -16,9 +18,10 @@
 
 #include <gtest/gtest.h>
 
-#include "common/media_prompt/media_prompt.h"
-#include "http-server/http_server.h"
-#include "http-server/tls.h"
+#include "common/http/tls.h"
+#include "common/media/media_prompt.h"
+#include "common/os/descriptor.h"
+#include "server/http_server.h"
 #include "tests/support/certificate.h"
 #include "tests/support/http_client.h"
 #include "tests/support/temporary_dir.h"
@@ -307,6 +310,43 @@ struct RawHost {
   std::string here;
   std::jthread thread;
 };
+
+/// An address of this machine that never answers who connects to it, as one behind a wall: its queue is full.
+struct SilentAddress {
+  explicit SilentAddress(int port) {
+    sockaddr_in address{.sin_family = AF_INET,
+                        .sin_port = htons(static_cast<std::uint16_t>(port)),
+                        .sin_addr = {htonl(INADDR_LOOPBACK)},
+                        .sin_zero = {}};
+    const auto* const here = reinterpret_cast<const sockaddr*>(&address);
+    EXPECT_EQ(bind(listener, here, sizeof address) + listen(listener, 0), 0) << strerror(errno);
+    EXPECT_EQ(connect(only_one, here, sizeof address), 0) << strerror(errno);
+  }
+  Descriptor listener{socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  Descriptor only_one{socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+};
+
+TEST(MediaFetcher, AnAddressThatIsSilentLeavesTimeForTheOthers) {
+  const auto picture = [](const HttpRequest&) { return HttpReply{.body = "a picture", .content_type = "image/png"}; };
+  const auto server =
+      HttpServer::start({.host = "127.0.0.2", .allowed_hosts = {"*"}}, {{"GET", "/a.png", picture}}).value();
+  const std::string port = fmt::format(":{}", server->port());
+  const SilentAddress silent(server->port());
+  Fetcher fetch({"*" + port, "127.0.0.1" + port, "127.0.0.2" + port, "127.0.0.3" + port},
+                {{"first", {"127.0.0.1", "127.0.0.2"}},
+                 {"middle", {"127.0.0.3", "127.0.0.1", "127.0.0.2"}},
+                 {"alone", {"127.0.0.1"}},
+                 {"last", {"127.0.0.3", "127.0.0.1"}}});
+  fetch.time = std::chrono::seconds(4);
+  for (const char* name : {"first", "middle"})
+    EXPECT_EQ(fetch(fmt::format("http://{}{}/a.png", name, port)), "a picture");
+  fetch.time = std::chrono::milliseconds(300);
+  for (const std::string name : {"alone", "last"})
+    EXPECT_EQ(fetch("http://" + name + port + "/a.png"), "error: " + name + port + ": timed out");
+  fetch.time = std::chrono::minutes(10);
+  fetch.gone = [asked = 0]() mutable { return ++asked > 3; };
+  EXPECT_EQ(fetch("http://first" + port + "/a.png"), "error: first" + port + ": nobody waits any longer");
+}
 
 constexpr const char* kHead = "HTTP/1.1 200 OK\r\nContent-Type: image/png\r\n";
 

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Outrider's server as the official OpenAI client sees it: chat, streams, tools, models and error classes.
+"""Outrider's server as the official OpenAI client sees it: chat, streams, tools, speech, models and error classes.
 
 usage: openai_client_test.py OUTRIDER
 """
+import base64
 import concurrent.futures
 import sys
 import time
 import unittest
+from pathlib import Path
 from typing import Literal
 
 import openai
@@ -69,6 +71,36 @@ class OpenAiClient(unittest.TestCase):
                 texts[choice.index] += choice.delta.content or ""
         self.assertEqual(texts, [choice.message.content for choice in self.chat(**fields).choices])
         self.assertEqual(texts, [self.chat(**fields | {"n": 1, "seed": 3 + i}).choices[0].message.content for i in range(3)])
+
+    def test_a_transcription_is_the_chat_of_the_model_cards_prompt(self):
+        sound = (Path(__file__).parent.parent / "goldens/nano-sounds/dialled_472.wav").read_bytes()
+        fields = {"model": "nano", "file": ("call.wav", sound), "language": "en", "extra_body": {"max_tokens": 12}}
+        audio = self.client.audio
+        whole = audio.transcriptions.create(**fields)
+        chat = self.chat(messages=[{"role": "user", "content": [
+            {"type": "input_audio", "input_audio": {"data": base64.b64encode(sound).decode(), "format": "wav"}},
+            {"type": "text", "text": "Transcribe the following speech segment in English into English text.\n\n"
+             "Follow these specific instructions for formatting the answer:\n"
+             "* Only output the transcription, with no newlines.\n"
+             "* When transcribing numbers, write the digits, i.e. write 1.7 and not one point seven, and write 3 instead of three."}]}],
+                         max_tokens=12)
+        self.assertTrue(whole.text)
+        self.assertEqual(whole.text, chat.choices[0].message.content)
+        self.assertEqual((whole.usage.input_tokens, whole.usage.output_tokens), (chat.usage.prompt_tokens, chat.usage.completion_tokens))
+        self.assertEqual(audio.transcriptions.create(**fields, response_format="text"), whole.text + "\n")
+        events = list(audio.transcriptions.create(**fields, stream=True))
+        self.assertEqual({event.type for event in events[:-1]}, {"transcript.text.delta"})
+        self.assertEqual("".join(event.delta for event in events[:-1]), whole.text)
+        self.assertEqual((events[-1].type, events[-1].text), ("transcript.text.done", whole.text))
+        self.assertEqual(events[-1].usage.total_tokens, whole.usage.total_tokens)
+        self.assertTrue(audio.translations.create(model="nano", file=("call.wav", sound), extra_body={"max_tokens": 12}).text)
+        cut = audio.transcriptions.create(**fields | {"extra_body": {"max_tokens": 1}})
+        self.assertEqual(cut.warnings, ["the text ends at max_tokens"])
+        for wrong, name in (({"response_format": "srt"}, "response_format"), ({"temperature": 9}, "temperature"),
+                            ({"file": ("call.wav", b"no sound")}, "file")):
+            with self.assertRaises(openai.BadRequestError) as refused:
+                audio.transcriptions.create(**fields | wrong)
+            self.assertEqual(refused.exception.param, name)
 
     def test_tools_are_taken_with_their_history(self):
         history = [*QUESTION,

@@ -14,8 +14,8 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/random.h"
-#include "common/model/assistant.h"
-#include "common/model/backbone.h"
+#include "common/model/gemma4/assistant.h"
+#include "common/model/gemma4/backbone.h"
 #include "common/pair/pair_files.h"
 #include "tests/support/cluster_fixtures.h"
 #include "tests/support/gguf_writer.h"
@@ -86,7 +86,7 @@ class PackOf : public testing::TestWithParam<std::tuple<const char*, WeightType>
 INSTANTIATE_TEST_SUITE_P(EveryModel, PackOf,
                          testing::Combine(testing::Values("nano", "e4b", "moe-26b-a4b", "odd"),
                                           testing::Values(WeightType::kF32, WeightType::kBf16, WeightType::kInt8,
-                                                          WeightType::kInt4)),
+                                                          WeightType::kInt4, WeightType::kQ4)),
                          [](const auto& param_info) {
                            std::string name = fmt::format("{}_{}", std::get<0>(param_info.param),
                                                           to_string(std::get<1>(param_info.param)));

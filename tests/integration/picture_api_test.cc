@@ -6,9 +6,10 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "common/base/files.h"
-#include "http-server/api_server.h"
-#include "http-server/http_server.h"
+#include "common/os/files.h"
+#include "server/api_server.h"
+#include "server/http_server.h"
+#include "server/transcription_api.h"
 #include "tests/support/cluster_fixtures.h"
 #include "tests/support/http_client.h"
 #include "tests/support/model_at.h"
@@ -229,6 +230,40 @@ TEST_F(PictureServer, EveryInterfaceHearsTheSame) {
   EXPECT_NE(both["choices"][0]["message"]["content"], turned["choices"][0]["message"]["content"]);
 }
 
+/// A form with a file.
+std::string form_of(const std::string& file, const std::string& language) {
+  const auto part = [](const std::string& head, const std::string& content) {
+    return "--x\r\nContent-Disposition: form-data; " + head + "\r\n\r\n" + content + "\r\n";
+  };
+  return part("name=\"language\"", language) + part("name=\"file\"; filename=\"a.flac\"", file) +
+         part("name=\"max_tokens\"", "16") + "--x--\r\n";
+}
+
+Response post_form(int port, const std::string& path, const std::string& form) {
+  Connection connection(port);
+  connection.send(
+      fmt::format("POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=x\r\n"
+                  "Content-Length: {}\r\n\r\n{}",
+                  path, form.size(), form));
+  return connection.response();
+}
+
+TEST_F(PictureServer, ATranscriptionIsAChat) {
+  const std::string sound = sound_of("stereo48k.flac");
+  const Response response = post_form(serve->port, "/v1/audio/transcriptions", form_of(sound, "fr"));
+  ASSERT_EQ(response.status, 200) << response.body;
+  const ApiDefaults defaults{.model = "m", .vocab_size = 1000, .sampling = {}, .draft_length = {}};
+  const auto asked = parse_speech(parse_form(form_of(sound, "fr")).value(), SpeechTask::kTranscribe, defaults, "");
+  ASSERT_TRUE(asked) << asked.error().message;
+  const std::string& prompt = asked->conversation.messages.at(0).parts.at(1).text;
+  const Json chat = ask({audio_part(sound, "flac"), text_part(prompt)});
+  EXPECT_EQ(json_of(response)["text"], serve->chat(chat)["choices"][0]["message"]["content"]);
+  // A file counts as one: this form is larger than a body of text may be.
+  const Response large = post_form(serve->port, "/v1/audio/transcriptions",
+                                   form_of(wav(192000, 8, std::vector<float>(std::size_t{192000} * 8)), "fr"));
+  EXPECT_EQ(large.status, 200) << large.body;
+}
+
 /// A folder of pictures, one for every second, and the part of a message that has the same.
 struct Slides {
   Slides() {
@@ -339,16 +374,15 @@ TEST_F(PictureServer, WhatIsNoPictureIsRefusedInALine) {
             "messages[0].content[0]: not a picture that can be read, wanted PNG, JPEG or WebP");
   EXPECT_NE(refusal({image_part(bytes_of("cmyk.jpeg"))}).find("a JPEG in CMYK"), std::string::npos);
   // Bombs: sizes that a file of 80 bytes says. Nothing is decoded.
-  EXPECT_NE(refusal({image_part(png_of_size(8193, 8192))}).find("a picture of 8193 x 8192 pixels, wanted sides of"),
+  EXPECT_NE(refusal({image_part(png_of_size(8193, 8192))}).find("a picture of 8193 x 8192 pixels, wanted 1 to"),
             std::string::npos);
   EXPECT_NE(refusal({image_part(png_of_size(100000, 100000))}).find("messages[0].content[0]: "), std::string::npos);
   const std::string large = refusal({image_part(png_of_size(8000, 8000))}, 413);
   EXPECT_TRUE(large.starts_with("messages[0].content[0]: this would take ")) << large;
   EXPECT_TRUE(large.ends_with(" MB of memory, wanted at most 256")) << large;
   // As wide as few models see: this one's table has 64 positions.
-  EXPECT_NE(
-      refusal({image_part(png(100000, 1, std::string(300001, '\0')))}).find("a picture of U8 [12, 840, 3], wanted"),
-      std::string::npos);
+  EXPECT_NE(refusal({image_part(png(1120, 1, std::string(3361, '\0')))}).find("a picture of U8 [12, 840, 3], wanted"),
+            std::string::npos);
   EXPECT_EQ(refusal({image_part(png(1, 1, std::string("\0\1\2\3", 4)))}, 200), "answered");
   EXPECT_NE(refusal(std::vector<Json>(41, image_part(rgb))).find("41 pictures, videos and sounds, wanted at most 40"),
             std::string::npos);
@@ -503,7 +537,7 @@ class NanoWithout : public PairCopy {
 
 // A model without a tower says so wherever it is asked.
 TEST(NoTower, SaysSo) {
-  constexpr const char* kWhy = "no vision_config: this model has no vision tower, and cannot see pictures";
+  constexpr const char* kWhy = "this model has no vision tower, and cannot see pictures";
   const NanoWithout blind("vision_config");
   const std::string model = blind.dir().string(), file = goldens() / "pictures/rgb.png";
   Serve serve({"--model", model});
@@ -517,11 +551,18 @@ TEST(NoTower, SaysSo) {
 }
 
 TEST(NoTower, OfSoundsSaysSo) {
-  constexpr const char* kWhy = "no audio_config: this model has no audio tower, and cannot hear sounds";
+  constexpr const char* kWhy = "this model has no audio tower, and cannot hear sounds";
   const NanoWithout deaf("audio_config");
   const std::string model = deaf.dir().string(), file = goldens() / "sounds/mono16k.wav";
   Serve serve({"--model", model});
   expect_refusal(serve, audio_part(sound_of("mono16k.wav")), "audio", file, {"--model", model}, kWhy);
+  for (const char* path : {"/v1/audio/transcriptions", "/v1/audio/translations"}) {
+    const Response refused = post_form(serve.port, path, form_of(sound_of("mono16k.wav"), "en"));
+    EXPECT_EQ(refused.status, 400);
+    const std::string message = json_of(refused)["error"]["message"];
+    EXPECT_TRUE(message.starts_with("file: ") && message.ends_with(kWhy)) << message;
+    EXPECT_EQ(message.find(model), std::string::npos) << "no path of this machine: " << message;
+  }
 }
 
 // ---- memory

@@ -81,6 +81,7 @@ class OnOnePair(unittest.TestCase):
         self.assertEqual(len(answer.rounds) - 1, answer.statistics.rounds)
         self.assertGreater(answer.statistics.acceptance, 0.2)
         self.assertGreater(answer.statistics.tokens_per_second, 0)
+        self.assertRegex(repr(answer), r"^Answer\('.*', finish_reason='\w+', \d+ tokens, [\d.]+ tokens/s, \d+ of \d+ drafts kept\)$")
         for made in answer.rounds:
             self.assertEqual(made.drafts[: made.accepted], made.tokens[: made.accepted])
 
@@ -218,7 +219,7 @@ class OnOnePair(unittest.TestCase):
             self.pair.generate(STORY, top_p=7)
         with self.assertRaises(ValueError):
             self.pair.chat([{"role": "no body", "content": "x"}])
-        with self.assertRaisesRegex(TypeError, "temprature"):
+        with self.assertRaisesRegex(TypeError, "no option temprature; the nearest is temperature"):
             self.pair.generate(STORY, temprature=1)
         with self.assertRaisesRegex(TypeError, "thinking"):
             self.pair.generate(STORY, raw=True, thinking=True)

@@ -23,6 +23,17 @@ CUT_OFF = """[...document.querySelectorAll('svg')].flatMap(svg => { const frame 
     .map(text => text.textContent); })"""
 
 
+# Labels of figures that another label or a heavy line covers.
+COVERED = """[...document.querySelectorAll('svg')].flatMap(svg => {
+  const texts = [...svg.querySelectorAll('text')].map(text => [text.textContent, text.getBoundingClientRect()]);
+  const over = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 2;
+  const clash = texts.flatMap(([one, a], i) => texts.slice(i + 1).filter(([, b]) => over(a, b)).map(([other]) => one + ' / ' + other));
+  const marks = [...svg.querySelectorAll('.even')].flatMap(path => {
+    const points = Array.from({length: 200}, (_, i) => path.getPointAtLength(path.getTotalLength() * i / 199).matrixTransform(svg.getScreenCTM()));
+    return texts.filter(([, box]) => points.some(p => p.x > box.left && p.x < box.right && p.y > box.top + 2 && p.y < box.bottom - 2)).map(([text]) => 'line / ' + text); });
+  return [...clash, ...marks]; })"""
+
+
 def resize(browser, width):
     browser.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500)
 
@@ -44,6 +55,7 @@ def it_fits(browser):
         seen = browser.evaluate("document.documentElement.scrollWidth")
         assert seen <= width, f"the page is {seen} wide on a screen of {width}"
         equal(browser.evaluate(CUT_OFF), [], f"cut off in figures at {width}")
+        equal(browser.evaluate(COVERED), [], f"covered in figures at {width}")
     resize(browser, 1280)
 
 

@@ -57,9 +57,9 @@ TEST_F(Sampling, ASeedsTextIsOneForEveryPolicyAndSource) {
     request.sampling.temperature = 0.3f;  // cold enough to repeat itself
     const std::vector<TokenId> plain = answer(client, request).tokens;
     request.draft_length = kChosenLengthMax;
-    for (const DraftPolicy policy :
-         {DraftPolicy::kAuto, DraftPolicy::kUcb1, DraftPolicy::kThompson, DraftPolicy::kTree}) {
+    for (const DraftPolicy policy : {DraftPolicy::kAuto, DraftPolicy::kFixed, DraftPolicy::kTree}) {
       request.policy = policy;
+      request.added.ngram = policy != DraftPolicy::kAuto;
       const Generation generation = answer(client, request);
       EXPECT_EQ(generation.tokens, plain) << "seed " << seed << ", policy " << static_cast<int>(policy);
       ngram += generation.metrics.ngram.drafted_tokens;

@@ -10,14 +10,15 @@
 #include <functional>
 #include <thread>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <zmq.hpp>
 
-#include "common/base/durable_file.h"
-#include "common/base/files.h"
-#include "common/transport/client.h"
-#include "common/transport/keys.h"
-#include "common/transport/pump.h"
+#include "common/client/client.h"
+#include "common/os/durable_file.h"
+#include "common/os/files.h"
+#include "common/wire/transport/keys.h"
+#include "common/wire/transport/pump.h"
 #include "tests/support/cluster_fixtures.h"
 
 namespace outrider {
@@ -454,11 +455,15 @@ TEST(KeyFiles, OfOthersToReadAreRefused) {
   const Keys keys;
   const std::filesystem::path file = keys.file("coordinator");
   EXPECT_TRUE(read_private_key(file));
+  // Of root's its group may read, whoever we are: Kubernetes mounts a Secret with fsGroup so.
+  const bool of_root = geteuid() == 0;
   ASSERT_EQ(chmod(file.c_str(), 0640), 0);
+  EXPECT_EQ(read_private_key(file).has_value(), of_root);
+  ASSERT_EQ(chmod(file.c_str(), 0644), 0);
   const auto wide = read_private_key(file);
   ASSERT_FALSE(wide);
-  EXPECT_EQ(wide.error().message,
-            file.string() + ": others may read this private key (mode 0640); run: chmod 600 " + file.string());
+  EXPECT_EQ(wide.error().message, fmt::format("{0}: others may read this private key (mode 0644); run: chmod {1} {0}",
+                                              file.string(), of_root ? 640 : 600));
   ASSERT_EQ(chmod(file.c_str(), 0400), 0);
   EXPECT_TRUE(read_private_key(file));
   EXPECT_FALSE(create_private_key(file)) << "overwritten";
@@ -500,14 +505,46 @@ TEST(KeyFiles, OfSomethingElseAreNamed) {
   EXPECT_EQ(read_public_keys(text).value().size(), 1u);
 }
 
+TEST(KeyFiles, AreReadWhicheverEditorWroteThem) {
+  const TemporaryDir dir;
+  const KeyPair pair = create_private_key(dir / "id").value();
+  const std::string mark = "\xEF\xBB\xBF", open = to_text(pair.open), secret = read_text(dir / "id").value();
+  dir.write("id", mark + secret.substr(0, secret.size() - 1) + "\r\n");
+  EXPECT_EQ(read_private_key(dir / "id").value().open, pair.open);
+  EXPECT_EQ(read_public_keys(dir.write("known", mark + open + "\r\n" + open)).value().size(), 2u);
+  const std::filesystem::path list = dir.write("list", mark + "client " + open + " one\r\ndrafter " + open + " two");
+  EXPECT_EQ(parse_authorized_keys(read_text(list).value()).keys.size(), 2u);
+  ASSERT_TRUE(authorize_key(list, {KeyRole::kVerifier, pair.open, "three"}));
+  EXPECT_EQ(revoke_keys(list, "one").value(), 1);
+  const AuthorizedKeys left = parse_authorized_keys(read_text(list).value());
+  EXPECT_EQ(left.keys.size(), 2u);
+  EXPECT_TRUE(left.problems.empty());
+}
+
+// The coordinator reads the file itself, and the one who revokes a key a link to it.
+TEST(KeyFiles, ThatALinkNamesAreTheOnesThatChange) {
+  const TemporaryDir dir;
+  const std::filesystem::path file = dir.write("etc/list", ""), link = dir / "list";
+  std::filesystem::create_symlink("etc/list", link);
+  ASSERT_EQ(chmod(file.c_str(), 0600), 0);
+  ASSERT_TRUE(authorize_key(link, {KeyRole::kClient, new_key_pair().open, "box"}));
+  EXPECT_EQ(parse_authorized_keys(read_text(file).value()).keys.size(), 1u);
+  EXPECT_EQ(revoke_keys(link, "box").value(), 1);
+  EXPECT_TRUE(parse_authorized_keys(read_text(file).value()).keys.empty());
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(std::filesystem::status(file).permissions(), std::filesystem::perms(0600));
+}
+
 TEST(KeyFiles, LoseNoKeyWhereSeveralAreAuthorizedAtOnce) {
   const TemporaryDir dir;
-  const std::filesystem::path list = dir / "authorized_keys";
+  const std::filesystem::path list = dir.write("etc/authorized_keys", ""), link = dir / "link";
+  std::filesystem::create_symlink(list, link);
   {
     std::vector<std::jthread> at_once;
     for (int i = 0; i < 16; ++i) {
       at_once.emplace_back([&] {
-        for (int k = 0; k < 20; ++k) EXPECT_TRUE(authorize_key(list, {KeyRole::kClient, new_key_pair().open, "c"}));
+        for (int k = 0; k < 20; ++k)
+          EXPECT_TRUE(authorize_key(k % 2 == 0 ? list : link, {KeyRole::kClient, new_key_pair().open, "c"}));
       });
     }
   }
@@ -592,6 +629,16 @@ TEST(KeysCommand, MakesAuthorizesListsAndRevokes) {
   EXPECT_EQ(describe(nobody.wait()), "exit 1");
   Program king({"keys", "authorize", "king", "k", key + ".pub", "--authorized", list});
   EXPECT_EQ(describe(king.wait()), "exit 1");
+  // Neither what lists the keys nor what wants them obeys a line of the file.
+  dir.write("l/keys", "client " + made.out().substr(0, 64) + " \x1b[31mred\n");
+  Program shows({"keys", "list", "--authorized", list});
+  EXPECT_EQ(describe(shows.wait()), "exit 1");
+  Program wants({"coordinator", "--listen", "tcp://127.0.0.1:*", "--key", key, "--authorized", list});
+  EXPECT_EQ(describe(wants.wait()), "exit 1");
+  for (const std::string& err : {shows.err(), wants.err()}) {
+    EXPECT_NE(err.find("'?[31mred' is no name"), std::string::npos) << err;
+    EXPECT_EQ(err.find('\x1b'), std::string::npos) << err;
+  }
 }
 
 }  // namespace

@@ -83,6 +83,30 @@ TEST(Validate, AssistantOfAnotherBackboneIsTheBridge) {
   expect_failed(pair, 2, "bridge");
 }
 
+TEST(Doctor, SaysWhatToExpectOfDrafts) {
+  Program doctor({"doctor"});
+  EXPECT_EQ(describe(doctor.wait()), "exit 0") << doctor.err();
+  EXPECT_EQ(lines_with(doctor.out(), {"drafts: on ", "5 rows take ", " times as long as one in bf16"}).size(), 1u)
+      << doctor.out();
+}
+
+// Memory is what most people ask for, and a model has hundreds of tensors.
+TEST(Inspect, SaysWhatMemoryIsTakenBeforeTheTensors) {
+  Program inspect({"inspect", source_dir() / "models/nano"});
+  EXPECT_EQ(describe(inspect.wait()), "exit 0");
+  const std::string text = inspect.out();
+  EXPECT_LT(text.rfind("\nMemory at "), text.find("num_hidden_layers"));
+  EXPECT_LT(text.rfind("num_hidden_layers"), text.rfind("tensors (layers of one name together"));
+}
+
+// A backbone in its place is found out before the target decodes anything.
+TEST(Validate, WhatIsNoAssistantIsRefusedAtOnce) {
+  PairCopy pair(source_dir() / "models/nano");
+  pair.write("assistant/config.json", pair.read("backbone/config.json"));
+  expect_failed(pair, 2, "assistant");
+  EXPECT_EQ(read_json(pair.dir() / "report.json")["steps"][0]["status"], "not run");
+}
+
 TEST(Validate, OtherTokensAreTheTokenizer) {
   PairCopy pair(source_dir() / "models/nano");
   json tokenizer = json::parse(pair.read("assistant/tokenizer.json"));

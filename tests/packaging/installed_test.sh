@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: installed_test.sh CMAKE BUILD_DIR [CPACK]
-# Installs into a new folder, moves that folder, and tells a story from there; with CPACK the folder is what a .deb of
-# that build holds. Exit 77 (skipped) without dpkg-shlibdeps and file, which find a .deb's dependencies.
+# Installs into a new folder, moves that folder, tells a story from there, and uninstalls; with CPACK the folder is what a
+# .deb of that build holds. Exit 77 (skipped) without dpkg-shlibdeps and file, which find a .deb's dependencies.
 set -euo pipefail
 cmake=$1 build=$2 cpack=${3:-}
 scratch=$(mktemp -d)
@@ -20,6 +20,7 @@ if [[ -n $cpack ]]; then
   done
   dpkg-deb --extract "$deb" "$scratch/tree"
   tree=$scratch/tree/usr
+  [[ ! -e $tree/share/outrider/uninstall.cmake ]] || die "the .deb has what would remove its files behind dpkg's back"
 else
   "$cmake" --install "$build" --prefix "$scratch/first" >/dev/null
   mv "$scratch/first" "$scratch/tree"  # nothing may know where it was
@@ -60,4 +61,16 @@ if command -v systemd-analyze >/dev/null; then
   done
 else
   echo "no systemd-analyze here: the units were not verified"
+fi
+
+# What was installed is removed, wherever it is now and whatever was packaged or installed elsewhere since; nothing else.
+if [[ -z $cpack ]]; then
+  touch "$tree/bin/another" "$tree/share/doc/outrider/notes"
+  DESTDIR=$scratch/staged "$cmake" --install "$build" --prefix /usr >/dev/null
+  "$cmake" --install "$build" --prefix "$scratch/elsewhere" >/dev/null
+  "$cmake" -P "$tree/share/outrider/uninstall.cmake"
+  left=$(cd "$tree" && find . ! -type d | sort | tr '\n' ' ')
+  [[ $left == "./bin/another ./share/doc/outrider/notes " ]] || die "after uninstalling there is $left"
+  [[ ! -e $tree/share/outrider && -e $scratch/elsewhere/bin/outrider && -e $scratch/staged/usr/bin/outrider ]] ||
+    die "uninstalling removed too little or too much"
 fi

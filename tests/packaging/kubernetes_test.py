@@ -60,6 +60,10 @@ def check_pod(owner, template, claims):
                 data = [item["data"] for item in objects
                         if item["kind"] == "ConfigMap" and item["metadata"]["name"] == reference["name"]]
                 expect(data and reference["key"] in data[0], f"{where}: no {reference['key']} in {reference['name']}")
+        if command in ("verifier", "drafter"):
+            probe = container.get("readinessProbe", {}).get("exec", {}).get("command", [])
+            expect(f"--ready-file={probe[-1] if probe else None}" in arguments,
+                   f"{where}: is ready before the coordinator has it in its books")
         resources = container["resources"]
         expect(resources["requests"] == resources["limits"], f"{where}: requests differ from limits")
         expect(re.fullmatch(r"[1-9]\d*", str(resources["limits"]["cpu"])), f"{where}: CPUs are not whole")

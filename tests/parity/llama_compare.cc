@@ -20,10 +20,10 @@
 #include <llama.h>
 #include <nlohmann/json.hpp>
 
-#include "common/base/files.h"
-#include "common/kernels/ops.h"
-#include "common/model/backbone.h"
-#include "common/tokenizer/tokenizer.h"
+#include "common/compute/kernels/ops.h"
+#include "common/model/gemma4/backbone.h"
+#include "common/model/tokenizer/tokenizer.h"
+#include "common/os/files.h"
 #include "lab/in_process_pair.h"
 #include "lab/reporting.h"
 #include "launch/command_line.h"

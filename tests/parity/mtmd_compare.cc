@@ -21,9 +21,9 @@
 
 #include "common/base/random.h"
 #include "common/base/time.h"
-#include "common/kernels/team.h"
-#include "common/tensor/bf16.h"
-#include "common/vision/vision_tower.h"
+#include "common/compute/kernels/team.h"
+#include "common/compute/tensor/bf16.h"
+#include "common/model/vision/vision_tower.h"
 #include "lab/reporting.h"
 #include "launch/command_line.h"
 #include "tests/support/gguf_writer.h"

@@ -3,9 +3,10 @@
 
 #include <cstring>
 
-#include "common/checkpoint/model_files.h"
-#include "common/tensor/decode.h"
-#include "common/tokenizer/tokenizer.h"
+#include "common/compute/tensor/decode.h"
+#include "common/model/checkpoint/model_files.h"
+#include "common/model/tokenizer/tokenizer.h"
+#include "drafter-node/assistant/assistant_model.h"
 #include "tests/support/message_text.h"
 #include "tests/support/test_pairs.h"
 
@@ -129,8 +130,8 @@ void begin(DraftEngine& engine, const Text& text) {
 
 /// Row that produced the token that the draft follows.
 std::vector<float> hidden_of(const Draft& draft) {
-  std::vector<float> hidden(draft.hidden.data.bytes().size() / sizeof(float));
-  std::memcpy(hidden.data(), draft.hidden.data.bytes().data(), draft.hidden.data.bytes().size());
+  std::vector<float> hidden(draft.hidden->data.bytes().size() / sizeof(float));
+  std::memcpy(hidden.data(), draft.hidden->data.bytes().data(), draft.hidden->data.bytes().size());
   return hidden;
 }
 
@@ -189,13 +190,14 @@ TEST_P(DraftEngineProperty, AHundredTextsInOnePassGetWhatTheyGetAlone) {
   std::vector<Text> texts;
   for (std::uint64_t i = 1; i <= 100; ++i)
     texts.push_back(random_text(rng, SessionId{i}, *assistant, GetParam().type, ""));
-  DraftEngine engine(std::move(assistant), random_tokens(rng, 20, load_assistant(GetParam())->config().text));
+  DraftEngine engine(make_draft_model(std::move(assistant)),
+                     random_tokens(rng, 20, load_assistant(GetParam())->config().text));
   compare(rng, engine, std::move(texts));
 }
 
 TEST_P(DraftEngineProperty, DraftsAreTheAssistantsOwn) {
   const std::unique_ptr<Assistant> assistant = load_assistant(GetParam());
-  DraftEngine engine(load_assistant(GetParam()), {});
+  DraftEngine engine(make_draft_model(load_assistant(GetParam())), {});
   CounterRng rng(5);
   for (std::uint64_t i = 1; i <= 8; ++i) {
     Text text = random_text(rng, SessionId{i}, *assistant, GetParam().type, "");
@@ -213,7 +215,7 @@ TEST_P(DraftEngineProperty, DraftsAreTheAssistantsOwn) {
 // Several outcomes are drafted for in one pass, and each gets the drafts of steps that are taken for it alone.
 TEST_P(DraftEngineProperty, DraftsMadeAheadTogetherAreThoseMadeOneByOne) {
   const std::unique_ptr<Assistant> assistant = load_assistant(GetParam());
-  DraftEngine engine(load_assistant(GetParam()), {});
+  DraftEngine engine(make_draft_model(load_assistant(GetParam())), {});
   CounterRng rng(7);
   std::int64_t together = 0;
   for (std::uint64_t i = 1; i <= 8; ++i) {
@@ -260,7 +262,7 @@ TEST_P(DraftEngineProperty, DraftsMadeAheadTogetherAreThoseMadeOneByOne) {
 // ahead; and without it these drafts are ends.
 TEST_P(DraftEngineProperty, NoEndIsDraftedBeforeTheAnswerMayEnd) {
   const std::unique_ptr<Assistant> assistant = load_assistant(GetParam());
-  DraftEngine free(load_assistant(GetParam()), {});
+  DraftEngine free(make_draft_model(load_assistant(GetParam())), {});
   CounterRng rng(8);
   std::int64_t ends = 0, ahead = 0, trees = 0;
   for (std::uint64_t i = 1; i <= 40; ++i) {
@@ -277,7 +279,7 @@ TEST_P(DraftEngineProperty, NoEndIsDraftedBeforeTheAnswerMayEnd) {
     };
     // What it would draft freely are the ends.
     const std::vector<TokenId> stops = drafts_of(free).at(0).tokens;
-    DraftEngine engine(load_assistant(GetParam()), stops);
+    DraftEngine engine(make_draft_model(load_assistant(GetParam())), stops);
     const auto count_ends = [&](const std::vector<Candidates>& all) {
       std::int64_t count = 0;
       for (const Candidates& drafts : all)
@@ -303,7 +305,7 @@ TEST_P(DraftEngineProperty, NoEndIsDraftedBeforeTheAnswerMayEnd) {
 // Like the model's, and also in the session's later rounds, whose Drafts do not repeat them.
 TEST_P(DraftEngineProperty, ASessionsOwnEndsEndItsDrafts) {
   const std::unique_ptr<Assistant> assistant = load_assistant(GetParam());
-  DraftEngine free(load_assistant(GetParam()), {});
+  DraftEngine free(make_draft_model(load_assistant(GetParam())), {});
   CounterRng rng(9);
   std::int64_t cut = 0;
   for (std::uint64_t i = 1; i <= 12; ++i) {
@@ -326,7 +328,7 @@ TEST_P(DraftEngineProperty, ASessionsOwnEndsEndItsDrafts) {
     const std::vector<Candidates> freely = drafts_of(free, {});
     std::vector<TokenId> stops = freely.at(0).tokens;
     stops.push_back(static_cast<TokenId>(assistant->config().text.vocab_size) + 7);  // which never comes
-    DraftEngine engine(load_assistant(GetParam()), stops);
+    DraftEngine engine(make_draft_model(load_assistant(GetParam())), stops);
     const std::vector<Candidates> ended = drafts_of(engine, {});
     EXPECT_TRUE(drafts_of(free, stops) == ended) << "text " << i;
     cut += ended != freely;
@@ -338,7 +340,7 @@ TEST_P(DraftEngineProperty, ASessionsOwnEndsEndItsDrafts) {
 TEST_P(DraftEngineProperty, RoundedRowsDraftWhatTheyStandFor) {
   const std::unique_ptr<Assistant> assistant = load_assistant(GetParam());
   const DonorReplica replica = assistant->make_replica();
-  DraftEngine engine(load_assistant(GetParam()), {});
+  DraftEngine engine(make_draft_model(load_assistant(GetParam())), {});
   CounterRng rng(6);
   std::int64_t rounded = 0;
   for (std::uint64_t i = 0; i < 40; ++i) {
@@ -366,7 +368,7 @@ TEST_P(DraftEngineProperty, RoundedRowsDraftWhatTheyStandFor) {
         round_off(to.kv.donors[d].key, other.kv.donors[d].key, replica.full.dtype());
         round_off(to.kv.donors[d].value, other.kv.donors[d].value, replica.full.dtype());
       }
-      if (to.kind == DraftWork::Kind::kDraft) round_off(to.draft.hidden, other.draft.hidden, DType::kF32);
+      if (to.kind == DraftWork::Kind::kDraft) round_off(*to.draft.hidden, *other.draft.hidden, DType::kF32);
     }
     for (Text* const one : {&text, &same}) {
       begin(engine, *one);
@@ -404,7 +406,7 @@ TEST_P(DraftEngineProperty, ADraftVocabularyIsAllThatIsDraftedWithTheWholeHeadsS
     if (whole->config().use_ordered_embeddings) return;
     for (std::size_t i = 0; i < ids.size(); ++i) ASSERT_NEAR(some[i], scores.at(ids[i]), 1e-4) << ids[i];
   });
-  DraftEngine engine(std::move(narrow), {});
+  DraftEngine engine(make_draft_model(std::move(narrow)), {});
   for (Text& text : texts) {
     text.work.back().draft.known.clear();
     begin(engine, text);
@@ -432,7 +434,7 @@ TEST(DraftEngine, TextsOfAGrammarInOnePassGetWhatTheyGetAlone) {
     // One that is overtaken in the middle of its drafts: what it asks for next begins behind the same answer.
     if (i % 3 == 0) texts.back().work.push_back(texts.back().work.back());
   }
-  DraftEngine engine(std::move(assistant), {tokenizer.find("<eos>").value()}, &grammars);
+  DraftEngine engine(make_draft_model(std::move(assistant)), {tokenizer.find("<eos>").value()}, &grammars);
   Text overtaken = texts[0];
   overtaken.work.back().draft = {.token = overtaken.work.back().draft.token,
                                  .draft_length = 5,

@@ -1,4 +1,4 @@
-#include "common/kernels/linear.h"
+#include "common/compute/kernels/linear.h"
 
 #include <sys/mman.h>
 
@@ -14,11 +14,12 @@
 #include <gtest/gtest.h>
 
 #include "common/base/random.h"
-#include "common/kernels/int4.h"
-#include "common/kernels/isa.h"
-#include "common/kernels/kernel_table.h"
-#include "common/kernels/team.h"
-#include "common/kernels/weight_layout.h"
+#include "common/compute/kernels/int4.h"
+#include "common/compute/kernels/isa.h"
+#include "common/compute/kernels/kernel_table.h"
+#include "common/compute/kernels/q4.h"
+#include "common/compute/kernels/team.h"
+#include "common/compute/kernels/weight_layout.h"
 
 namespace outrider {
 namespace {
@@ -52,10 +53,10 @@ std::string case_name(const testing::TestParamInfo<LinearTest::ParamType>& param
 }
 INSTANTIATE_TEST_SUITE_P(All, LinearTest,
                          testing::Combine(testing::Values(WeightType::kF32, WeightType::kBf16, WeightType::kInt8,
-                                                          WeightType::kInt4),
+                                                          WeightType::kInt4, WeightType::kQ4),
                                           testing::ValuesIn(kShapes)),
                          case_name);
-/// The types whose product is that of the stored elements; int4 has its own test.
+/// The types whose product is that of the stored elements; int4 and q4 have tests of their own.
 class LinearOfElements : public LinearTest {};
 INSTANTIATE_TEST_SUITE_P(All, LinearOfElements,
                          testing::Combine(testing::Values(WeightType::kF32, WeightType::kBf16, WeightType::kInt8),
@@ -64,6 +65,14 @@ INSTANTIATE_TEST_SUITE_P(All, LinearOfElements,
 class Int4Linear : public LinearTest {};
 INSTANTIATE_TEST_SUITE_P(All, Int4Linear,
                          testing::Combine(testing::Values(WeightType::kInt4), testing::ValuesIn(kShapes)), case_name);
+class Q4Linear : public LinearTest {};
+INSTANTIATE_TEST_SUITE_P(All, Q4Linear, testing::Combine(testing::Values(WeightType::kQ4), testing::ValuesIn(kShapes)),
+                         case_name);
+class ChunkLinear : public LinearTest {};
+INSTANTIATE_TEST_SUITE_P(All, ChunkLinear,
+                         testing::Combine(testing::Values(WeightType::kInt4, WeightType::kQ4),
+                                          testing::ValuesIn(kShapes)),
+                         case_name);
 
 std::vector<float> random_floats(CounterRng& rng, std::int64_t count) {
   std::vector<float> values(static_cast<std::size_t>(count));
@@ -287,7 +296,65 @@ TEST_P(Int4Linear, IsTheExactIntegerProductAndCloseToTheFloatProduct) {
   }
 }
 
-TEST_P(Int4Linear, TheNumberOfThreadsDoesNotMatter) {
+/// Weights on grids of 32 inputs whose steps have `bits` significant bits and exponents that `spread` binades hold.
+std::vector<float> grid_weights(CounterRng& rng, Shape shape, int bits, std::uint64_t spread) {
+  std::vector<float> values(static_cast<std::size_t>(shape.size()));
+  for (std::int64_t o = 0; o < shape.out; ++o) {
+    for (std::int64_t i = 0, d = 0; i < shape.in; ++i) {
+      if (i % 32 == 0) d = static_cast<std::int64_t>((1u << (bits - 1)) + rng.below(1u << (bits - 1)));
+      const int exponent =
+          -15 - static_cast<int>((static_cast<std::uint64_t>(o) * 7 + static_cast<std::uint64_t>(i / 32)) % spread);
+      values[static_cast<std::size_t>(o * shape.in + i)] =
+          std::ldexp(static_cast<float>(d * (static_cast<std::int64_t>(rng.below(16)) - 8)), exponent);
+    }
+  }
+  return values;
+}
+
+// q4 keeps what a 4-bit file holds, and its products are as near as 16 bits of inputs can be.
+TEST_P(Q4Linear, KeepsAGridExactlyAndRoundsInputsOnly) {
+  const auto [in, out] = shape();
+  CounterRng rng(static_cast<std::uint64_t>(in * 53 + out));
+  for (const auto& [bits, spread] : {std::pair{11, std::uint64_t{1}}, std::pair{8, std::uint64_t{20}}}) {
+    const std::vector<float> values = grid_weights(rng, shape(), bits, spread);
+    const WeightRows rows_of{DType::kF32, reinterpret_cast<const std::byte*>(values.data()), out};
+    const Linear linear = Linear::pack(type(), in, {&rows_of, 1});
+    SCOPED_TRACE(linear.implementation());
+    ASSERT_EQ(linear.image().layout, "q4.g32.v1");
+    ASSERT_EQ(linear.weight_bytes(), linear.image().weights.size());
+    constexpr std::int64_t kRows = 6;
+    std::vector<float> x = random_floats(rng, kRows * in);
+    for (std::int64_t i = 0; i < in; ++i)
+      x[static_cast<std::size_t>(i)] = 0, x[static_cast<std::size_t>(in + i)] *= 1e10f,
+      x[static_cast<std::size_t>(2 * in + i)] *= 1e-10f;
+    // A one alone gives its weight, exactly.
+    const std::int64_t at = static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(in)));
+    std::fill_n(x.begin() + 3 * in, in, 0.0f);
+    x[static_cast<std::size_t>(3 * in + at)] = 32639;
+    std::vector<const float*> rows;
+    for (std::int64_t r = 0; r < kRows; ++r) rows.push_back(x.data() + r * in);
+    const std::vector<float> y = forward(linear, rows);
+    for (std::int64_t o = 0; o<out; o += shape().size()> 1 << 20 ? 7 : 1) {
+      const float* const w = values.data() + o * in;
+      ASSERT_EQ(y[static_cast<std::size_t>(3 * out + o)], w[at] * 32639) << "column " << o;
+      for (std::int64_t r = 0; r < kRows; ++r) {
+        double sum = 0, bound = 0;
+        for (std::int64_t g = 0; g < in; g += 32) {
+          double largest = 0, sizes = 0;
+          for (std::int64_t i = g; i < std::min(in, g + 32); ++i) {
+            const double a = rows[static_cast<std::size_t>(r)][i];
+            sum += a * w[i], largest = std::max(largest, std::fabs(a)), sizes += std::fabs(w[i]);
+          }
+          // Half a unit of an input, and the roundings of scales and sums.
+          bound += largest * sizes * (0.5 / 32639 + static_cast<double>(in / 32 + 4) * kEpsilon);
+        }
+        ASSERT_LE(std::fabs(y[static_cast<std::size_t>(r * out + o)] - sum), bound + 1e-37) << "row " << r << ", " << o;
+      }
+    }
+  }
+}
+
+TEST_P(ChunkLinear, TheNumberOfThreadsDoesNotMatter) {
   const auto [in, out] = shape();
   CounterRng rng(43);
   const Stored stored(rng, shape(), DType::kF32, 1);
@@ -444,7 +511,7 @@ TEST_P(LinearTest, SelectedOutputsAreThoseOfTheWhole) {
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       // Sums of integers are exact. Floats are summed in an order that may depend on the matrix's height: each of the
       // sum's additions rounds once, of numbers whose size is at most the sum of their sizes.
-      const bool exact = type() == WeightType::kInt8 || type() == WeightType::kInt4;
+      const bool exact = type() == WeightType::kInt8 || type() == WeightType::kInt4 || type() == WeightType::kQ4;
       const double bound = exact ? 0 : 2e-7 * static_cast<double>(in * in);
       ASSERT_NEAR(chosen.view()[r][static_cast<std::int64_t>(i)], y.view()[r][outputs[i]], bound) << outputs[i];
     }
@@ -533,7 +600,7 @@ TEST(LinearImages, ThatDoNotFitAreRefused) {
   constexpr Shape kShape{40, 20};
   CounterRng rng(61);
   const Stored stored(rng, kShape, DType::kF32, 1);
-  for (const WeightType type : {WeightType::kF32, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4}) {
+  for (const WeightType type : kWeightTypes) {
     SCOPED_TRACE(to_string(type));
     const Linear packed = Linear::pack(type, kShape.in, stored.refs);
     const LinearImage image = packed.image();
@@ -565,6 +632,7 @@ TEST(LinearImages, ThatDoNotFitAreRefused) {
                                "any",
                                "BA16 a64b",
                                "int4.g64.v1",
+                               "q4.g32.v0",
                                "int4.g32.v1"}) {
       SCOPED_TRACE(layout);
       refused({layout, image.weights, image.scales}, kShape.in, kShape.out, "wanted");
@@ -582,7 +650,7 @@ TEST(LinearImages, ThatDoNotFitAreRefused) {
     }
     const std::vector<float> scales(21);
     refused({image.layout, image.weights, scales}, kShape.in, kShape.out, "scales");
-    refused({type == WeightType::kInt4 ? "rows" : kInt4Layout, image.weights, image.scales}, kShape.in, kShape.out,
+    refused({image.layout == kInt4Layout ? "rows" : kInt4Layout, image.weights, image.scales}, kShape.in, kShape.out,
             "wanted");
   }
 }
@@ -594,15 +662,16 @@ TEST(LinearImplementation, IsTheFastestThatIsExact) {
   const Stored stored(rng, kShape, DType::kF32, 1);
   const auto wanted = [](WeightType type) {
     const bool amx = active_isa() == Isa::kAmx, scalar = active_isa() == Isa::kScalar;
-    const bool blocks =
-        type == WeightType::kInt4 || (type == WeightType::kInt8 && !scalar) || (type == WeightType::kBf16 && amx);
-    const bool others = active_gemm() == Gemm::kOnednn && active_isa() >= Isa::kAvx512 && type != WeightType::kInt4;
+    const bool x86 = isas().back() == Isa::kAmx, vectors_of_bf16 = x86 && !scalar;
+    const bool blocks = type == WeightType::kInt4 || type == WeightType::kQ4 ||
+                        (type == WeightType::kInt8 && !scalar) || (type == WeightType::kBf16 && vectors_of_bf16);
+    const bool others = active_gemm() == Gemm::kOnednn && active_isa() >= Isa::kAvx512 && type < WeightType::kInt4;
     if (blocks && !others) return "own ";
     if (scalar || active_gemm() == Gemm::kOwn || onednn_version() == "none") return "plain ";
-    if (active_isa() == Isa::kAvx2) return type == WeightType::kF32 ? "" : "plain ";
+    if (active_isa() < Isa::kAvx512) return type == WeightType::kF32 ? "" : "plain ";
     return type == WeightType::kBf16 && !amx ? "" : "onednn brg";  // not every AVX-512 CPU multiplies bfloat16
   };
-  for (const WeightType type : {WeightType::kF32, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4}) {
+  for (const WeightType type : kWeightTypes) {
     const Linear linear = Linear::pack(type, kShape.in, stored.refs);
     EXPECT_TRUE(linear.implementation().starts_with(wanted(type)))
         << to_string(type) << ": " << linear.implementation() << ", oneDNN " << onednn_version();
@@ -612,7 +681,7 @@ TEST(LinearImplementation, IsTheFastestThatIsExact) {
 TEST(LinearForward, OfNoRowsDoesNothing) {
   CounterRng rng(5);
   const Stored stored(rng, {64, 64}, DType::kF32, 1);
-  for (const WeightType type : {WeightType::kF32, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4}) {
+  for (const WeightType type : kWeightTypes) {
     float x = 1, y = 2;
     Linear::pack(type, 64, stored.refs).forward({&x, {0, 64}}, {&y, {0, 64}});
     EXPECT_EQ(y, 2) << to_string(type);
@@ -627,6 +696,7 @@ TEST(LinearWeightBytes, CountWhatOneForwardReads) {
   EXPECT_EQ(Linear::pack(WeightType::kInt8, 64, stored.refs).weight_bytes(), 64u * 96);
   // 4 bits and a byte for 32, of whole blocks of outputs.
   EXPECT_EQ(Linear::pack(WeightType::kInt4, 64, stored.refs).weight_bytes(), 64u * 128 * 17 / 32);
+  EXPECT_EQ(Linear::pack(WeightType::kQ4, 64, stored.refs).weight_bytes(), 64u * 128 * 18 / 32);
 }
 
 }  // namespace

@@ -1,11 +1,15 @@
 // Whatever way a text got into the caches, the model gives the same bits: in chunks, beside other
 // sessions, after drafts that were rejected; and a drafter that was sent the rows in pieces drafts the
 // same. Greedy losslessness is this and the verification rule (docs/numerics.md).
+#include <cmath>
+
 #include "common/base/token_tree.h"
-#include "common/kernels/isa.h"
-#include "common/kernels/team.h"
-#include "common/kernels/team_sizer.h"
+#include "common/compute/kernels/isa.h"
+#include "common/compute/kernels/team.h"
+#include "common/compute/kernels/team_sizer.h"
+#include "common/model/checkpoint/pack.h"
 #include "tests/support/model_at.h"
+#include "tests/support/temporary_dir.h"
 #include "tests/support/test_pairs.h"
 
 namespace outrider {
@@ -296,6 +300,53 @@ TEST_P(ModelProperty, AReplicaFilledByDeltasDraftsAsOneFilledAtOnce) {
     }
     ASSERT_GT(cache.length(), window) << "the replica's ring did not wrap";
   }
+}
+
+// As published: E2B's checkpoint of quantisation-aware training has no k_norm there, and no k_proj.
+TEST(SharedKv, ALayerThatReadsAnothersNeedsNoKOfItsOwn) {
+  const std::filesystem::path e2b = in_source("tests/goldens/e2b/backbone");
+  const Checkpoint checkpoint = Checkpoint::open(e2b).value();
+  const auto has = [&](int layer, const char* part) {
+    return checkpoint.find(fmt::format("model.language_model.layers.{}.self_attn.{}.weight", layer, part)) != nullptr;
+  };
+  for (int layer = 0; layer < 10; ++layer)
+    for (const char* const part : {"k_norm", "k_proj"}) EXPECT_EQ(has(layer, part), layer < 5) << layer << part;
+  const auto backbone = Backbone::load(model_at(e2b), WeightType::kQ4, kRowsMax).value();
+  KvCache cache = backbone->make_cache();
+  CounterRng rng(9);
+  const OutputRow last = forward(*backbone, cache, random_tokens(rng, 9, backbone->config())).back();
+  EXPECT_TRUE(std::ranges::all_of(last.logits, [](float x) { return std::isfinite(x); }));
+}
+
+// A matrix that lies on the grid, and the table of its scales, which lies on none.
+TEST(Q4Weights, KeepWhatIsOffTheGridAsItIsAlsoInAPack) {
+  const std::filesystem::path golden = in_source("tests/goldens/quantized/w4a16");
+  const TemporaryDir dir;
+  const std::vector<WeightSource::Part> on{{"layers.0.proj.weight", 64}}, off{{"layers.0.proj.weight_scale", 64}};
+  {
+    const std::unique_ptr<PackWriter> writer = PackWriter::create(dir / "pack").value();
+    const auto packing = packing_weights(open_weights(model_at(golden), WeightType::kQ4).value(), *writer);
+    ASSERT_TRUE(packing->linear(WeightType::kQ4, 128, on));
+    ASSERT_TRUE(packing->linear(WeightType::kQ4, 4, off));
+    ASSERT_TRUE(writer->finish({.dtype = "q4", .source = "", .fingerprint = 1, .embedding_fingerprint = 1}));
+  }
+  Tensor x(kGemmHeight, 128);
+  CounterRng rng(3);
+  for (float& value : x.view()[0].span()) value = static_cast<float>(2 * rng.uniform() - 1);
+  std::vector<std::vector<float>> products;
+  for (const std::filesystem::path& path : {golden, dir / "pack"}) {
+    const auto weights = open_weights(model_at(path), WeightType::kQ4).value();
+    for (const auto& [parts, in, type] :
+         {std::tuple(on, 128, WeightType::kQ4), std::tuple(off, 4, WeightType::kBf16)}) {
+      const Linear linear = weights->linear(WeightType::kQ4, in, parts).value();
+      EXPECT_EQ(linear.type(), type) << path;
+      Tensor y(kGemmHeight, 64);
+      linear.forward({x.view().data(), {1, in}}, y.view().rows(0, 1));
+      products.emplace_back(y.view()[0].span().begin(), y.view()[0].span().end());
+    }
+  }
+  EXPECT_TRUE(same_bits(products[0], products[2]));
+  EXPECT_TRUE(same_bits(products[1], products[3]));
 }
 
 }  // namespace

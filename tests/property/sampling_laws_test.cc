@@ -8,11 +8,13 @@
 #include <gtest/gtest.h>
 
 #include "common/base/token_tree.h"
-#include "common/kernels/ops.h"
-#include "common/policy/ngram.h"
-#include "common/protocol/round_drafts.h"
-#include "common/sampling/sampler.h"
+#include "common/compute/kernels/ops.h"
+#include "common/decoding/drafting/ngram.h"
+#include "common/decoding/sampling/sampler.h"
+#include "common/model/gemma4/assistant.h"
+#include "coordinator-node/round_drafts.h"
 #include "drafter-node/draft_tree.h"
+#include "drafter-node/whole_model/whole_model.h"
 #include "tests/support/model_at.h"
 #include "tests/support/test_pairs.h"
 
@@ -47,7 +49,8 @@ Language make_language(std::int64_t vocab, std::uint64_t seed, float drafter_err
 /// Nano and its assistant as such a language: their scores of the first `vocab` tokens that nano writes, after a fixed
 /// text and the last token. So 100,000 tokens cost `vocab` forwards, and the rows are as peaked, and the drafter as
 /// wrong, as real ones are.
-Language make_nano_language(std::int64_t vocab) {
+/// @param whole  instead of the assistant a whole model drafts, nano itself in int4
+Language make_nano_language(std::int64_t vocab, bool whole = false) {
   const TestPair nano{"nano", "models/nano/backbone", "models/nano/assistant", WeightType::kF32};
   const auto backbone = load_backbone(nano, 16);
   const auto weights = open_weights(model_at(in_source(nano.backbone)), nano.type).value();
@@ -73,8 +76,22 @@ Language make_nano_language(std::int64_t vocab) {
     for (const TokenId word : words) table->push_back(scores[static_cast<std::size_t>(word)]);
   };
   Language language{.vocab = vocab, .target = {}, .drafter = {}};
+  const TestPair rough{"nano", nano.backbone, nano.assistant, WeightType::kInt4};
+  const std::unique_ptr<DraftModel> drafter = make_draft_model(load_backbone(rough, kWholeModelRows));
+  const std::unique_ptr<DraftText> seen = drafter->open();
+  seen->extend({.from = 0, .to = fixed, .tokens = {text.begin(), text.begin() + fixed}});
+  const auto whole_scores = [&](TokenId word) {
+    std::vector<float> scores;
+    while (scores.empty()) {
+      drafter->step_each(
+          std::array{DraftPoint{seen.get(), {word}, {}}},
+          [&](std::size_t, auto, std::span<const float> all, auto) { scores.assign(all.begin(), all.end()); });
+    }
+    return scores;
+  };
   for (const TokenId word : words) {
-    restrict_to_words(assistant->draft_step(word, last.hidden, replica).logits, &language.drafter);
+    restrict_to_words(whole ? whole_scores(word) : assistant->draft_step(word, last.hidden, replica).logits,
+                      &language.drafter);
     restrict_to_words(forward(*backbone, cache, {&word, 1}).back().logits, &language.target);
     cache.truncate(fixed);
   }
@@ -643,6 +660,16 @@ TEST_P(SamplingLaws, BothRulesEmitWhatPlainSamplingEmits) { expect_laws(make_lan
 class NanoSamplingLaws : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(DraftLength, NanoSamplingLaws, testing::Values(1, 2, 4, 8));
 TEST_P(NanoSamplingLaws, BothRulesEmitWhatPlainSamplingEmits) { expect_laws(make_nano_language(48), GetParam()); }
+
+TEST(WholeModelLaws, BothRulesEmitWhatPlainSamplingEmits) {
+  const Language language = make_nano_language(48, /*whole=*/true);
+  EXPECT_NE(language.drafter, language.target);
+  expect_laws(language, 8);
+  for (const Mistake mistake : {Mistake::kPassOn, Mistake::kKeepRejected, Mistake::kDropBonus, Mistake::kNoClamp}) {
+    EXPECT_NE(generate(language, {.temperature = 1}, 3, Drafting::kSampled, mutant(mistake, true)).gate.verdict(), "")
+        << static_cast<int>(mistake);
+  }
+}
 
 TEST(SamplingLaws, HoldForSmallAndLargerVocabularies) {
   for (const std::int64_t vocab : {8, 64}) {

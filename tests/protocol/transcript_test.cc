@@ -21,13 +21,13 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
-#include "common/protocol/coordinator_core.h"
-#include "common/protocol/drafter_core.h"
-#include "common/protocol/encoder_core.h"
-#include "common/protocol/verifier_core.h"
+#include "coordinator-node/coordinator_core.h"
+#include "drafter-node/drafter_core.h"
+#include "encoder-node/encoder_core.h"
 #include "tests/support/message_parser.h"
 #include "tests/support/message_text.h"
 #include "tests/unit/protocol_support.h"
+#include "verifier-node/verifier_core.h"
 
 // Plays tests/protocol/*.txt: README.md there says what the lines mean.
 namespace outrider {
@@ -295,7 +295,7 @@ class CoordinatorStage : public Stage {
                .failover = {.wait = std::chrono::seconds(with.of("failover_wait", 30)),
                             .limit = static_cast<int>(with.of("failover_limit", 2)),
                             .allow_inexact = with.of("allow_inexact", 0) != 0},
-               .drafters_per_text = static_cast<int>(with.of("drafters_per_text", 1))}) {}
+               .drafters_per_sequence = static_cast<int>(with.of("drafters_per_text", 1))}) {}
 
   bool command(const std::string& name, std::istringstream& words) override {
     std::string peer, role;

@@ -9,7 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "common/logging/logging.h"
+#include "common/os/logging.h"
 #include "embed/pair.h"
 #include "tests/support/cluster_fixtures.h"
 

@@ -70,8 +70,9 @@ void run_seed(std::uint64_t seed, const Faults& faults, Totals* totals) {
     const auto max_tokens = static_cast<std::int64_t>(60 + rng.below(200));
     expected[number] = model::generate(prompt, max_tokens);
     const auto draft_length = static_cast<std::int32_t>(rng.below(9));
-    // Half of the sessions have a fixed length, the rest each policy in turn.
-    const auto policy = static_cast<DraftPolicy>(number % 2 == 0 ? 0 : (seed + number / 2) % 5);
+    // Half of the sessions have a fixed length, most of the rest `auto`.
+    const bool fixed = number % 2 == 0 || (seed + number / 2) % 5 == 0;
+    const DraftPolicy policy = fixed ? DraftPolicy::kFixed : DraftPolicy::kAuto;
     simulator.request(number, prompt, max_tokens, draft_length, {}, {}, policy, some_ahead(rng));
   }
   ASSERT_EQ(unfinished(simulator), "");
@@ -631,6 +632,7 @@ struct Survival {
   std::int64_t verifiers = 0, drafters = 0, encoders = 0, coordinators = 0;  ///< that crashed
   std::int64_t failovers = 0, resumes = 0;  ///< to another verifier, another coordinator
   std::int64_t audits = 0;
+  std::int64_t token_rows = 0;           ///< that reached drafters which need tokens alone
   std::int64_t encodes = 0;              ///< asked of encoders
   std::int64_t standbys = 0, moves = 0;  ///< histories with one; workers and clients that went to the other coordinator
   double healing_s = 0;  ///< the longest, from when everything works until the last text of a history has ended
@@ -648,6 +650,7 @@ struct Survival {
     v("failovers", m.failovers);
     v("resumes", m.resumes);
     v("audits", m.audits);
+    v("token_rows", m.token_rows);
     v("encodes", m.encodes);
     v("standbys", m.standbys);
     v("moves", m.moves);
@@ -667,6 +670,7 @@ struct History {
   Faults faults = {};
   std::int64_t down_ms = 0;
   std::int64_t coordinators = 1;
+  std::int64_t by_tokens = 0;  ///< of the drafters
 
   static void fields(auto& v, auto& m) {
     v("seed", m.seed);
@@ -693,8 +697,8 @@ struct History {
     v("mute", m.faults.mute);
     v("coordinator_restart", m.faults.coordinator_restart);
     v("client_cut", m.faults.client_cut);
-    v("torn_disk", m.faults.torn_disk);
     v("skew", m.faults.skew);
+    v("by_tokens", m.by_tokens);
   }
 };
 
@@ -715,7 +719,6 @@ History drawn(std::uint64_t seed, int texts) {
               .mute = perhaps(0.05),
               .coordinator_restart = perhaps(0.2),
               .client_cut = perhaps(0.1),
-              .torn_disk = perhaps(0.3),
               .skew = perhaps(0.3)};
   h.down_ms = rng.below(2) == 0 ? 0 : 3000;
   h.verifiers = 1 + static_cast<std::int64_t>(rng.below(3));
@@ -730,6 +733,7 @@ History drawn(std::uint64_t seed, int texts) {
   h.coordinators = 1 + static_cast<std::int64_t>(rng.below(2));
   // Workers stay with whom they have found: encoders perhaps here, and verifiers that see nothing without them there.
   if (h.coordinators > 1) h.no_towers = 0;
+  h.by_tokens = static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(h.drafters) + 1));
   return h;
 }
 
@@ -796,7 +800,7 @@ Text drawn_text(std::uint64_t seed, std::uint64_t number, double pictures) {
   text.max_tokens = static_cast<std::int64_t>(1 + rng.below(text.sampling.greedy() ? 1000 : 100));
   if (rng.below(4) == 0) text.stop_ids = {static_cast<TokenId>(rng.below(model::kVocab))};
   text.expected = model::generate(text.prompt, text.max_tokens, text.sampling, text.stop_ids);
-  text.policy = static_cast<DraftPolicy>(rng.below(2) == 0 ? 0 : rng.below(5));
+  text.policy = rng.below(2) == 0 || rng.below(5) == 0 ? DraftPolicy::kFixed : DraftPolicy::kAuto;
   text.draft_length = static_cast<std::int32_t>(rng.below(9));
   text.ahead = some_ahead(rng);
   if (rng.below(3) == 0) text.pause = std::chrono::milliseconds(rng.below(3000));
@@ -846,6 +850,7 @@ std::string survive(const History& history, Survival* totals) {
                                   .places = static_cast<int>(history.coordinators),
                                   .fruitless_max = 1'000'000},
                        .audit = history.audit,
+                       .by_tokens = static_cast<int>(history.by_tokens),
                        .drafters_per_text = static_cast<int>(history.drafters_per_text),
                        .coordinators = static_cast<int>(history.coordinators)});
   std::map<std::uint64_t, Text> texts;
@@ -883,6 +888,7 @@ std::string survive(const History& history, Survival* totals) {
   ++totals->histories;
   totals->standbys += history.coordinators > 1;
   totals->moves += simulator.moves();
+  totals->token_rows += simulator.token_rows();
   totals->verifiers += simulator.verifier_restarts();
   totals->drafters += simulator.drafter_restarts();
   totals->encoders += simulator.encoder_restarts();
@@ -899,7 +905,8 @@ struct Halve {
   void operator()(const char* name, const std::int64_t& value) {
     const std::string_view field = name;
     for (int bit = 0; field == "texts" && bit < 62; ++bit) add(name, value & ~(std::int64_t{1} << bit), value);
-    const bool may_be_none = field.ends_with("_ms") || field == "encoders" || field == "no_towers";
+    const bool may_be_none =
+        field.ends_with("_ms") || field == "encoders" || field == "no_towers" || field == "by_tokens";
     const std::int64_t least = std::min<std::int64_t>(value, may_be_none ? 0 : 1);
     if (field != "texts" && field != "kv_bytes") add(name, std::max(value / 2, least), value);
   }
@@ -965,6 +972,7 @@ TEST(Simulation, TextSurvivesTheDeathOfAnybody) {
   EXPECT_GT(totals.failovers, 100);
   EXPECT_GT(totals.resumes, 100);
   EXPECT_GT(totals.audits, 5);
+  EXPECT_GT(totals.token_rows, 20'000);
   EXPECT_GT(totals.encodes, 50);
   EXPECT_GT(totals.moves, 100);
 }
@@ -977,7 +985,7 @@ TEST(Simulation, HistoriesThatFailedOnce) {
        {"seed=1056827 texts=127 faulty_ms=2500 verifiers=1 drafters=2 drafters_per_text=2 kv_bytes=5000000 repeat=0.05 "
         "stall=0.1 partition=0.1 client_cut=0.1 skew=0.3",
         "seed=5000310 texts=256 coordinators=2 faulty_ms=20000 verifiers=1 drafters=1 drafters_per_text=1 "
-        "kv_bytes=200000 encoders=1 pictures=0.5 drop=0.03 repeat=0.05 mute=0.05 coordinator_restart=0.2 torn_disk=0.3 "
+        "kv_bytes=200000 encoders=1 pictures=0.5 drop=0.03 repeat=0.05 mute=0.05 coordinator_restart=0.2 "
         "skew=0.3"}) {
     EXPECT_EQ(survive(parse_history(history), &totals), "") << history;
   }
@@ -1021,7 +1029,7 @@ TEST(Simulation, ADrafterThatLiesGetsFewerTextsAndThenNone) {
   Simulator simulator(3, {}, 0.7, {.drafters = 3, .liars = 1});
   ASSERT_NO_FATAL_FAILURE(keep_busy(simulator, std::chrono::seconds(20)));
   EXPECT_LT(10 * simulator.drafts_of(0), simulator.drafts_of(1));
-  EXPECT_GT(simulator.drafts_of(0), Standing::kTrial - 1);
+  EXPECT_GT(simulator.drafts_of(0), Reputation::kTrial - 1);
   const Status status = simulator.status();
   std::int64_t paused = 0;
   for (const WorkerStatus& worker : status.workers) {

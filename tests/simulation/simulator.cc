@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "common/base/token_tree.h"
-#include "common/protocol/donor_rows.h"
+#include "common/wire/messages/donor_rows.h"
 #include "drafter-node/draft_tree.h"
 
 namespace outrider::simulation {
@@ -192,11 +192,14 @@ void Simulator::start(Drafter& drafter) {
   drafter.dials = has_standby();
   drafter.clock = some_clock();
   drafter.peer = fmt::format("drafter-{}", starts_++);
+  const bool tokens = by_tokens(drafter);
+  const PairFacts of_tokens{.vocab_size = model::kVocab, .context_max = 1 << 20};
   drafter.core = std::make_unique<DrafterCore>(
       DrafterConfig{}, Hello{.role = Role::kDrafter,
                              .name = fmt::format("key{}/{}", &drafter - drafters_.data(), drafter.peer),
-                             .facts = model::facts(),
-                             .wire = static_cast<WireForm>(starts_ % 4)});
+                             .facts = tokens ? of_tokens : model::facts(),
+                             .wire = static_cast<WireForm>(starts_ % 4),
+                             .needs = tokens ? DraftInput::kTokens : DraftInput::kTargetRows});
 }
 
 template <typename Worker>
@@ -224,15 +227,8 @@ void Simulator::start_coordinator(Coordinator& coordinator) {
                                                           .failover = layout_.failover,
                                                           .audit = {.share = layout_.audit, .seed = first_instance_},
                                                           .table = layout_.table,
-                                                          .drafters_per_text = layout_.drafters_per_text});
+                                                          .drafters_per_sequence = layout_.drafters_per_text});
   coordinator.clock = some_clock();
-  if (coordinator.kept_policies.empty()) return;
-  const bool torn = faults_.torn_disk > 0 && rng_.uniform() < faults_.torn_disk;
-  // Torn before its last bracket: without the end of the line alone it would be whole.
-  const std::string& kept = coordinator.kept_policies;
-  const std::size_t length = torn ? rng_.below(kept.rfind(']')) : kept.size();
-  const auto loaded = coordinator.core->policies().load(kept.substr(0, length));
-  if (loaded.has_value() == torn) violated("what the policies learned was read though torn, or not though whole");
 }
 
 void Simulator::kill_coordinator(Duration away, std::size_t place) {
@@ -241,7 +237,6 @@ void Simulator::kill_coordinator(Duration away, std::size_t place) {
     coordinator.core->stop(coordinator.clock.at(now_));
     flush(coordinator);
   }
-  if (faults_.torn_disk > 0) coordinator.kept_policies = coordinator.core->policies().save();
   coordinator.core.reset();
   coordinator.back = now_ + away;
   ++coordinator.incarnation;
@@ -306,13 +301,13 @@ void Simulator::tick_clients() {
     if (faulty && faults_.client_cut > 0 && happens(faults_.client_cut)) cut(client);
     if (client.dials && find_coordinator(client)) {
       client.peer = fmt::format("client-{}", starts_++);
-      settle(number, client.core->on_connected(client.clock.at(now_)));
+      reap(number, client.core->on_connected(client.clock.at(now_)));
     }
-    settle(number, client.core->on_tick(client.clock.at(now_)));
+    reap(number, client.core->on_tick(client.clock.at(now_)));
   }
 }
 
-void Simulator::settle(std::uint64_t number, const Result<void>& result) {
+void Simulator::reap(std::uint64_t number, const Result<void>& result) {
   Client& client = clients_.at(number);
   ClientCore::Output output = client.core->take_output();
   for (Message& message : output.send) {
@@ -442,13 +437,13 @@ void Simulator::request(std::uint64_t number, std::vector<TokenId> prompt, std::
   // Its requests' numbers are its own; those of two clients differ so that a mix-up shows.
   client.core = std::make_unique<ClientCore>(layout_.client, client.requests, client.events,
                                              SessionId{number * 1'000'000}, client.clock.at(now_));
-  settle(number, {});
+  reap(number, {});
   flush_all();
 }
 
 void Simulator::cancel(std::uint64_t number) {
   clients_.at(number).core->cancel();
-  settle(number, {});
+  reap(number, {});
   flush_all();
 }
 
@@ -529,6 +524,11 @@ void Simulator::on_event(Event event) {
       if (encoder != nullptr) encoder->core->on_message(std::move(*event.message), encoder->clock.at(now_));
       break;
     case Event::Kind::kBatchDone:
+      if (verifier != nullptr && verifier->taken > Duration::zero()) {
+        verifier->busy_until = now_ + verifier->taken;
+        schedule(std::exchange(verifier->taken, {}), Event::Kind::kBatchDone, verifier->peer);
+        break;
+      }
       if (verifier != nullptr)
         verifier->core->on_batch_done(std::exchange(verifier->results, {}), verifier->clock.at(now_));
       break;
@@ -651,18 +651,35 @@ void Simulator::flush(Drafter& drafter) {
   }
   if (!output.pass.empty()) {
     std::int64_t rows = 0;
-    for (const DraftTurn& turn : output.pass) rows += rows_of(drafter.leads.at(turn.session));
+    for (const DraftTurn& turn : output.pass) rows += rows_of(drafter, turn);
     const Duration time = draft_time(drafter, rows);
     const Candidates cost{.tokens = {}, .draft_ns = time.count(), .passes = 1, .pass_rows = rows};
     for (const DraftTurn& turn : output.pass) drafter.busy.emplace_back(turn, take_turn(drafter, turn, cost));
     schedule(time, Event::Kind::kDrafted, drafter.peer);
+    drafter.busy_until = now_ + time;
+    for (Verifier& verifier : verifiers_)
+      if (layout_.pair && layout_.pair->one_machine && verifier.busy_until > now_) verifier.taken += time;
   }
   tend_connection(drafter, output.redial);
   for (const Outgoing& out : output.send) transmit(Event::Kind::kToCoordinator, drafter, out.message);
   note(output.notices);
 }
 
-std::int64_t Simulator::rows_of(const Drafter::Lead& lead) {
+bool Simulator::catches_up(const Drafter& drafter, const DraftTurn& turn) {
+  // Nothing may be behind any more: the core does not hear of a pass whose turn was overtaken.
+  return !drafter.leads.contains(turn.session);
+}
+
+DraftProgress Simulator::catch_up(Drafter& drafter, SessionId session) {
+  std::int64_t& behind = drafter.replicas.at(session).behind;
+  behind -= std::min(behind, kCatchUpRows);
+  return {.more = behind > 0, .behind = behind};
+}
+
+std::int64_t Simulator::rows_of(const Drafter& drafter, const DraftTurn& turn) {
+  if (catches_up(drafter, turn))
+    return layout_.pair ? std::clamp<std::int64_t>(drafter.replicas.at(turn.session).behind, 1, kCatchUpRows) : 1;
+  const Drafter::Lead& lead = drafter.leads.at(turn.session);
   if (!lead.asked) return lead.steps < walk(lead) ? 1 : outcomes_left(lead);
   return lead.steps < lead.tree_rows.size() ? static_cast<std::int64_t>(lead.tree_rows[lead.steps]) : 1;
 }
@@ -712,6 +729,10 @@ void Simulator::flush(Verifier& verifier) {
     for (const VerifyWork& work : output.batch) rows += std::ssize(work.tokens);
     const Duration time = pass_time(rows);
     verifier.busy_until = now_ + time;
+    verifier.taken = {};
+    for (const Drafter& drafter : drafters_)
+      if (layout_.pair && layout_.pair->one_machine && drafter.busy_until > now_)
+        verifier.taken += drafter.busy_until - now_;
     for (VerifyResult& result : verifier.results) result.verdict.verify_ns = time.count();
     schedule(time, Event::Kind::kBatchDone, verifier.peer);
   }
@@ -734,7 +755,7 @@ bool Simulator::to_client(const PeerId& peer, const Message& message) {
   const auto found = std::ranges::find_if(clients_, [&](const auto& entry) { return entry.second.peer == peer; });
   if (found == clients_.end()) return false;
   check_text(peer, message);
-  settle(found->first, found->second.core->on_message(message, found->second.clock.at(now_)));
+  reap(found->first, found->second.core->on_message(message, found->second.clock.at(now_)));
   return true;
 }
 
@@ -883,6 +904,19 @@ void Simulator::change_replica(Drafter& drafter, const DraftWork& work) {
     return;
   }
   Replica& replica = drafter.replicas[work.session];
+  if (by_tokens(drafter)) {
+    if (!work.kv.donors.empty()) violated("rows of the target for a drafter that needs tokens");
+    drafter.leads.erase(work.session);
+    Rows& rows = replica.full;
+    for (std::size_t i = 0; i < work.kv.tokens.size(); ++i) {
+      const Position p = work.kv.from + static_cast<Position>(i);
+      if (!rows.put(p, model::extend(p == 0 ? model::kEmpty : rows.at(p - 1).value(), work.kv.tokens[i])))
+        violated("a committed token changed");
+    }
+    replica.behind += std::ssize(work.kv.tokens);
+    token_rows_ += std::ssize(work.kv.tokens);
+    return;
+  }
   for (std::size_t i = 0; i < work.kv.donors.size(); ++i) {
     const DonorDelta& donor = work.kv.donors[i];
     Rows& rows = i == 0 ? replica.sliding : replica.full;
@@ -897,11 +931,18 @@ std::uint64_t Simulator::check_replica(Drafter& drafter, const DraftWork& work) 
   Replica& replica = drafter.replicas[work.session];
   const Rows &full = replica.full, &sliding = replica.sliding;
   if (full.whole < work.base) violated(fmt::format("draft at {} without the full row {}", work.base, full.whole));
+  if (by_tokens(drafter)) {
+    if (work.draft.hidden) violated("a hidden row for a drafter that needs tokens");
+    if (work.draft.tree) violated("a tree of a drafter that grows none");
+    const std::uint64_t prefix = full.at(work.base - 1).value();
+    if (!sampled_ && model::choose(prefix) != work.draft.token) violated("the tokens did not produce the token");
+    return model::extend(prefix, work.draft.token);
+  }
   for (Position p = std::max<Position>(0, work.base - (model::kWindow + 1)); p < work.base; ++p) {
     if (!sliding.at(p) || sliding.at(p) != full.at(p))
       violated(fmt::format("draft at {}: sliding row {} missing or wrong", work.base, p));
   }
-  const std::uint64_t hidden = hash_at(work.draft.hidden, 0);
+  const std::uint64_t hidden = hash_at(work.draft.hidden.value(), 0);
   if (!full.rows.empty() && full.rows.back() != hidden) violated("hidden row and K/V are of different prefixes");
   if (!sampled_ && model::choose(hidden) != work.draft.token) violated("the hidden row did not produce the token");
   return model::extend(hidden, work.draft.token);
@@ -994,6 +1035,7 @@ void Simulator::grow_tree(const Drafter& drafter, std::uint64_t prefix, Drafter:
 
 void Simulator::begin_drafts(Drafter& drafter, DraftWork work) {
   drafter.replicas[work.session].guide.follow(work.draft, nullptr);
+  drafter.replicas[work.session].behind = 0;  // the drafts compute them first
   if (work.draft.sampling_known && !work.draft.sampling) violated("a drafter is said to know a sampling and does not");
   const std::uint64_t prefix = check_replica(drafter, work);
   Drafter::Lead lead{.work = work, .drafts = work.draft.known};
@@ -1012,6 +1054,7 @@ void Simulator::begin_drafts(Drafter& drafter, DraftWork work) {
 }
 
 DraftProgress Simulator::take_turn(Drafter& drafter, const DraftTurn& turn, const Candidates& cost) {
+  if (catches_up(drafter, turn)) return catch_up(drafter, turn.session);
   Drafter::Lead& lead = drafter.leads.at(turn.session);
   if (lead.work.round != turn.round || lead.work.base != turn.base) violated("a turn is of another round");
   ++lead.steps;

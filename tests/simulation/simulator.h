@@ -13,13 +13,13 @@
 #include "common/base/random.h"
 #include "common/base/token_bucket.h"
 #include "common/base/token_tree.h"
-#include "common/protocol/client_core.h"
-#include "common/protocol/coordinator_core.h"
-#include "common/protocol/drafter_core.h"
-#include "common/protocol/encoder_core.h"
-#include "common/protocol/verifier_core.h"
-#include "common/sampling/sampler.h"
+#include "common/client/client_core.h"
+#include "common/decoding/sampling/sampler.h"
+#include "coordinator-node/coordinator_core.h"
 #include "drafter-node/answer_guide.h"
+#include "drafter-node/drafter_core.h"
+#include "encoder-node/encoder_core.h"
+#include "verifier-node/verifier_core.h"
 
 namespace outrider::simulation {
 
@@ -42,8 +42,6 @@ struct Faults {
   // Each coordinator, and clients. Of half of the connections that are lost, neither end is told.
   double coordinator_restart = 0;  ///< another one comes in its place, which knows of nothing
   double client_cut = 0;           ///< of each client's connection
-  /// Chance that what it kept on disk, which the policies learned, is torn or empty when the next one comes.
-  double torn_disk = 0;
 
   double skew = 0;  ///< everybody's clock runs up to this share faster or slower, each by itself
 
@@ -84,7 +82,8 @@ struct Pair {
   double pass_jitter = 0;             ///< a forward pass takes up to this share more or less
   /// For a quarter of each such time forward passes take three times as long, as beside another program's bursts.
   Duration bursts{};
-  double shared_cores = 1;  ///< how much longer a draft pass takes that begins beside a forward pass
+  double shared_cores = 1;   ///< how much longer a draft pass takes that begins beside a forward pass
+  bool one_machine = false;  ///< a forward pass takes longer by the draft passes beside it
   /// The chance that the draft at this depth of a chain holds if those before it do; the last one's beyond.
   std::vector<double> acceptance = {};
   std::vector<double> other = {};  ///< of every second session, if it differs
@@ -105,6 +104,7 @@ struct Layout {
   std::optional<Pair> pair = {};  ///< none: times at random, and drafts that hold at one rate
   ClientConfig client = {};
   double audit = 0;                   ///< AuditConfig::share
+  int by_tokens = 0;                  ///< of the drafters the last, which need tokens alone
   int liars = 0, laggards = 0;        ///< of the drafters the first, whose drafts never hold; then those that are late
   const DraftTable* table = nullptr;  ///< CoordinatorConfig's
   int drafters_per_text = 1;          ///< likewise
@@ -162,6 +162,8 @@ class Simulator {
   std::int64_t messages() const { return messages_; }
   /// Rows that reached drafters, by type.
   const std::map<DType, std::int64_t>& rows() const { return rows_; }
+  /// The same of tokens.
+  std::int64_t token_rows() const { return token_rows_; }
   std::size_t verifier_sessions() const;
   std::size_t drafter_sessions() const;
   std::size_t encoder_sessions() const;
@@ -210,6 +212,7 @@ class Simulator {
   struct Replica {
     Rows full, sliding;
     AnswerGuide guide;
+    std::int64_t behind = 0;  ///< rows whose K/V one that has its own has yet to compute
   };
   /// What a clock shows that runs faster or slower than others.
   struct Clock {
@@ -243,12 +246,14 @@ class Simulator {
     std::map<SessionId, Sampler> samplers;  ///< of the sessions that sample
     std::vector<VerifyResult> results;
     TimePoint busy_until{};  ///< it computes
+    Duration taken{};        ///< of that pass: the cores were the drafters'
   };
   struct Drafter : Node {
     std::unique_ptr<DrafterCore> core;
     std::map<SessionId, Replica> replicas;
     std::vector<std::pair<DraftTurn, DraftProgress>> busy;  ///< the pass that is out
-    std::int64_t asked = 0;                                 ///< since the beginning
+    TimePoint busy_until{};
+    std::int64_t asked = 0;  ///< since the beginning
     /// The last kDraft of a session, and the drafts that are being verified.
     struct Lead {
       DraftWork work;
@@ -280,7 +285,6 @@ class Simulator {
   struct Coordinator {
     std::unique_ptr<CoordinatorCore> core;  ///< none while it is away
     Clock clock;
-    std::string kept_policies;  ///< on its disk
     TimePoint back{};
     std::uint64_t incarnation = 0;
     std::map<PeerId, TokenBucket> in_vain = {};
@@ -301,7 +305,7 @@ class Simulator {
   /// Connects those that look for a coordinator, and lets time pass for all.
   void tick_clients();
   /// Deals with what a client was told.
-  void settle(std::uint64_t number, const Result<void>& result);
+  void reap(std::uint64_t number, const Result<void>& result);
   void step();
   void on_event(Event event);
   void schedule(Duration after, Event::Kind kind, PeerId peer, std::unique_ptr<Message> message = {},
@@ -341,6 +345,9 @@ class Simulator {
   void check_memory();
   Clock some_clock() { return {faults_.skew > 0 ? 1 + faults_.skew * (2 * rng_.uniform() - 1) : 1}; }
   bool lies(const Drafter& drafter) const { return &drafter - drafters_.data() < layout_.liars; }
+  bool by_tokens(const Drafter& drafter) const {
+    return &drafter - drafters_.data() >= layout_.drafters - layout_.by_tokens;
+  }
   bool lags(const Drafter& drafter) const {
     return !lies(drafter) && &drafter - drafters_.data() < layout_.liars + layout_.laggards;
   }
@@ -363,8 +370,12 @@ class Simulator {
   void begin_drafts(Drafter& drafter, DraftWork work);
   /// @param cost  of the pass
   DraftProgress take_turn(Drafter& drafter, const DraftTurn& turn, const Candidates& cost);
+  /// Computes some K/V of rows that need it before a Draft.
+  DraftProgress catch_up(Drafter& drafter, SessionId session);
+  /// Whether a turn is one of those.
+  static bool catches_up(const Drafter& drafter, const DraftTurn& turn);
   /// Rows that a text has in its drafter's next pass.
-  std::int64_t rows_of(const Drafter::Lead& lead);
+  std::int64_t rows_of(const Drafter& drafter, const DraftTurn& turn);
   /// Steps to the end of the drafts that are being verified, before the first outcome is drafted for.
   static std::size_t walk(const Drafter::Lead& lead);
   /// Outcomes that are drafted for next, together.
@@ -412,6 +423,7 @@ class Simulator {
   std::vector<std::string> violations_, notices_;
   std::int64_t drafter_restarts_ = 0, verifier_restarts_ = 0, encoder_restarts_ = 0, messages_ = 0;
   std::map<DType, std::int64_t> rows_;
+  std::int64_t token_rows_ = 0;
 };
 
 }  // namespace outrider::simulation

@@ -11,11 +11,13 @@
 namespace outrider {
 
 /// A key and a certificate for localhost that it signed itself: NAME.key and NAME.pem.
-inline void make_certificate(const TemporaryDir& dir, const std::string& name) {
+/// @param kind  of the key, as openssl has it
+inline void make_certificate(const TemporaryDir& dir, const std::string& name,
+                             const std::string& kind = "ec -pkeyopt ec_paramgen_curve:P-256") {
   const std::string command = fmt::format(
-      "cd '{}' && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout {}.key -out {}.pem "
+      "cd '{}' && openssl req -x509 -newkey {} -nodes -keyout {}.key -out {}.pem "
       "-subj /CN={} -addext subjectAltName=DNS:localhost -days 2 2>/dev/null",
-      dir.path().string(), name, name, name);
+      dir.path().string(), kind, name, name, name);
   ASSERT_EQ(std::system(command.c_str()), 0);
 }
 

@@ -12,8 +12,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "common/tokenizer/detokenizer.h"
-#include "common/tokenizer/tokenizer.h"
+#include "common/model/tokenizer/detokenizer.h"
+#include "common/model/tokenizer/tokenizer.h"
 #include "tests/support/model_at.h"
 
 namespace outrider {

@@ -7,10 +7,10 @@
 #include <gtest/gtest.h>
 
 #include "common/base/time.h"
+#include "common/client/client.h"
 #include "common/pair/pair_files.h"
-#include "common/protocol/messages.h"
-#include "common/transport/client.h"
-#include "launch/cluster.h"
+#include "common/wire/messages/messages.h"
+#include "launch/local_cluster.h"
 #include "tests/support/program.h"
 #include "tests/support/temporary_dir.h"
 

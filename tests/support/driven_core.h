@@ -5,8 +5,8 @@
 #include <variant>
 #include <vector>
 
-#include "common/protocol/drafter_core.h"
-#include "common/protocol/verifier_core.h"
+#include "drafter-node/drafter_core.h"
+#include "verifier-node/verifier_core.h"
 
 namespace outrider {
 

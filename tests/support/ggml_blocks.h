@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "common/tensor/tensor.h"
+#include "common/compute/tensor/tensor.h"
 
 namespace outrider {
 

@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "common/checkpoint/checkpoint.h"
-#include "common/checkpoint/gguf_names.h"
-#include "common/model/config.h"
+#include "common/model/checkpoint/checkpoint.h"
+#include "common/model/checkpoint/gguf_names.h"
+#include "common/model/gemma4/config.h"
 #include "tests/support/ggml_blocks.h"
 #include "tests/support/model_at.h"
 
@@ -154,7 +154,8 @@ std::uint32_t gguf_tensor_type(DType type) {
     case DType::kI64: return 27;
     case DType::kBf16: return 30;
     case DType::kMXFP4: return 39;
-    case DType::kU8: break;
+    case DType::kU8:
+    case DType::kF8_E4M3: break;
   }
   CHECK(false, "GGUF has no {}", to_string(type));
 }

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "common/tensor/tensor.h"
+#include "common/compute/tensor/tensor.h"
 
 namespace outrider {
 

@@ -5,7 +5,7 @@
 #include <variant>
 #include <vector>
 
-#include "common/protocol/messages.h"
+#include "common/wire/messages/messages.h"
 
 namespace outrider {
 

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "common/protocol/messages.h"
+#include "common/wire/messages/messages.h"
 
 namespace outrider {
 

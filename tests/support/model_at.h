@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-#include "common/checkpoint/model_files.h"
+#include "common/model/checkpoint/model_files.h"
 
 namespace outrider {
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <regex>
 #include <sstream>
 #include <thread>
 
@@ -113,7 +114,10 @@ std::string Program::read(int file) {
   std::string text(static_cast<std::size_t>(facts.st_size), '\0');
   const ssize_t got = pread(file, text.data(), text.size(), 0);
   text.resize(static_cast<std::size_t>(std::max<ssize_t>(0, got)));
-  return text;
+  // How far it is (common/os/progress.h) depends on how busy this machine is.
+  if (text.find(" s left\n") == text.npos) return text;
+  static const std::regex kProgress("outrider: [^\n]*: \\d+ of \\d+, \\d+ s left\n");
+  return std::regex_replace(text, kProgress, "");
 }
 
 std::string describe(const Program::End& end) {

@@ -12,8 +12,8 @@
 #include <gtest/gtest.h>
 
 #include "common/base/random.h"
-#include "common/model/assistant.h"
-#include "common/model/backbone.h"
+#include "common/model/gemma4/assistant.h"
+#include "common/model/gemma4/backbone.h"
 #include "tests/support/model_at.h"
 
 namespace outrider {
@@ -35,7 +35,7 @@ inline std::string pair_name(const testing::TestParamInfo<TestPair>& param_info)
 /// "tiny_odd": all of these, window 5. "nano": trained, window 128.
 inline std::vector<TestPair> every_pair() {
   std::vector<TestPair> pairs;
-  for (const WeightType type : {WeightType::kF32, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4}) {
+  for (const WeightType type : kWeightTypes) {
     pairs.push_back({"tiny", "tests/goldens/e4b/backbone", "tests/goldens/e4b/assistant", type});
     pairs.push_back({"tiny_moe", "tests/goldens/moe-26b-a4b/backbone", "tests/goldens/moe-26b-a4b/assistant", type});
     pairs.push_back({"tiny_odd", "tests/goldens/odd/backbone", "tests/goldens/odd/assistant", type});
@@ -44,8 +44,8 @@ inline std::vector<TestPair> every_pair() {
   return pairs;
 }
 
-inline std::unique_ptr<Backbone> load_backbone(const TestPair& pair, std::int64_t rows_max) {
-  return Backbone::load(model_at(in_source(pair.backbone)), pair.type, rows_max).value();
+inline std::unique_ptr<Backbone> load_backbone(const TestPair& pair, std::int64_t rows_max, Shards* shards = nullptr) {
+  return Backbone::load(model_at(in_source(pair.backbone)), pair.type, rows_max, shards).value();
 }
 
 inline std::vector<TokenId> random_tokens(CounterRng& rng, std::int64_t count, const TextConfig& config) {

@@ -1,4 +1,4 @@
-#include "http-server/api_keys.h"
+#include "server/api_keys.h"
 
 #include <filesystem>
 #include <string>
@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "common/base/durable_file.h"
-#include "http-server/http_message.h"
+#include "common/os/durable_file.h"
+#include "server/http_message.h"
 #include "tests/support/temporary_dir.h"
 
 namespace outrider {

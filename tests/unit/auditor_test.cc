@@ -1,9 +1,9 @@
 // Answers that another verifier verifies again.
-#include "common/protocol/auditor.h"
+#include "coordinator-node/auditor.h"
 
 #include <gtest/gtest.h>
 
-#include "common/protocol/coordinator_core.h"
+#include "coordinator-node/coordinator_core.h"
 #include "tests/unit/protocol_support.h"
 
 namespace outrider {

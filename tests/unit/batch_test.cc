@@ -2,6 +2,7 @@
 #include <fcntl.h>
 
 #include <cmath>
+#include <fstream>
 #include <functional>
 #include <limits>
 #include <map>
@@ -9,14 +10,16 @@
 #include <random>
 #include <set>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "batch/dispatch.h"
 #include "batch/input.h"
 #include "batch/job.h"
 #include "batch/journal.h"
-#include "common/base/durable_file.h"
-#include "common/base/files.h"
+#include "common/base/text.h"
+#include "common/os/durable_file.h"
+#include "common/os/files.h"
 #include "tests/support/temporary_dir.h"
 
 namespace outrider {
@@ -147,7 +150,8 @@ TEST(BatchInput, ShardsAreAPartitionAndGroupsStayTogether) {
     EXPECT_EQ(lines.size(), 101u);
     EXPECT_EQ(std::set(lines.begin(), lines.end()).size(), 101u);
   }
-  for (const char* wrong : {"", "1", "0/2", "3/2", "1/2x", "-1/2", "/"}) EXPECT_FALSE(Shard::parse(wrong)) << wrong;
+  for (const char* wrong : {"", "1", "0/0", "3/2", "1/2x", "-1/2", "/"}) EXPECT_FALSE(Shard::parse(wrong)) << wrong;
+  EXPECT_EQ(Shard::parse("0/3")->text(), "3/3") << "indices from 0 are all parts too";
 }
 
 // ---- the journal ----
@@ -247,6 +251,94 @@ TEST_F(BatchJournal, OneWriter) {
   };
   const auto first = open();
   EXPECT_EQ(open().error().code, Errc::kUnavailable);
+}
+
+// ---- the job ----
+
+/// A job of ten lines, one after the other, answered by their prompts. @param on_line  is called with each line's
+/// number
+class JobOfTen {
+ public:
+  explicit JobOfTen(std::function<void(int line)> on_line = [](int) {}) : on_line_(std::move(on_line)) {
+    for (int i = 0; i < 10; ++i) lines_ += line_named(std::to_string(i), std::to_string(i));
+    input_ = dir_.write("in.jsonl", lines_);
+  }
+  Result<bool> run() {
+    BatchOptions options;
+    options.input = input_;
+    options.output = dir_ / "out.jsonl";
+    options.order = BatchInput::Order::kInput;
+    Result<std::unique_ptr<BatchJob>> job = BatchJob::open(options);
+    if (!job) return job.error();
+    BatchControl one_by_one;
+    one_by_one.concurrency = 1;
+    return (*job)->run(
+        [&](const HttpRequest& request) {
+          const Json prompt = Json::parse(request.body)["prompt"];
+          on_line_(std::stoi(prompt.get<std::string>()));
+          return HttpReply{.status = 200, .body = Json({{"choices", {{{"text", prompt}}}}}).dump()};
+        },
+        one_by_one);
+  }
+  /// The texts of the output.
+  std::string texts() const {
+    std::string texts;
+    for (const std::string& line : lines_of(read_text(dir_ / "out.jsonl").value()))
+      texts += Json::parse(line)["response"]["body"]["choices"][0]["text"].get<std::string>();
+    return texts;
+  }
+  /// In place, as an editor or a program that has it mapped.
+  void write(const std::string& text) const { std::ofstream(input_, std::ios::in | std::ios::trunc) << text; }
+  const std::string& lines() const { return lines_; }
+  bool has_errors() const { return std::filesystem::exists(dir_ / "out.errors.jsonl"); }
+
+ private:
+  TemporaryDir dir_;
+  std::function<void(int line)> on_line_;
+  std::string lines_;
+  std::filesystem::path input_;
+};
+
+TEST(BatchJob, StopsWhereItsInputIsChangedAndGoesOnWithTheOldOne) {
+  const auto spoilt = [](const std::function<std::string(std::string)>& change) {
+    JobOfTen* self = nullptr;
+    bool once = true;
+    JobOfTen job([&](int line) {
+      if (line == 3 && std::exchange(once, false)) self->write(change(self->lines()));
+    });
+    self = &job;
+    const Result<bool> done = job.run();
+    EXPECT_FALSE(done);
+    if (done) return std::string("it went on");
+    EXPECT_EQ(done.error().code, Errc::kMismatch);
+    EXPECT_FALSE(job.has_errors()) << "nothing is wrong with the lines";
+    job.write(job.lines());
+    EXPECT_TRUE(job.run().value());
+    EXPECT_EQ(job.texts(), "0123456789");
+    const std::string& why = done.error().message;
+    return why.substr(why.find("in.jsonl"));
+  };
+  const auto with = [](const char* from, const char* to) {
+    return [=](const std::string& lines) { return replaced(lines, from, to); };
+  };
+  const auto named = [](int line) {
+    return fmt::format("in.jsonl: line {} is another than when the job began, wanted the file as it was", line);
+  };
+  EXPECT_EQ(spoilt(with(R"("prompt":"7")", R"("prompt":"8")")), named(8)) << "of the same length";
+  EXPECT_EQ(spoilt(with(R"("custom_id":"9")", R"("custom_id":"x")")), named(10));
+  EXPECT_EQ(spoilt(with(R"("prompt":"0")", R"("prompt":"00")")), named(5)) << "all that follows has moved";
+  EXPECT_EQ(spoilt([](const std::string& lines) { return lines.substr(0, lines.size() / 2); }), named(6));
+  EXPECT_EQ(spoilt([](const std::string&) { return ""; }), named(5));
+}
+
+TEST(BatchJob, GoesOnWhereLinesAreAddedBehindOrTheFileIsTouched) {
+  JobOfTen* self = nullptr;
+  JobOfTen job([&](int line) {
+    if (line == 3) self->write(self->lines() + line_named("more"));
+  });
+  self = &job;
+  EXPECT_TRUE(job.run().value());
+  EXPECT_EQ(job.texts(), "0123456789");
 }
 
 // ---- what is sent when ----

@@ -1,4 +1,4 @@
-#include "common/protocol/batch_window.h"
+#include "verifier-node/batch_window.h"
 
 #include <algorithm>
 #include <chrono>

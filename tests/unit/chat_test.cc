@@ -1,6 +1,6 @@
 // The dialogue format. The vectors are written by hand from the format's description, with one
 // control token per marker; `decode` spells them out again.
-#include "common/tokenizer/chat.h"
+#include "common/model/tokenizer/chat.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -16,7 +16,7 @@
 
 #include "common/base/json_fields.h"
 #include "common/base/random.h"
-#include "common/tokenizer/chat_parser.h"
+#include "common/model/tokenizer/chat_parser.h"
 #include "tests/support/model_at.h"
 #include "tests/support/temporary_dir.h"
 
@@ -395,8 +395,7 @@ TEST(ChatRender, ArgumentsThatAreTextArePastedAsText) {
   EXPECT_EQ(nano().decode(ids, false),
             "<bos><|turn>model\n<|tool_call>call:f{a:<|\"|>b<|\"|>}<tool_call|><|tool_response>");
   EXPECT_EQ(std::ranges::count(ids, id_of("<|\"|>")), 0);
-  EXPECT_EQ(rendered(talk({call}), kRefreshed),
-            "error: message 0: the arguments of the call of \"f\" are a JSON string, want an object");
+  EXPECT_NE(rendered(talk({call}), kRefreshed).find("call:f{a:"), std::string::npos);  // whose template has no words
 }
 
 ChatMessage message_of(const Json& json) {
@@ -556,7 +555,7 @@ TEST_F(TemplateFolder, AnUnknownTemplateIsSaidSoOnce) {
   const auto broken = load();
   ASSERT_FALSE(broken);
   EXPECT_EQ(broken.error().message,
-            (dir_ / "config.json").string() + ": not JSON at line 1, column 2, wanted a JSON object");
+            (dir_ / "config.json").string() + ": not JSON at line 1, column 2 (unexpected end), wanted a JSON object");
 }
 
 // ---- parsing ----
@@ -571,23 +570,12 @@ struct Parsed {
   bool operator==(const Parsed&) const = delete;
 };
 
-/// Checks that pieces join to wholes, too.
 Parsed parsed(std::span<const TokenId> ids, std::span<const TokenId> prompt = {}, bool length_reached = false) {
   ChatParser parser(nano(), prompt);
   std::vector<ChatEvent> events;
   for (const TokenId id : ids) std::ranges::move(parser.push(id), std::back_inserter(events));
-  Parsed result{.message = {}, .finish = parser.finish(length_reached, events), .broken = 0};
-  std::string arguments;
-  for (const ChatEvent& event : events) {
-    append(event, result.message);
-    if (event.kind == Kind::kToolCallBegin) arguments.clear();
-    if (event.kind == Kind::kToolArguments) arguments += event.text;
-    if (event.kind == Kind::kToolCallEnd) {
-      EXPECT_EQ(arguments, event.text);
-      EXPECT_TRUE(Json::accept(event.text)) << event.text;
-    }
-    if (event.kind == Kind::kToolCallBroken) ++result.broken;
-  }
+  Parsed result{.message = {}, .finish = parser.finish(length_reached, events), .broken = parser.broken_calls()};
+  for (const ChatEvent& event : events) append(event, result.message);
   return result;
 }
 Parsed parsed(std::string_view text) { return parsed(spoken(text)); }
@@ -667,26 +655,90 @@ TEST(ChatParse, ArgumentsOfEveryKind) {
   EXPECT_EQ(arguments_of(R"(<|"|>a:b<|"|>:1, c : 2 ,)"), R"({"a:b":1,"c":2})");
 }
 
-TEST(ChatParse, WhatBreaksTheGrammarIsABrokenCall) {
-  for (const char* text : {"a", "a,b:1", "a:1]", "a:[1}", "a:{b:1", R"(a:<|"|>x<|"|>y)", R"(a:<|"|>x)", R"(a:x<|"|>)",
-                           R"(<|"|>a<|"|>1)", "a:1}b", "a:1}}"}) {
+// As models of real size write them: the reports are vLLM's 51284, 44715 and 48678, SGLang's 39240, ollama's 17882,
+// omlx's 1830, 1846 and 1854.
+TEST(ChatParse, ArgumentsInTheFormsToWhichModelsDrift) {
+  static constexpr std::pair<const char*, const char*> kForms[] = {
+      // JSON's quotes and Python's, within containers and outside, of values and of keys.
+      {R"(refs:["ds_1"],opts:{"mode": "fast"})", R"({"opts":{"mode":"fast"},"refs":["ds_1"]})"},
+      {R"("q":"x",'r':'y')", R"({"q":"x","r":"y"})"},
+      {R"(refs:['ds_1', 'ds_2'])", R"({"refs":["ds_1","ds_2"]})"},
+      {R"(a:"b, {c} [d]: e",n:1)", R"({"a":"b, {c} [d]: e","n":1})"},
+      {R"(a:"say \"hi\"\n\u00e9",b:'it\'s')", "{\"a\":\"say \\\"hi\\\"\\n\u00e9\",\"b\":\"it's\"}"},
+      {R"(a:'it's',b:"a "b" c")", R"({"a":"it's","b":"a \"b\" c"})"},
+      {"a:\"two\nlines\"", R"({"a":"two\nlines"})"},
+      {R"(a:"C:\q",b:"\ud800")", R"({"a":"C:\\q","b":"\\ud800"})"},
+      {R"(a:"x" y,b:'tis)", R"({"a":"\"x\" y","b":"'tis"})"},
+      {R"(a:6" pipe)", R"({"a":"6\" pipe"})"},
+      // The token within a text.
+      {R"(q:<|"|>say <|"|>hi<|"|> now<|"|>,n:3)", R"({"n":3,"q":"say \"hi\" now"})"},
+      {R"(code:<|"|>sql(<|"|><|"|><|"|>SELECT a, b<|"|><|"|><|"|>)<|"|>,refs:[<|"|>r<|"|>])",
+       R"j({"code":"sql(\"\"\"SELECT a, b\"\"\")","refs":["r"]})j"},
+      {R"(code:<|"|>print(<|"|>a<|"|>, <|"|>b<|"|>)<|"|>)", R"j({"code":"print(\"a\", \"b\")"})j"},
+      {R"(o:{a:<|"|>x <|"|>y<|"|><|"|>},l:[<|"|>x <|"|>y<|"|> z<|"|>])", R"({"l":["x \"y\" z"],"o":{"a":"x \"y\""}})"},
+      {R"(a:"x <|"|>y<|"|>")", R"({"a":"x \"y\""})"},
+      // The first one left out.
+      {R"(q:weather in Tokyo<|"|>)", R"({"q":"weather in Tokyo"})"},
+      {R"(query:Paris, France<|"|>,limit:5)", R"({"limit":5,"query":"Paris, France"})"},
+      {"q:Paris, France,url:http://x/{id},{n}/y,n:1", R"({"n":1,"q":"Paris, France","url":"http://x/{id},{n}/y"})"},
+      {R"(limit:5,q:a, b<|"|>,l:[c<|"|>])", R"({"l":["c"],"limit":5,"q":"a, b"})"},
+      // Another sign behind a key.
+      {R"(save_as='report.docx',n=3)", R"({"n":3,"save_as":"report.docx"})"},
+      {R"(code:<|"|>x<|"|>,refs=["d"],note="a, \"b\", 2024")", R"({"code":"x","note":"a, \"b\", 2024","refs":["d"]})"},
+      {R"(url=http://x/y)", R"({"url":"http://x/y"})"},
+      {R"(<|"|>a b<|"|>:1,Basic LLM Chain:<|"|>y<|"|>)", R"({"Basic LLM Chain":"y","a b":1})"},
+  };
+  for (const auto& [form, arguments] : kForms) EXPECT_EQ(arguments_of(form), arguments) << form;
+}
+
+TEST(ChatParse, CallsInTheFormsToWhichModelsDrift) {
+  for (const auto& [text, arguments] :
+       {std::pair(R"(call:f(q="x", n=2))", R"({"n":2,"q":"x"})"),
+        {R"(call:f(q: 'x', l: [1], s=print(y), o={"a": 1}))", R"j({"l":[1],"o":{"a":1},"q":"x","s":"print(y)"})j"},
+        {"call:f()", "{}"},
+        {"call:ns:f{}", "{}"},
+        {"call:google:mcp:text_generation:f{}", "{}"},
+        {" call: f {\n}\n", "{}"}}) {
+    const Parsed result = parsed(fmt::format("<|tool_call>{}<tool_call|>", text));
+    ASSERT_EQ(result.message.tool_calls.size(), 1u) << text;
+    EXPECT_EQ(result.message.tool_calls[0].name, "f") << text;
+    EXPECT_EQ(to_text(result.message.tool_calls[0].arguments), arguments) << text;
+    EXPECT_EQ(result.message.content, "") << text;
+  }
+}
+
+TEST(ChatParse, WhatIsNoCallIsTheAnswersText) {
+  for (const char* text : {"a", "a,b:1", "a:1]", "a:[1}", "a:{b:1", R"(a:<|"|>x<|"|>y)", R"(a:<|"|>x)",
+                           R"(<|"|>a<|"|>1)", "a:1}b", "a:1}}", R"(a:<|"|>x<|"|>1,b:<|"|>y)"}) {
     EXPECT_EQ(arguments_of(text), "broken") << text;
   }
   for (const char* text :
        {"<|tool_call>f{}<tool_call|>", "<|tool_call>call:{}<tool_call|>", "<|tool_call>call:f g{}<tool_call|>",
         "<|tool_call><tool_call|>", "<|tool_call>call:f{", "<|tool_call>call:f{}", "<|tool_call>call:f{}x<tool_call|>",
-        "<|tool_call>call:f{a:1<turn|>", "<|tool_call>call:f<|\"|>{}<tool_call|>"}) {
+        "<|tool_call>call:f<|\"|>{}<tool_call|>", "<|tool_call>call:f<tool_call|>",
+        R"j(<|tool_call>call:f("x")<tool_call|>)j", R"(<|tool_call>call:f{a:<|"|>é "x" <|"|>)"}) {
     const Parsed result = parsed(text);
     EXPECT_EQ(result.broken, 1) << text;
+    EXPECT_EQ(result.message.content, text);
     EXPECT_EQ(result.finish, ChatFinish::kStop) << text;
   }
+  EXPECT_EQ(parsed("<|tool_call>call:f{a:1<turn|>").message.content, "<|tool_call>call:f{a:1");
   // What follows is read again.
   const Parsed result = parsed("<|tool_call>call:f{a<tool_call|>so <|tool_call>call:g{}<tool_call|><|tool_call>bad");
   EXPECT_EQ(result.broken, 2);
-  EXPECT_EQ(result.message.content, "so ");
+  EXPECT_EQ(result.message.content, "<|tool_call>call:f{a<tool_call|>so <|tool_call>bad");
   ASSERT_EQ(result.message.tool_calls.size(), 1u);
   EXPECT_EQ(result.message.tool_calls[0].name, "g");
   EXPECT_EQ(result.finish, ChatFinish::kToolCalls);
+}
+
+TEST(ChatParse, ACallThatIsCutOffIsSeen) {
+  const Ids cut = spoken("<|tool_call>call:g{}<tool_call|><|tool_call>call:f{a:<|\"|>So");
+  const Parsed result = parsed(cut, {}, /*length_reached=*/true);
+  EXPECT_EQ(result.message.content, "<|tool_call>call:f{a:<|\"|>So");
+  EXPECT_EQ(result.message.tool_calls.size(), 1u);
+  EXPECT_EQ(result.finish, ChatFinish::kLength);
+  EXPECT_EQ(parsed(spoken("<|tool_call>call:g{}<tool_call|>"), {}, true).finish, ChatFinish::kToolCalls);
 }
 
 TEST(ChatParse, SeveralCallsAfterAThought) {
@@ -701,34 +753,6 @@ TEST(ChatParse, SeveralCallsAfterAThought) {
   EXPECT_EQ(result.finish, ChatFinish::kToolCalls);
   // The end token may be missing where the model hands over.
   EXPECT_EQ(parsed("<|tool_call>call:f{}<|tool_response>").finish, ChatFinish::kToolCalls);
-}
-
-TEST(ChatParse, ArgumentsStreamAndHoldBackOnlyWhatIsNotDecided) {
-  ChatParser parser(nano());
-  const auto push = [&](std::string_view text) {
-    std::string all;
-    for (const TokenId id : spoken(text)) {
-      for (const ChatEvent& event : parser.push(id)) {
-        all += event.kind == Kind::kToolCallBegin ? "begin " + event.name + " "
-               : event.kind == Kind::kToolCallEnd ? " end"
-                                                  : event.text;
-      }
-    }
-    return all;
-  };
-  EXPECT_EQ(push("<|tool_call>call:f"), "");
-  EXPECT_EQ(push("{"), "begin f {");
-  EXPECT_EQ(push("a"), "");
-  EXPECT_EQ(push(":"), R"("a":)");
-  EXPECT_EQ(push("1"), "");
-  EXPECT_EQ(push("2."), "");
-  EXPECT_EQ(push("5,"), "12.5");
-  EXPECT_EQ(push("b:<|\"|>"), R"(,"b":")");
-  EXPECT_EQ(push("so"), "so");
-  EXPECT_EQ(push("\""), "\\\"");
-  EXPECT_EQ(push("<|\"|>"), "\"");
-  EXPECT_EQ(push("}"), "}");
-  EXPECT_EQ(push("<tool_call|>"), " end");
 }
 
 TEST(ChatParse, DepthIsBounded) {
@@ -750,6 +774,11 @@ TEST(ChatParse, LongAnswersNeedNoQuadraticTime) {
   std::string list = "a:[1";
   for (int i = 0; i < 200'000; ++i) list += ",1";
   EXPECT_EQ(arguments_of(list + "]").size(), 400'000u + 9);
+  for (const char* part : {"a:'x,", "a:\"x,", "a:<|\"|>x,", "a:x<|\"|>y,", "a:{", "a:(", "'a':"}) {
+    std::string many;
+    for (int i = 0; i < 50'000; ++i) many += part;
+    arguments_of(many);
+  }
 }
 
 // ---- both ----
@@ -838,6 +867,7 @@ TEST(Chat, ThePromptEndsWhereTheConversationSays) {
   conversation.end = Conversation::End::kWithinLastMessage;
   EXPECT_EQ(rendered(conversation) + "<turn|>\n<|turn>model\n", whole);
   EXPECT_TRUE(rendered(conversation).ends_with("The fox was"));
+  EXPECT_EQ(conversation.messages.back().shown_text(), "The fox was");
   conversation.messages.pop_back();
   EXPECT_EQ(render_chat(nano(), kStandard, conversation).error().code, Errc::kInvalidArgument);
   conversation.messages.clear();

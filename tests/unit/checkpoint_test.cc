@@ -1,4 +1,4 @@
-#include "common/checkpoint/checkpoint.h"
+#include "common/model/checkpoint/checkpoint.h"
 
 #include <algorithm>
 #include <array>
@@ -15,7 +15,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "common/base/files.h"
+#include "common/model/checkpoint/pack.h"
+#include "common/os/files.h"
 #include "tests/support/temporary_dir.h"
 
 namespace outrider {
@@ -218,7 +219,7 @@ std::vector<BadFile> bad_files() {
        safetensors(fmt::format(R"({{"x":{0},"y":{{"dtype":"F32","shape":[2],"data_offsets":[8,16]}},"x":{0}}})", good),
                    data),
        Errc::kMalformed, "tensor \"x\" is listed twice"},
-      {"DtypeUnknown", header_of(R"("F8_E4M3")", "[4]", "[0,4]"), Errc::kUnsupported, R"(dtype "F8_E4M3", wanted F32)"},
+      {"DtypeUnknown", header_of(R"("F8_E5M2")", "[4]", "[0,4]"), Errc::kUnsupported, R"(dtype "F8_E5M2", wanted F32)"},
       {"DtypeIsANumber", header_of("4", "[4]", "[0,4]"), Errc::kMalformed, "dtype must be a string, not the number 4"},
       {"DtypeIsAnArray", header_of("[]", "[4]", "[0,4]"), Errc::kMalformed, "dtype must be a string, not an array"},
       {"ShapeNegative", header_of(f32, "[-1]", "[0,4]"), Errc::kMalformed, "not the number -1"},
@@ -444,6 +445,27 @@ TEST(Fingerprint, DependsOnNamesTypesShapesAndBytesOnly) {
     changed[sampled] = 'b';
     EXPECT_NE(fingerprint(one_tensor("x", "U8", "[65536]", changed)), original) << sampled;
   }
+}
+
+// As in two containers, where each is process 1: what is beside the name may not be one process's number.
+TEST(NewDirectory, OfTwoPackersAtOnceIsEachItsOwnAndTheFirstOnesStays) {
+  const TemporaryDir dir;
+  NewDirectory first = NewDirectory::create(dir / "x").value(), second = NewDirectory::create(dir / "x").value();
+  EXPECT_NE(first.path(), second.path());
+  ASSERT_TRUE(first.add_file("config.json", "first"));
+  ASSERT_TRUE(second.add_file("config.json", "second"));
+  ASSERT_TRUE(first.commit());
+  EXPECT_FALSE(second.commit());
+  EXPECT_EQ(read_text(dir / "x/config.json").value(), "first");
+}
+
+TEST(NewDirectory, ThatIsNotCommittedLeavesNothing) {
+  const TemporaryDir dir;
+  for (const auto& name : {dir / "deep/er/x", dir / "deep/er/y/"}) {
+    NewDirectory created = NewDirectory::create(name).value();
+    ASSERT_TRUE(created.add_file("config.json", "{}"));
+  }
+  EXPECT_TRUE(fs::is_empty(dir / "deep/er"));
 }
 
 TEST(Fingerprint, IsTheSameOnEveryMachineAndForEverySharding) {

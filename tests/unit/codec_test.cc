@@ -1,4 +1,4 @@
-#include "common/transport/codec.h"
+#include "common/wire/transport/codec.h"
 
 #include <algorithm>
 #include <cctype>
@@ -106,8 +106,11 @@ class RandomMessages : public MessageFields<RandomMessages> {
   void settle(KvRows& kv) {
     kv.from = kv.to = integer(0, 1000);
     kv.donors.resize(static_cast<std::size_t>(integer(0, 2)));
-    if (kv.donors.empty()) return;
+    const bool tokens = kv.donors.empty() && integer(0, 1) == 1;
+    if (!tokens) kv.tokens.clear();
+    if (kv.donors.empty() && !tokens) return;
     kv.to += integer(1, 8);
+    if (tokens) kv.tokens.resize(static_cast<std::size_t>(kv.to - kv.from), 3);
     for (DonorDelta& donor : kv.donors) {
       donor.first = integer(kv.from, kv.to);  // may leave no row
       (*this)("", donor.key, Rank{3});
@@ -434,7 +437,7 @@ TEST(Codec, ReadsNumbersThatAStrangerPutAtAnyAddress) {
                         SharedBytes(hidden, *hidden)};
     const Result<Message> message = decode(frames);
     ASSERT_TRUE(message) << padding << ": " << message.error().message;
-    EXPECT_EQ(std::get<Draft>(message->body).hidden.shape, std::vector{extent}) << padding;
+    EXPECT_EQ(std::get<Draft>(message->body).hidden.value().shape, std::vector{extent}) << padding;
   }
 }
 
@@ -633,9 +636,9 @@ const std::vector<Wrong> kWrongs = {
     {"kv_from_after_to", verdict_with([](Verdict& d) { d.kv.from = 13; }), kBad,
      "kv: from is 13, wanted at most its to, 12"},
     {"kv_empty_with_donors", verdict_with([](Verdict& d) { d.kv.from = 12; }), kBad,
-     "kv: [12, 12) has 2 donors, wanted none"},
+     "kv: [12, 12) has 2 donors and 0 tokens, wanted none"},
     {"kv_without_donors", verdict_with([](Verdict& d) { d.kv.donors.clear(); }), kBad,
-     "kv: [10, 12) has 0 donors, wanted some"},
+     "kv: [10, 12) has 0 donors and 0 tokens, wanted either"},
     {"kv_too_many_donors",
      [] {
        return Frames{header(wire::Body::KvChunk, [](FlatBufferBuilder& builder) {

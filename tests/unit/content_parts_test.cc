@@ -1,14 +1,14 @@
 // Pictures and sounds in requests before anything of them is decoded: data: URLs, parts, how other APIs say them, and
 // what of a body counts as files.
-#include "http-server/content_parts.h"
+#include "server/content_parts.h"
 
 #include <gtest/gtest.h>
 
 #include "common/base/random.h"
-#include "http-server/http_server.h"
-#include "http-server/messages_api.h"
-#include "http-server/openai.h"
-#include "http-server/responses_api.h"
+#include "server/http_server.h"
+#include "server/messages_api.h"
+#include "server/openai.h"
+#include "server/responses_api.h"
 
 namespace outrider {
 namespace {
@@ -32,12 +32,30 @@ TEST(DataUrl, Base64IsThatOfItsSpecification) {
   EXPECT_EQ(bytes_of("data:;base64,/+8="), "\xff\xef");
 }
 
+// Base64 as encoders of mails wrap it, without padding, and in a URL that was made to be one; schemes have no case.
+TEST(DataUrl, IsForgivenWhatBrowsersForgive) {
+  for (const char* head : {"data:image/png;base64,", "DATA:image/png;BASE64,", "data:image/png; Base64,"}) {
+    for (const char* foobar : {"Zm9v\nYmFy", "Zm9v\r\nYmFy\r\n", " Z m\t9\fvYmFy", "Zm9v%0AYmFy"})
+      EXPECT_EQ(bytes_of(std::string(head) + foobar), "foobar") << head << foobar;
+    for (const char* foob : {"Zm9vYg", "Zm9vYg==", "Zm9vYg=\n=", "Zm9vYg%3D%3D", "Zm9vYh"})
+      EXPECT_EQ(bytes_of(std::string(head) + foob), "foob") << head << foob;
+    EXPECT_EQ(bytes_of(std::string(head) + "Zm9vYmE"), "fooba");
+    EXPECT_EQ(bytes_of(std::string(head) + "%2f%2B8"), "\xff\xef");
+  }
+  std::string wrapped = "data:image/png;base64,";
+  for (int i = 0; i < 1000; ++i) wrapped += "QUFB\n";
+  EXPECT_EQ(bytes_of(wrapped), std::string(3000, 'A'));
+}
+
 TEST(DataUrl, AnythingElseIsRefused) {
   const std::string url = "data:image/png;base64,";
   EXPECT_EQ(bytes_of(url + "Zm9v!mFy"), "error: is not base64 at its character 4");
-  EXPECT_EQ(bytes_of(url + "Zg==Zg=="), "error: is not base64 at its character 2");
+  EXPECT_EQ(bytes_of(url + "Zg==Zg=="), "error: is not base64 at its character 4");
   EXPECT_EQ(bytes_of(url + "===="), "error: is not base64 at its character 0");
-  EXPECT_EQ(bytes_of(url + "Zm9\nv"), "error: has 5 characters of base64, wanted a multiple of 4");
+  EXPECT_EQ(bytes_of(url + "Zm9v="), "error: is not base64 at its character 4");
+  EXPECT_EQ(bytes_of(url + "Zg="), "error: breaks off after 3 characters of base64");
+  EXPECT_EQ(bytes_of(url + "Zm9v\nZ"), "error: breaks off after 5 characters of base64");
+  EXPECT_EQ(bytes_of(url + "Zm9%"), "error: is not base64 at its character 3");
   for (const char* other : {"", "data:", "data:image/png,Zm9v", "image/png;base64,Zm9v", "file:///etc/passwd", "Zm9v"})
     EXPECT_EQ(bytes_of(other), "error: is not a URL like data:image/png;base64,...") << other;
   EXPECT_NE(bytes_of(url + std::string(kPictureBytesMax / 3 * 4 + 64, 'A')).find("bytes, wanted at most"),
@@ -48,7 +66,9 @@ Json user_message(Json content) { return {{"role", "user"}, {"content", std::mov
 Json sound(Json data) {
   return {{"type", "input_audio"}, {"input_audio", {{"data", std::move(data)}, {"format", "wav"}}}};
 }
-Json image(const char* url = "data:image/png;base64,Zm9v") { return image_url_part(url); }
+Json image(const char* url = "data:image/png;base64,Zm9v") {
+  return {{"type", "image_url"}, {"image_url", {{"url", url}}}};
+}
 
 Json video(const char* url) { return {{"type", "video_url"}, {"video_url", {{"url", url}}}}; }
 
@@ -66,7 +86,7 @@ std::string refusal(const std::vector<Json>& parts) { return refusal_of(Json::ar
 TEST(ContentParts, AVideoIsAFileOrPictures) {
   const Json body = {
       {"messages",
-       {user_message({video("data:video/mp4;base64,Zm9v"), video("data:video/jpeg;base64,Zm9v,Zg==,Zm8=")})}}};
+       {user_message({video("data:video/mp4;base64,Zm9v"), video("data:video/JPEG;base64,Zm9v,Zg==,Zm8=")})}}};
   const auto parsed = parse_chat_completion(body.dump(), {.model = "m", .vocab_size = 100});
   const auto& request = parsed.value();
   ASSERT_EQ(request.media.size(), 2u);
@@ -133,13 +153,14 @@ TEST(ContentParts, WhatIsWrongIsSaidByItsName) {
             "supported");
   EXPECT_EQ(refusal({Json::object({{"type", "video_url"}})}),
             "messages[0].content[0].video_url is missing, wanted an object with the URL of a video");
-  EXPECT_EQ(refusal({video("data:video/jpeg;base64,Zm9v,Zm8")}),
-            "messages[0].content[0].video_url.url has 3 characters of base64, wanted a multiple of 4");
+  EXPECT_EQ(refusal({video("data:video/jpeg;base64,Zm9v,Zm8vY")}),
+            "messages[0].content[0].video_url.url breaks off after 5 characters of base64");
   EXPECT_EQ(refusal({Json::object({{"type", "input_audio"}})}),
             "messages[0].content[0].input_audio is missing, wanted an object with the data of a sound, in base64, and "
             "its format");
-  EXPECT_EQ(refusal({sound("Zm9")}),
-            "messages[0].content[0].input_audio.data has 3 characters of base64, wanted a multiple of 4");
+  EXPECT_EQ(refusal({sound("Zm9vY")}),
+            "messages[0].content[0].input_audio.data breaks off after 5 characters of base64");
+  EXPECT_EQ(refusal({sound("Zm9v\r\nYmFy\r\n")}), "");
   EXPECT_EQ(refusal({sound(7)}), "messages[0].content[0].input_audio.data is 7, wanted a file in base64");
   Json raw = sound("Zm9v");
   raw["input_audio"]["format"] = "pcm16";
@@ -163,46 +184,45 @@ TEST(ContentParts, WhatIsWrongIsSaidByItsName) {
   EXPECT_EQ(cut.error().message, "truncate_prompt_tokens is not supported with pictures and sounds");
 }
 
-TEST(ContentParts, ResponsesAndMessagesSayTheSame) {
-  const Json input = {{{"role", "user"},
-                       {"content",
-                        {{{"type", "input_image"}, {"image_url", "data:image/png;base64,Zm9v"}, {"detail", "high"}},
-                         {{"type", "input_text"}, {"text", "What?"}}}}}};
-  const auto responses = chat_of_responses({{"input", input}}, Json::array());
-  const Json& chat = responses.value().chat;
-  Json high = image();
-  high["image_url"]["detail"] = "high";
-  EXPECT_EQ(chat["messages"][0]["content"][0], high);
-  const auto heard = chat_of_responses({{"input", {{{"role", "user"}, {"content", {sound("Zm9v")}}}}}}, Json::array());
-  EXPECT_EQ(heard.value().chat["messages"][0]["content"][0], sound("Zm9v"));
-  const auto watched =
-      chat_of_responses({{"input", {{{"role", "user"}, {"content", {video("data:;base64,Zm9v")}}}}}}, Json::array());
-  EXPECT_EQ(watched.value().chat["messages"][0]["content"][0], video("data:;base64,Zm9v"));
-  const auto uploaded = chat_of_responses(
-      {{"input", {{{"role", "user"}, {"content", {{{"type", "input_image"}, {"file_id", "file-1"}}}}}}}},
-      Json::array());
-  EXPECT_EQ(refusal_of(uploaded.value().chat["messages"]),
-            "messages[0].content[0].type is \"input_image\", only text, image_url, input_audio, audio_url and "
-            "video_url are supported");
-
-  const auto of_source = [](const Json& source) {
-    const Json body = {{"messages", {user_message({{{"type", "image"}, {"source", source}}})}}};
-    return chat_of_messages(body.dump()).value()["messages"];
-  };
-  EXPECT_EQ(of_source({{"type", "base64"}, {"media_type", "image/png"}, {"data", "Zm9v"}})[0]["content"][0], image());
-  EXPECT_EQ(of_source({{"type", "url"}, {"url", "https://x/y.png"}})[0]["content"][0], image("https://x/y.png"));
-  EXPECT_NE(refusal_of(of_source({{"type", "file"}, {"file_id", "file_1"}})).find("image_url.url is missing"),
-            std::string::npos);
+/// The only file of a request, or why it is refused.
+Result<MediumFile> only_file(const ApiResult<CompletionRequest>& request) {
+  if (!request) return Error{Errc::kMalformed, request.error().message};
+  EXPECT_EQ(request->media.size(), 1u);
+  return request->media.at(0);
 }
 
-// Which Messages has no words for: those of chat completions are taken there, and no other.
-TEST(ContentParts, MessagesTakeVideosAndSoundsInChatCompletionsWords) {
-  const auto chat_of = [](const Json& part) {
-    const Json body = {{"messages", {user_message({part, {{"type", "text"}, {"text", "What?"}}})}}};
-    return chat_of_messages(body.dump()).value()["messages"];
+TEST(ContentParts, ResponsesAndMessagesSayTheSame) {
+  const ApiDefaults defaults{.model = "m", .vocab_size = 100};
+  const auto of_responses = [&](const Json& part) {
+    const Json text = {{"type", "input_text"}, {"text", "What?"}};
+    const Json body = {{"input", Json::array({user_message(Json::array({part, text}))})}};
+    return only_file(parse_responses({.json = body, .text = "", .before = {}}, defaults));
   };
-  for (const Json& part : {video("data:;base64,Zm9v"), sound("Zm9v")}) EXPECT_EQ(chat_of(part)[0]["content"][0], part);
-  EXPECT_EQ(refusal_of(chat_of({{"type", "video"}, {"source", {{"type", "base64"}, {"data", "Zm9v"}}}})),
+  const MediumFile seen =
+      of_responses({{"type", "input_image"}, {"image_url", "data:image/png;base64,Zm9v"}, {"detail", "high"}}).value();
+  EXPECT_EQ(seen.bytes, "foo");
+  EXPECT_EQ(seen.name, "input[0].content[0]");
+  EXPECT_EQ(seen.detail, PictureDetail::kHigh);
+  EXPECT_EQ(of_responses(sound("Zm9v")).value().kind, MediumFile::Kind::kSound);
+  EXPECT_EQ(of_responses(video("data:;base64,Zm9v")).value().kind, MediumFile::Kind::kVideo);
+  EXPECT_EQ(of_responses({{"type", "input_image"}, {"file_id", "file-1"}}).error().message,
+            "input[0].content[0].type is \"input_image\", only text, image_url, input_audio, audio_url and "
+            "video_url are supported");
+
+  const auto of_messages = [&](const Json& part) {
+    const Json text = {{"type", "text"}, {"text", "What?"}};
+    const Json body = {{"messages", Json::array({user_message(Json::array({part, text}))})}};
+    return only_file(parse_messages(body.dump(), defaults));
+  };
+  const auto of_source = [&](const Json& source) { return of_messages({{"type", "image"}, {"source", source}}); };
+  EXPECT_EQ(of_source({{"type", "base64"}, {"media_type", "image/png"}, {"data", "Zm9v"}}).value().bytes, "foo");
+  EXPECT_EQ(of_source({{"type", "url"}, {"url", "https://x/y.png"}}).value().url, "https://x/y.png");
+  EXPECT_EQ(of_source({{"type", "file"}, {"file_id", "file_1"}}).error().message,
+            "messages[0].content[0].source.url is missing, wanted a data: or http(s) URL");
+  // Which Messages has no words for: those of chat completions are taken there, and no other.
+  EXPECT_EQ(of_messages(sound("Zm9v")).value().kind, MediumFile::Kind::kSound);
+  EXPECT_EQ(of_messages(video("data:;base64,Zm9v")).value().kind, MediumFile::Kind::kVideo);
+  EXPECT_EQ(of_messages({{"type", "video"}, {"source", {{"type", "base64"}, {"data", "Zm9v"}}}}).error().message,
             "messages[0].content[0].type is \"video\", only text, image_url, input_audio, audio_url and video_url are "
             "supported");
 }
@@ -213,6 +233,8 @@ TEST(FileCharacters, AreLongStringsThatOnlyBase64IsMadeOf) {
   EXPECT_EQ(count({{"url", file}}), file.size());
   EXPECT_EQ(count({{"source", {{"data", base64}}}, {"text", "x"}}), base64.size());
   EXPECT_EQ(count({file, file}), 2 * file.size());
+  EXPECT_EQ(count({{"data", base64 + "\n" + base64 + "\r\n"}}), 2 * base64.size() + 6) << "as mails wrap it";
+  EXPECT_EQ(count({{"url", file + "%3D"}}), file.size() + 3);
   EXPECT_EQ(count({{"text", base64 + " "}}), 0u) << "a text has spaces";
   EXPECT_EQ(count({{"text", std::string(1000, 'A')}}), 0u) << "short";
   EXPECT_EQ(count(Json(std::vector<int>(4000, 1))), 0u) << "numbers make a large tree";

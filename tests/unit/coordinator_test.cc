@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <functional>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -10,9 +12,9 @@
 
 #include <gtest/gtest.h>
 
-#include "common/policy/draft_table.h"
-#include "common/protocol/coordinator_core.h"
-#include "common/protocol/membership.h"
+#include "common/decoding/drafting/draft_table.h"
+#include "common/wire/messages/membership.h"
+#include "coordinator-node/coordinator_core.h"
 #include "tests/unit/protocol_support.h"
 
 namespace outrider {
@@ -38,6 +40,12 @@ class HeardCoordinator : public CoordinatorCore {
   }
   CoordinatorOutput heard_;
 };
+
+/// Another coordinator in its place. A coordinator is not moved: its sessions refer to it.
+void restart(HeardCoordinator& core, const CoordinatorConfig& config) {
+  std::destroy_at(&core);
+  std::construct_at(&core, config);
+}
 
 // ---- pauses ----
 
@@ -130,6 +138,86 @@ class Coordinator : public testing::Test {
   HeardCoordinator core_;
   TimePoint now_{seconds(100)};
 };
+
+// The tokens are the coordinator's: the verifier is asked for no rows, and the drafter has the prompt while it is
+// computed.
+TEST_F(Coordinator, ADrafterThatNeedsTokensGetsThemFromTheSequence) {
+  join("v", Role::kVerifier);
+  core_.on_message("t", {.body = token_hello()}, now_);
+  generate(10, 2);
+  std::vector<Outgoing> out = sent();
+  EXPECT_FALSE(find<Prefill>(out, "v")->kv_from);
+  ASSERT_NE(find<KvChunk>(out, "t"), nullptr);
+  EXPECT_EQ(find<KvChunk>(out, "t")->kv, (KvRows{.from = 0, .to = 3, .tokens = {1, 2, 3}}));
+  const auto plain_verdict = [&](std::uint32_t round, std::int32_t accepted, TokenId next, Position committed) {
+    core_.on_message("v",
+                     {.session = SessionId{50},
+                      .round = RoundId{round},
+                      .body = Verdict{.accepted = accepted, .next_token = next, .committed = committed}},
+                     now_);
+    return sent();
+  };
+  out = plain_verdict(0, 0, 40, 3);
+  EXPECT_EQ(find<KvChunk>(out, "t"), nullptr) << "it has them";
+  Message draft;
+  ASSERT_NE(find<Draft>(out, "t", &draft), nullptr);
+  EXPECT_EQ(draft.base, 3);
+  EXPECT_EQ(std::get<Draft>(draft.body).token, 40);
+  EXPECT_FALSE(std::get<Draft>(draft.body).hidden);
+  core_.on_message("t", {.session = SessionId{50}, .round = draft.round, .body = Candidates{.tokens = {41, 42}}}, now_);
+  EXPECT_FALSE(find<Verify>(sent(), "v")->kv_from);
+  out = plain_verdict(1, 1, 50, 5);
+  EXPECT_EQ(find<KvChunk>(out, "t")->kv, (KvRows{.from = 3, .to = 5, .tokens = {40, 41}}));
+  // It has lost them, and gets them again with the next round.
+  ASSERT_NE(find<Draft>(out, "t", &draft), nullptr);
+  core_.on_message("t", {.session = SessionId{50}, .round = draft.round, .body = NeedKv{1}}, now_);
+  EXPECT_EQ(find<Verify>(sent(), "v")->tokens, std::vector<TokenId>{50});
+  EXPECT_EQ(find<KvChunk>(plain_verdict(2, 0, 51, 6), "t")->kv,
+            (KvRows{.from = 1, .to = 6, .tokens = {2, 3, 40, 41, 50}}));
+}
+
+// It would compute K/V of them, on the verifier's cores perhaps.
+TEST_F(Coordinator, ADrafterThatNeedsTokensGetsNoneWhileNoDraftsAreWanted) {
+  join("v", Role::kVerifier);
+  core_.on_message("t", {.body = token_hello()}, now_);
+  core_.on_message("c",
+                   {.session = SessionId{9},
+                    .body = Generate{.prompt = {1, 2, 3},
+                                     .max_tokens = 10,
+                                     .draft_length = 8,
+                                     .wait_ms = 1000,
+                                     .policy = DraftPolicy::kAuto}},
+                   now_);
+  EXPECT_NE(find<KvChunk>(sent(), "t"), nullptr) << "nobody knows yet whether drafts will be wanted";
+  // `auto` begins with plain rounds.
+  for (std::uint32_t round = 0; round < 2; ++round) {
+    core_.on_message("v",
+                     {.session = SessionId{50},
+                      .round = RoundId{round},
+                      .body = Verdict{.next_token = 40, .committed = 3 + static_cast<Position>(round)}},
+                     now_);
+    const std::vector<Outgoing> out = sent();
+    EXPECT_NE(find<Verify>(out, "v"), nullptr);
+    EXPECT_EQ(find<Draft>(out, "t"), nullptr);
+    EXPECT_EQ(find<KvChunk>(out, "t"), nullptr);
+  }
+}
+
+TEST_F(Coordinator, PicturesGetNoDrafterThatNeedsTokens) {
+  join("v", Role::kVerifier);
+  core_.on_message("t", {.body = token_hello()}, now_);
+  core_.on_message("c",
+                   {.session = SessionId{9},
+                    .body = Generate{.prompt = {1, 2, 3},
+                                     .max_tokens = 10,
+                                     .draft_length = 2,
+                                     .wait_ms = 1000,
+                                     .media = {{.first = 1, .content = zeros({4})}}}},
+                   now_);
+  const std::vector<Outgoing> out = sent();
+  EXPECT_NE(find<Prefill>(out, "v"), nullptr);
+  EXPECT_EQ(find<KvChunk>(out, "t"), nullptr);
+}
 
 TEST_F(Coordinator, TellsTheVerifierHowToSampleAndWhatTheGuardMasks) {
   join("v", Role::kVerifier);
@@ -259,7 +347,7 @@ TEST_F(Coordinator, DraftsFromATableOfTheVerifiersModel) {
   const DraftTable table = DraftTable::of(std::as_bytes(std::span(file))).value();
   for (const std::uint64_t fingerprint : {7u, 8u}) {
     SCOPED_TRACE(fingerprint);
-    core_ = HeardCoordinator({.instance = 50, .table = &table});
+    restart(core_, {.instance = 50, .table = &table});
     Hello verifier = hello(Role::kVerifier);
     verifier.facts.backbone_fingerprint = fingerprint;
     core_.on_message("v", {.body = verifier}, now_);
@@ -274,8 +362,8 @@ TEST_F(Coordinator, DraftsFromATableOfTheVerifiersModel) {
                                        .max_tokens = 30,
                                        .draft_length = 16,
                                        .wait_ms = 1000,
-                                       .policy = DraftPolicy::kUcb1,  // tries every arm once
-                                       .report_rounds = true}},
+                                       .report_rounds = true,
+                                       .added = {.table = true}}},
                      now_);
     sent();
     verdict(0, 0, 3, 2);
@@ -315,7 +403,7 @@ class CountingText : public Coordinator {
   /// @param round_trip  of the heartbeats of "d"
   void begin(const SamplingParams& sampling, const DraftTable& table, Duration round_trip = milliseconds(5)) {
     draws_ = sampling.rule == SamplingRule::kRejection;
-    core_ = HeardCoordinator({.instance = 50, .table = &table});
+    restart(core_, {.instance = 50, .table = &table});
     for (const Role role : {Role::kVerifier, Role::kDrafter}) {
       Hello worker = hello(role);
       worker.facts.backbone_fingerprint = table.fingerprint();
@@ -386,17 +474,21 @@ class CountingText : public Coordinator {
   bool draws_ = false, drafts_ahead_ = false;
 };
 
-// `auto` lets what is looked up go on behind the assistant's drafts. Under `rejection` each is certain of itself; under
-// `typical`, where drafts have a say in the text, nothing is added by measured times. Drafting ahead goes on.
-TEST_F(CountingText, HasWhatIsLookedUpBehindTheDraftersDrafts) {
-  // The table knows stretches of eight, of which the first two are the drafter's to tell.
+/// A draft table of stretches of eight, of which the first two are the drafter's to tell.
+std::string table_of_stretches() {
   DraftTableCounts counts(kTableOrder);
   for (TokenId first = 0; first < 1000; first += 10) {
     std::vector<TokenId> stretch(8);
     std::iota(stretch.begin(), stretch.end(), first);
     counts.add(stretch, 0);
   }
-  const std::string file = counts.file(7);
+  return counts.file(7);
+}
+
+// `auto` lets what is looked up go on behind the assistant's drafts. Under `rejection` each is certain of itself; under
+// `typical`, where drafts have a say in the text, nothing is added by measured times. Drafting ahead goes on.
+TEST_F(CountingText, HasWhatIsLookedUpBehindTheDraftersDrafts) {
+  const std::string file = table_of_stretches();
   const DraftTable table = DraftTable::of(std::as_bytes(std::span(file))).value();
   for (const SamplingRule rule : {SamplingRule::kMatch, SamplingRule::kRejection, SamplingRule::kTypical}) {
     SCOPED_TRACE(to_string(rule));
@@ -433,6 +525,35 @@ TEST_F(CountingText, HasWhatIsLookedUpBehindTheDraftersDrafts) {
     EXPECT_EQ(metrics.table.accepted_tokens, behind + table_alone);
     EXPECT_LT(metrics.table.rounds, metrics.drafting_rounds);
   }
+}
+
+// What is looked up behind the drafts has no policy to ask any more: the costs that it went by were the verifier's.
+TEST_F(CountingText, WhoseVerifierIsLostWhileItsDrafterDraftsGoesOnAtAnother) {
+  const std::string file = table_of_stretches();
+  const DraftTable table = DraftTable::of(std::as_bytes(std::span(file))).value();
+  begin({}, table);
+  auto out = sent();
+  Message message;
+  const auto drafter_is_awaited = [&] {
+    const Draft* asked = find<Draft>(out, "d");
+    if (asked == nullptr || asked->tree || !asked->known.empty()) return false;
+    const TokenId last = asked->token + std::min(asked->draft_length, 3);
+    return last % 10 > 1 && last % 10 < 6;  // the table knows what follows
+  };
+  for (int rounds = 0; !drafter_is_awaited(); ++rounds) {
+    ASSERT_LT(rounds, 100);
+    draft(out);
+    const Verify* asked = find<Verify>(out, "v", &message);
+    ASSERT_NE(asked, nullptr);
+    verify(message, *asked);
+    out = sent();
+  }
+  core_.on_peer_gone("v", now_);
+  EXPECT_FALSE(draft(out).empty());
+  Hello other = hello(Role::kVerifier);
+  other.facts = core_.fleet().workers().at("d").hello.facts;
+  core_.on_message("w", {.body = other}, now_);
+  EXPECT_NE(find<Prefill>(sent(), "w"), nullptr);
 }
 
 // However long its drafts are waited for: a drafter that is near shares the verifier's cores, and its waits are those
@@ -600,9 +721,9 @@ TEST(LateDrafter, TeachesTheSameWaitWhateverItWasAskedFor) {
     now += milliseconds(10);
     verdict = {.next_token = 41, .committed = 4, .verify_ns = 10'000'000};
     core.on_message("v", {.session = SessionId{50}, .round = RoundId{1}, .body = verdict}, now);
-    const CostModel& costs = core.fleet().workers().at("v").costs;
-    EXPECT_NEAR(costs.terms(DraftSource::kAssistant, 4, 1).drafting_s(), 0.6, 0.01);
-    EXPECT_EQ(costs.plain_s(), 0) << "it was no plain round";
+    const Estimates& costs = core.fleet().workers().at("v").costs_with(DraftInput::kTargetRows);
+    EXPECT_NEAR(round_terms(costs, DraftSource::kAssistant, 4, 1).drafting_s(), 0.6, 0.01);
+    EXPECT_EQ(costs.plain_s.value(), 0) << "it was no plain round";
   }
 }
 
@@ -820,15 +941,6 @@ TEST_F(Coordinator, ADrafterWithoutAKeyOnAnotherMachineDraftsNoTextThatDependsOn
   EXPECT_EQ(drafter_of(match), "stranger");
   EXPECT_EQ(drafter_of(rejection), "");
   EXPECT_EQ(drafter_of(typical), "");
-  core_.on_message("c",
-                   {.session = SessionId{text},
-                    .body = Generate{.prompt = {1, 2}, .max_tokens = 9, .draft_length = 2, .unverified = true}},
-                   now_);
-  core_.on_message("v",
-                   {.session = SessionId{text++},
-                    .body = Verdict{.next_token = 40, .committed = 2, .hidden = zeros({2}), .kv = rows(0, 2)}},
-                   now_);
-  EXPECT_NE(find<Failed>(sent(), "c"), nullptr) << "unverified, the text would be all its own";
   EXPECT_EQ(warned(), 0) << "said once";
   join("known", Role::kDrafter);
   EXPECT_EQ(drafter_of(rejection), "known");
@@ -873,7 +985,160 @@ TEST_F(Coordinator, SilentVerifierFailsItsRequests) {
   const Failed* failed = find<Failed>(out, "c");
   ASSERT_NE(failed, nullptr);
   EXPECT_EQ(failed->code, Errc::kPeerGone);
-  EXPECT_EQ(failed->message, "verifier v has not been heard for 3.0 s");
+  EXPECT_EQ(failed->message, "the verifier has not been heard for 3.0 s");
+}
+
+TEST_F(Coordinator, BytesOfALongMessageAreASignOfLife) {
+  join("v", Role::kVerifier);
+  join("d", Role::kDrafter);
+  generate(10, 2);
+  EXPECT_TRUE(find<Prefill>(sent(), "v")->kv_from.has_value());
+  int asked = 0;
+  bool spared = false;
+  for (int i = 0; i < 300; ++i) {  // 30 s
+    now_ += milliseconds(100);
+    core_.on_arriving("v", now_);
+    core_.on_message("d", {.body = Heartbeat{}}, now_);
+    core_.on_tick(now_);
+    const auto out = sent();
+    EXPECT_EQ(find<Failed>(out, "c"), nullptr);
+    if (const Prefill* again = find<Prefill>(out, "v")) ++asked, spared = !again->kv_from;
+  }
+  EXPECT_EQ(asked, 1) << "the answer is on its way: asking again would only lengthen it";
+  EXPECT_TRUE(spared) << "the drafter's rows are what takes so long";
+  verdict(0, 0, 40, 3);
+  const auto out = sent();
+  EXPECT_EQ(find<Tokens>(out, "c")->tokens, std::vector<TokenId>{40});
+  ASSERT_NE(find<Verify>(out, "v"), nullptr);
+  EXPECT_EQ(find<Verify>(out, "v")->kv_from, std::nullopt);
+  // The next text does without them at once.
+  core_.on_message(
+      "c", {.session = SessionId{10}, .body = Generate{.prompt = {1, 2}, .max_tokens = 9, .draft_length = 2}}, now_);
+  EXPECT_EQ(find<Prefill>(sent(), "v")->kv_from, std::nullopt);
+  // A message that never ends keeps nobody alive for ever.
+  for (int i = 0; i < 700; ++i) {
+    now_ += seconds(1);
+    core_.on_arriving("v", now_);
+    core_.on_tick(now_);
+  }
+  EXPECT_EQ(core_.status().verifiers, 0);
+}
+
+// A prompt's pictures over a modem, say.
+TEST_F(Coordinator, ARequestThatIsStillLeavingIsNotRepeated) {
+  join("v", Role::kVerifier);
+  generate(10, 0);
+  ASSERT_NE(find<Prefill>(sent(), "v"), nullptr);
+  const auto repeats = [&](int ticks, bool leaving) {
+    int asked = 0;
+    for (int i = 0; i < ticks; ++i) {
+      now_ += milliseconds(100);
+      core_.on_message("v", {.body = Heartbeat{}}, now_);
+      if (leaving) core_.on_leaving("v", now_);
+      core_.on_tick(now_);
+      const auto out = sent();
+      EXPECT_EQ(find<Failed>(out, "c"), nullptr);
+      asked += find<Prefill>(out, "v") != nullptr;
+    }
+    return asked;
+  };
+  EXPECT_EQ(repeats(600, true), 0) << "it cannot have been answered";
+  EXPECT_EQ(repeats(15, false), 0) << "it has just gone";
+  EXPECT_EQ(repeats(20, false), 1);
+}
+
+TEST(Failover, OneVerifierThatIsSilentAndBackIsNotCountedAgainAndAgain) {
+  HeardCoordinator core({.instance = 50, .failover = {.limit = 2}});
+  TimePoint now{seconds(1)};
+  core.on_message("v", {.body = hello(Role::kVerifier)}, now);
+  core.on_message("c", {.session = SessionId{9}, .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 10}}, now);
+  const auto be_silent = [&] {
+    now += milliseconds(3100);
+    core.on_tick(now);
+    core.on_message("v", {.body = hello(Role::kVerifier)}, now);
+    core.on_tick(now);
+    const auto out = core.take_outgoing();
+    return find<Failed>(out, "c") == nullptr && find<Prefill>(out, "v") != nullptr;
+  };
+  int times = 0;
+  while (times < 50 && be_silent()) ++times;
+  EXPECT_GE(times, 5);
+  EXPECT_LT(times, 50) << "but a text that silences whoever has it must end";
+}
+
+// One that the codec refuses says as much of its verifier as an absurd one.
+TEST(Failover, AnAnswerThatCannotBeReadMovesItsTextAtOnce) {
+  HeardCoordinator core({.instance = 50});
+  const TimePoint now{seconds(1)};
+  core.on_message("v", {.body = hello(Role::kVerifier)}, now);
+  for (const std::uint64_t request : {9, 10}) {
+    core.on_message("c", {.session = SessionId{request}, .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 10}}, now);
+  }
+  core.on_message("w", {.body = hello(Role::kVerifier)}, now);
+  core.take_outgoing();
+  core.take_notices();
+  core.on_malformed("w", SessionId{50}, now);
+  core.on_malformed("stranger", SessionId{50}, now);
+  EXPECT_TRUE(core.take_outgoing().empty()) << "it has not that text";
+  core.on_malformed("v", SessionId{50}, now);
+  core.on_tick(now);
+  auto out = core.take_outgoing();
+  Message moved;
+  ASSERT_NE(find<Prefill>(out, "w", &moved), nullptr);
+  EXPECT_EQ(moved.session, SessionId{50});
+  const auto notices = core.take_notices();
+  ASSERT_EQ(notices.size(), 1u);
+  EXPECT_EQ(notices[0].text, "verifier v: an answer that cannot be read");
+  core.on_malformed("v", SessionId{}, now);  // whose answer it was nobody knows
+  core.on_tick(now);
+  out = core.take_outgoing();
+  ASSERT_NE(find<Prefill>(out, "w", &moved), nullptr);
+  EXPECT_EQ(moved.session, SessionId{51});
+}
+
+// Hosts, processes and paths are for the log.
+TEST(Failover, ErrorsNameNoWorkersToClients) {
+  const std::string secret = "verifier-host-4711";
+  Hello named = hello(Role::kVerifier);
+  named.name = secret;
+  const auto failure = [&](const std::function<void(HeardCoordinator&, TimePoint&)>& happens) {
+    HeardCoordinator core({.instance = 50, .failover = {.limit = 0}});
+    TimePoint now{seconds(1)};
+    core.on_message("v", {.body = named}, now);
+    core.on_message("c", {.session = SessionId{9}, .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 10}}, now);
+    core.take_outgoing();
+    core.take_notices();
+    happens(core, now);
+    core.on_tick(now);
+    const auto out = core.take_outgoing();
+    const Failed* failed = find<Failed>(out, "c");
+    EXPECT_NE(failed, nullptr);
+    const auto notices = core.take_notices();
+    const bool logged = std::ranges::any_of(
+        notices, [&](const Notice& notice) { return notice.text.find(secret) != std::string::npos; });
+    return std::pair(failed == nullptr ? "" : failed->message, logged);
+  };
+  const auto says = [](Body body) {
+    return [body = std::move(body)](HeardCoordinator& core, TimePoint& now) {
+      core.on_message("v", {.session = SessionId{50}, .body = body}, now);
+    };
+  };
+  for (const auto& happens : std::vector<std::function<void(HeardCoordinator&, TimePoint&)>>{
+           [](HeardCoordinator&core, TimePoint&now) { core.on_peer_gone("v", now); },
+           [](HeardCoordinator&, TimePoint&now) { now += milliseconds(3100); },
+           [](HeardCoordinator&core, TimePoint&now) { core.on_malformed("v", SessionId{50}, now); },
+           says(Verdict{.accepted = 3}),
+           says(Failed{Errc::kIo, "/models/secret: " + secret}),
+           says(Failed{Errc::kMalformed, secret + ": the logit is nan"}),
+       }) {
+    const auto [message, logged] = failure(happens);
+    EXPECT_FALSE(message.empty());
+    EXPECT_EQ(message.find(secret), std::string::npos) << message;
+    EXPECT_EQ(message.find("secret"), std::string::npos) << message;
+    EXPECT_TRUE(logged) << message;
+  }
+  // What the client can mend is said as it is.
+  EXPECT_EQ(failure(says(Failed{Errc::kUnsupported, "no such grammar"})).first, "no such grammar");
 }
 
 TEST_F(Coordinator, RefusesWhatCannotBeDone) {
@@ -951,84 +1216,6 @@ TEST_F(Coordinator, AnAnswerCanNotKeepTokensThatItDoesNotHave) {
   ASSERT_NE(find<Failed>(out, "c"), nullptr);
   EXPECT_EQ(find<Failed>(out, "c")->message, "2 tokens to keep, the answer has 1");
   EXPECT_NE(find<Free>(out, "v"), nullptr);
-}
-
-TEST_F(Coordinator, AnUnverifiedAnswerIsTheDraftersOwn) {
-  join("v", Role::kVerifier);
-  join("d", Role::kDrafter);
-  const Generate request{
-      .prompt = {1, 2, 3}, .max_tokens = 6, .draft_length = 2, .stop_ids = {44}, .wait_ms = 1000, .unverified = true};
-  core_.on_message("c", {.session = SessionId{9}, .body = request}, now_);
-  verdict(0, 0, 40, 3);
-  Message message;
-  auto out = sent();
-  EXPECT_EQ(find<Tokens>(out, "c")->tokens, std::vector<TokenId>{40}) << "the first is the target's";
-  const auto expect_draft = [&](TokenId token, std::int64_t index) {
-    const Draft* draft = find<Draft>(out, "d", &message);
-    ASSERT_NE(draft, nullptr);
-    EXPECT_EQ(message.base, 3) << "position and K/V stay those of the prompt";
-    EXPECT_EQ(draft->token, token);
-    EXPECT_EQ(draft->index, index);
-    EXPECT_TRUE(draft->want_state);
-    EXPECT_EQ(find<Verify>(out, "v"), nullptr);
-  };
-  const auto candidates = [&](std::uint32_t round, std::vector<TokenId> tokens, std::optional<WireTensor> state) {
-    core_.on_message("d",
-                     {.session = SessionId{50},
-                      .round = RoundId{round},
-                      .body = Candidates{.tokens = std::move(tokens), .state = std::move(state)}},
-                     now_);
-    out = sent();
-  };
-  expect_draft(40, 1);
-  candidates(1, {41, 42}, zeros({2}));
-  EXPECT_EQ(find<Tokens>(out, "c")->tokens, (std::vector<TokenId>{41, 42}));
-  expect_draft(42, 3);
-  candidates(2, {43, 44}, zeros({2}));
-  EXPECT_EQ(find<Tokens>(out, "c")->tokens, (std::vector<TokenId>{43, 44}));
-  ASSERT_NE(find<Done>(out, "c"), nullptr);
-  EXPECT_EQ(find<Done>(out, "c")->reason, FinishReason::kStop);
-  EXPECT_EQ(find<Done>(out, "c")->metrics.drafted_tokens, 4);
-  EXPECT_EQ(find<Done>(out, "c")->metrics.rounds, 0);
-}
-
-TEST_F(Coordinator, AnUnverifiedAnswerToAPromptThatFillsTheContextEndsAtItsLength) {
-  join("v", Role::kVerifier);
-  join("d", Role::kDrafter);
-  const Generate request{
-      .prompt = std::vector<TokenId>(19, 1), .max_tokens = 9, .draft_length = 2, .wait_ms = 1000, .unverified = true};
-  core_.on_message("c", {.session = SessionId{9}, .body = request}, now_);
-  verdict(0, 0, 40, 19);
-  auto out = sent();
-  const Draft* draft = find<Draft>(out, "d");
-  ASSERT_NE(draft, nullptr);
-  EXPECT_EQ(draft->draft_length, 1) << "the context of 20 has room for one token that needs no K/V";
-  core_.on_message(
-      "d", {.session = SessionId{50}, .round = RoundId{1}, .body = Candidates{.tokens = {41}, .state = zeros({2})}},
-      now_);
-  out = sent();
-  EXPECT_EQ(find<Tokens>(out, "c")->tokens, std::vector<TokenId>{41});
-  ASSERT_NE(find<Done>(out, "c"), nullptr);
-  EXPECT_EQ(find<Done>(out, "c")->reason, FinishReason::kLength);
-}
-
-TEST_F(Coordinator, AnUnverifiedAnswerEndsWithItsDrafter) {
-  join("v", Role::kVerifier);
-  join("d", Role::kDrafter);
-  Generate request{
-      .prompt = {1, 2, 3}, .max_tokens = 6, .draft_length = 2, .stop_ids = {}, .wait_ms = 1000, .unverified = true};
-  core_.on_message("c", {.session = SessionId{9}, .body = request}, now_);
-  verdict(0, 0, 40, 3);
-  sent();
-  core_.on_peer_gone("d", now_);
-  auto out = sent();
-  ASSERT_NE(find<Failed>(out, "c"), nullptr);
-  EXPECT_EQ(find<Failed>(out, "c")->code, Errc::kUnavailable);
-  EXPECT_NE(find<Free>(out, "v"), nullptr);
-  request.draft_length = 0;
-  core_.on_message("c", {.session = SessionId{10}, .body = request}, now_);
-  out = sent();
-  EXPECT_EQ(find<Failed>(out, "c")->code, Errc::kInvalidArgument);
 }
 
 TEST_F(Coordinator, ScoresOfAPromptGoToTheClientAndNoneMayBeMissing) {
@@ -1211,7 +1398,7 @@ class Admission : public testing::Test {
     }
     return numbers;
   }
-  HeardCoordinator core_{{.instance = 50, .line = {.waiting_max = 5}}};
+  HeardCoordinator core_{{.instance = 50, .queue = {.waiting_max = 5}}};
   TimePoint now_{seconds(100)};
 };
 
@@ -1357,7 +1544,7 @@ TEST(Failover, IsNotOvertakenByTextsThatComeLater) {
 
 // Without a verifier nobody knows how long a prompt may be.
 TEST(Waiting, TheirPromptsAreBoundedToo) {
-  HeardCoordinator core({.line = {.waiting_bytes_max = 4000}});
+  HeardCoordinator core({.queue = {.waiting_bytes_max = 4000}});
   const auto ask = [&](std::uint64_t number) {
     core.on_message(
         "c",
@@ -1595,7 +1782,7 @@ class Rejections : public Coordinator {
  protected:
   void start(CoordinatorConfig config, const Generate& request) {
     config.instance = 50;
-    core_ = HeardCoordinator(config);
+    restart(core_, config);
     join("v", Role::kVerifier);
     join("d", Role::kDrafter);
     core_.on_message("c", {.session = SessionId{9}, .body = request}, now_);
@@ -1668,8 +1855,8 @@ TEST_F(Rejections, UnderTheRuleRejectionTheVerifierGetsTheDistributionsAsEver) {
 TEST_F(Rejections, OfTheTextsOwnDraftsHaveNoRank) {
   Generate request = request_;
   request.prompt = {1, 2, 3, 4, 5, 1, 2};
-  request.policy = DraftPolicy::kUcb1;  // tries every arm once
-  core_ = HeardCoordinator({.instance = 50, .want_rejections = true});
+  request.added.ngram = true;
+  restart(core_, {.instance = 50, .want_rejections = true});
   join("v", Role::kVerifier);
   core_.on_message("c", {.session = SessionId{9}, .body = request}, now_);
   verdict(0, 0, 3, 7);

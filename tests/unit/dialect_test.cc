@@ -1,58 +1,92 @@
-// Anthropic's Messages and OpenAI's Responses as chat completions, and back.
-#include "http-server/dialect.h"
+// Requests and replies of Anthropic's Messages and OpenAI's Responses.
+#include "server/dialect.h"
 
 #include <atomic>
+#include <optional>
+#include <span>
 #include <thread>
+#include <tuple>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "http-server/messages_api.h"
-#include "http-server/response_store.h"
-#include "http-server/responses_api.h"
+#include "common/base/json_fields.h"
+#include "server/messages_api.h"
+#include "server/response_store.h"
+#include "server/responses_api.h"
 
 namespace outrider {
 namespace {
 using Json = nlohmann::json;
 
-const Json kCall = {
-    {"id", "c1"}, {"type", "function"}, {"function", {{"name", "weather"}, {"arguments", R"({"city":"Rome"})"}}}};
-
-/// A chat.completion with a thought, text and a call.
-Json completion() {
-  return {
-      {"id", "chatcmpl-1"},
-      {"created", 5},
-      {"model", "nano"},
-      {"choices",
-       {{{"index", 0},
-         {"finish_reason", "tool_calls"},
-         {"message", {{"role", "assistant"}, {"reasoning", "Hm"}, {"content", "Look:"}, {"tool_calls", {kCall}}}}}}},
-      {"usage",
-       {{"prompt_tokens", 7},
-        {"completion_tokens", 3},
-        {"total_tokens", 10},
-        {"prompt_tokens_details", {{"cached_tokens", 4}}}}}};
+ApiDefaults plain_defaults() {
+  return {.model = "nano",
+          .vocab_size = 1000,
+          .sampling = {},
+          .controls = {.channel_begin = 1, .channel_end = 2, .call_begin = 3, .call_end = 4, .quote = 5},
+          .draft_length = {}};
 }
 
-/// The same as the pieces of a stream.
-std::vector<Json> chunks() {
-  const auto chunk = [](Json delta, Json finish) {
-    return Json{{"id", "chatcmpl-1"},
-                {"created", 5},
-                {"model", "nano"},
-                {"usage", completion()["usage"]},
-                {"choices", {{{"index", 0}, {"delta", std::move(delta)}, {"finish_reason", std::move(finish)}}}}};
-  };
-  Json call = kCall;
-  call["index"] = 0;
-  return {chunk({{"role", "assistant"}, {"content", ""}}, nullptr),
-          chunk({{"reasoning", "H"}}, nullptr),
-          chunk({{"reasoning", "m"}}, nullptr),
-          chunk({{"content", "Lo"}}, nullptr),
-          chunk({{"content", "ok:"}}, nullptr),
-          chunk({{"tool_calls", {call}}}, nullptr),
-          chunk(Json::object(), "tool_calls")};
+const ReplyHead kHead{.chat = true, .id = "chatcmpl-1", .model = "nano", .created = 5};
+const Usage kUsage{.prompt_tokens = 7, .cached_tokens = 4, .completion_tokens = 3};
+
+/// A chat's reply: whole, and as the events of a stream.
+struct Answer {
+  Choice choice;
+  std::vector<ChoiceEvent> events;
+  std::optional<ApiError> error = {};  ///< that the stream breaks off with
+
+  HttpReply whole(ReplyWriter& writer) const { return {.body = writer.whole(kHead, {choice}, kUsage)}; }
+  HttpReply streamed(ReplyWriter& writer) const {
+    std::string all;
+    for (const ChoiceEvent& event : events) all += writer.event(kHead, event);
+    if (!error) all += writer.usage(kHead, kUsage);
+    all += writer.end(error ? &*error : nullptr);
+    const auto left = std::make_shared<std::optional<std::string>>(std::move(all));
+    return {.body = {}, .next = [left] { return std::exchange(*left, std::nullopt); }};
+  }
+  /// As a request wants it.
+  HttpReply to(const CompletionRequest& request, ReplyWriter& writer) const {
+    return request.stream ? streamed(writer) : whole(writer);
+  }
+};
+
+/// With a thought, text and a call.
+Answer answer() {
+  using Kind = ChatEvent::Kind;
+  Answer answer{.choice = {.message = {}, .scores = {}, .finish_reason = "tool_calls"}, .events = {}};
+  answer.choice.message.reasoning = "Hm";
+  answer.choice.message.content = "Look:";
+  answer.choice.message.tool_calls = {{.id = "", .name = "weather", .arguments = {{"city", "Rome"}}}};
+  answer.events.push_back({.what = ChoiceBegins{}, .notes = {.so_far = &kUsage}});
+  for (const ChatEvent& more :
+       {ChatEvent{Kind::kReasoning, "H", ""}, ChatEvent{Kind::kReasoning, "m", ""}, ChatEvent{Kind::kContent, "Lo", ""},
+        ChatEvent{Kind::kContent, "ok:", ""}, ChatEvent{Kind::kToolCall, R"({"city":"Rome"})", "weather"}})
+    answer.events.push_back({.what = more});
+  answer.events.push_back({.what = ChoiceEnds{"tool_calls"}});
+  return answer;
+}
+/// Answers a request that is right.
+using Chat =
+    std::function<HttpReply(const HttpRequest&, const CompletionRequest&, const std::shared_ptr<ReplyWriter>&)>;
+ChatBackend backend_of(Chat chat) {
+  return {.chat =
+              [chat = std::move(chat)](const HttpRequest& http, const ApiResult<CompletionRequest>& request,
+                                       const std::shared_ptr<ReplyWriter>& writer) {
+                return request ? chat(http, *request, writer) : error_reply(request.error());
+              },
+          .count =
+              [](const HttpRequest&, const ApiResult<TokenizeRequest>& request) {
+                return request ? ApiResult<std::int64_t>(7) : request.error();
+              },
+          .text_of = [](const std::vector<TokenId>&) { return "x"; },
+          .defaults = plain_defaults()};
+}
+/// All pieces of a reply.
+std::string all_of(const HttpReply& reply) {
+  std::string all;
+  while (const auto piece = reply.next()) all += *piece;
+  return all;
 }
 
 /// The data of events, and that each is called what its type says.
@@ -67,27 +101,39 @@ std::vector<Json> data_of(const std::string& events) {
   return list;
 }
 
-/// What a reply that is this stream becomes.
-std::vector<Json> streamed(const std::shared_ptr<StreamTranslator>& translator, const Json& error = {}) {
-  std::string pieces;
-  for (const Json& chunk : chunks()) pieces += "data: " + chunk.dump() + "\n\n";
-  if (!error.is_null()) pieces += "data: " + Json{{"error", error}}.dump() + "\n\n";
-  pieces += "data: [DONE]\n\n";
-  const auto left = std::make_shared<std::optional<std::string>>(pieces);
-  const HttpReply reply =
-      translated({.body = {}, .next = [left] { return std::exchange(*left, std::nullopt); }}, translator);
-  std::string all;
-  while (const auto piece = reply.next()) all += *piece;
-  return data_of(all);
-}
-
 std::vector<std::string> types(const std::vector<Json>& events) {
   std::vector<std::string> types;
   for (const Json& event : events) types.push_back(event["type"]);
   return types;
 }
 
-TEST(Messages, ARequestIsAChat) {
+/// What a message says, a part behind the other.
+std::string text_of(const ChatMessage& message) {
+  std::string text = message.content;
+  for (const ContentPart& part : message.parts) text += part.text;
+  return text;
+}
+/// A call of the weather in Rome.
+void expect_call(const ChatMessage& message, const std::string& id) {
+  using Role = ChatMessage::Role;
+  EXPECT_EQ(message.role, Role::kAssistant);
+  ASSERT_EQ(message.tool_calls.size(), 1u);
+  EXPECT_EQ(message.tool_calls[0].id, id);
+  EXPECT_EQ(message.tool_calls[0].name, "weather");
+  EXPECT_EQ(message.tool_calls[0].arguments, (Json{{"city", "Rome"}}));
+}
+/// The assistant's turn that thinks, speaks and makes that call, and the call's answer behind it.
+void expect_called_turn(std::span<const ChatMessage, 2> messages) {
+  EXPECT_EQ(messages[0].reasoning, "Hm");
+  EXPECT_EQ(text_of(messages[0]), "Look:");
+  expect_call(messages[0], "c1");
+  EXPECT_EQ(messages[1].role, ChatMessage::Role::kTool);
+  EXPECT_EQ(messages[1].tool_call_id, "c1");
+  EXPECT_EQ(messages[1].response, "sunny");
+}
+
+TEST(Messages, ARequestIsRead) {
+  using Role = ChatMessage::Role;
   const Json request = {
       {"model", "nano"},
       {"max_tokens", 5},
@@ -107,57 +153,134 @@ TEST(Messages, ARequestIsAChat) {
       {"tools", {{{"name", "weather"}, {"input_schema", {{"type", "object"}}}, {"strict", true}}}},
       {"tool_choice", {{"type", "any"}}},
       {"thinking", {{"type", "enabled"}, {"budget_tokens", 1024}}}};
-  const Json chat = chat_of_messages(request.dump()).value();
-  const Json& messages = chat["messages"];
-  ASSERT_EQ(messages.size(), 5u) << messages;
-  EXPECT_EQ(messages[0], Json({{"role", "system"}, {"content", {{{"type", "text"}, {"text", "S"}}}}}));
-  EXPECT_EQ(messages[2]["reasoning"], "Hm");
-  EXPECT_EQ(messages[2]["tool_calls"][0], kCall);
-  EXPECT_EQ(messages[3], Json({{"role", "tool"}, {"tool_call_id", "c1"}, {"content", "sunny"}}));
-  EXPECT_EQ(messages[4]["content"][0]["text"], "And?");
-  EXPECT_EQ(chat["tools"][0]["function"]["name"], "weather");
-  EXPECT_EQ(chat["tool_choice"], "required");
-  EXPECT_EQ(chat["stop"], Json({"x"}));
-  EXPECT_EQ(chat["max_tokens"], 5);
-  EXPECT_EQ(chat["tools"][0]["function"]["strict"], true);
-  EXPECT_EQ(chat["thinking"]["type"], "enabled");
-  EXPECT_FALSE(chat.contains("include_reasoning"));
-  for (const char* wrong : {"", "[]", "{}", R"({"messages": 3})"})
-    EXPECT_EQ(chat_of_messages(wrong).error().status, 400) << wrong;
+  const CompletionRequest read = parse_messages(request.dump(), plain_defaults()).value();
+  const std::vector<ChatMessage>& messages = read.conversation.messages;
+  ASSERT_EQ(messages.size(), 5u);
+  EXPECT_EQ(messages[0].role, Role::kSystem);
+  EXPECT_EQ(text_of(messages[0]), "S");
+  expect_called_turn(std::span(messages).subspan<2, 2>());
+  EXPECT_EQ(text_of(messages[4]), "And?");
+  ASSERT_EQ(read.conversation.tools.size(), 1u);
+  EXPECT_EQ(read.conversation.tools[0].name, "weather");
+  EXPECT_TRUE(read.conversation.tools[0].strict);
+  EXPECT_EQ(read.stop, std::vector<std::string>{"x"});
+  EXPECT_EQ(read.max_tokens, 5);
+  EXPECT_TRUE(read.conversation.thinking);
+  EXPECT_TRUE(read.include_reasoning);
+  for (const char* wrong : {"", "[]", "{}", R"({"messages": 3})", R"({"messages": []})"})
+    EXPECT_EQ(parse_messages(wrong, plain_defaults()).error().status, 400) << wrong;
 }
 
-TEST(Messages, EveryFieldComesToTheChatOrIsRefused) {
+TEST(Messages, EveryFieldIsReadOrRefused) {
   const auto of = [](const Json& fields) {
     Json request = {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}, {"max_tokens", 5}};
     request.update(fields);
-    return chat_of_messages(request.dump());
+    return parse_messages(request.dump(), plain_defaults());
   };
-  const Json form = {{"type", "json_schema"}, {"schema", Json::object()}};
+  const Json form = {{"type", "json_schema"}, {"schema", {{"type", "object"}}}};
   for (const Json& asked : {Json{{"output_format", form}}, Json{{"output_config", {{"format", form}}}}})
-    EXPECT_EQ(of(asked).value()["response_format"]["type"], "json_schema");
-  EXPECT_EQ(of({{"thinking", {{"type", "adaptive"}, {"display", "omitted"}}}}).value()["include_reasoning"], false);
-  for (const char* name : {"container", "mcp_servers", "compaction", "thread", "documents", "grammar", "suffix"})
-    EXPECT_EQ(of({{name, "x"}}).value()[name], "x");
+    EXPECT_FALSE(of(asked).value().sampling.grammar.empty());
+  EXPECT_FALSE(of({{"thinking", {{"type", "adaptive"}, {"display", "omitted"}}}}).value().include_reasoning);
+  for (const char* name : {"container", "mcp_servers", "compaction", "thread", "documents", "suffix"})
+    EXPECT_EQ(of({{name, "x"}}).error().param, name);
+  EXPECT_EQ(of({{"grammar", "x"}}).error().param, "grammar");
   const auto edited = [&](const char* type) { return of({{"context_management", {{"edits", {{{"type", type}}}}}}}); };
   EXPECT_TRUE(edited("clear_thinking_20251015"));
   EXPECT_EQ(edited("clear_tool_uses_20250919").error().param, "context_management");
   const Json begun = {{{"role", "user"}, {"content", "Hi"}}, {{"role", "assistant"}, {"content", "The"}}};
-  EXPECT_EQ(of({{"messages", begun}}).value()["continue_final_message"], true);
-  EXPECT_FALSE(of(Json::object()).value().contains("continue_final_message"));
+  EXPECT_EQ(of({{"messages", begun}}).value().conversation.end, Conversation::End::kWithinLastMessage);
+  EXPECT_EQ(of(Json::object()).value().conversation.end, Conversation::End::kModelTurn);
   EXPECT_TRUE(of({{"n", 1}}));
   for (const char* name : {"n", "prompt_logprobs", "return_token_ids", "logprobs", "verbose"})
     EXPECT_EQ(of({{name, 2}}).error().param, name);
 }
 
+// As in the body, though JSON's objects have no order.
+TEST(Dialects, PropertiesOfASchemaComeInItsOrder) {
+  const std::string schema = R"({"type":"object","properties":{"b":{"type":"null"},"a":{"type":"null"}},)"
+                             R"("required":["b","a"],"additionalProperties":false})";
+  const auto completion = parse_chat_completion(R"({"messages":[{"role":"user","content":"x"}],)"
+                                                R"("response_format":{"type":"json_schema","json_schema":{"schema":)" +
+                                                    schema + "}}}",
+                                                plain_defaults());
+  const std::string& grammar = completion.value().sampling.grammar;
+  EXPECT_EQ(parse_messages(R"({"messages":[{"role":"user","content":"x"}],"output_config":{"format":)"
+                           R"({"type":"json_schema","schema":)" +
+                               schema + "}}}",
+                           plain_defaults())
+                .value()
+                .sampling.grammar,
+            grammar);
+  const std::string response =
+      R"({"input":"x","text":{"format":{"type":"json_schema","name":"n","schema":)" + schema + "}}}";
+  EXPECT_EQ(parse_responses({.json = Json::parse(response), .text = response, .before = {}}, plain_defaults())
+                .value()
+                .sampling.grammar,
+            grammar);
+}
+
+// By the client's own word for it.
+TEST(Dialects, WhatIsWrongIsNamed) {
+  const auto message = [](const Json& fields) {
+    Json request = {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}};
+    request.update(fields);
+    return parse_messages(request.dump(), plain_defaults()).error().param;
+  };
+  const auto with = [](const Json& block, const char* role = "user") {
+    return Json{{"messages", {{{"role", role}, {"content", {block}}}}}};
+  };
+  EXPECT_EQ(message({{"stop_sequences", 3}}), "stop_sequences");
+  EXPECT_EQ(message({{"max_tokens", 0}}), "max_tokens");
+  EXPECT_EQ(message({{"system", 3}}), "system");
+  EXPECT_EQ(message({{"tools", {{{"name", "f"}, {"input_schema", 3}}}}}), "tools[0].input_schema");
+  EXPECT_EQ(message({{"tools", {{{"type", "bash_20250124"}, {"name", "bash"}}}}}), "tools[0].type");
+  EXPECT_EQ(message({{"tool_choice", {{"type", "some"}}}}), "tool_choice.type");
+  EXPECT_EQ(message({{"tool_choice", {{"type", "tool"}}}}), "tool_choice.name");
+  EXPECT_EQ(message({{"output_config", {{"format", {{"type", "xml"}}}}}}), "output_config.format.type");
+  EXPECT_EQ(message({{"output_format", {{"type", "json_schema"}}}}), "output_format.schema");
+  EXPECT_EQ(message(with({{"type", "tool_result"}})), "messages[0].content[0].tool_use_id");
+  EXPECT_EQ(message(with({{"type", "tool_use"}, {"name", "a b"}}, "assistant")), "messages[0].content[0].name");
+  EXPECT_EQ(message(with({{"type", "image"}, {"source", {{"type", "base64"}, {"media_type", "image/png"}}}})),
+            "messages[0].content[0].source.data");
+  EXPECT_EQ(message(with({{"type", "image"}, {"source", {{"type", "url"}, {"url", "x"}}}})),
+            "messages[0].content[0].source.url");
+  const auto response = [](const Json& fields) {
+    Json request = {{"input", "Hi"}};
+    request.update(fields);
+    return parse_responses({.json = request, .text = "", .before = {}}, plain_defaults()).error().param;
+  };
+  EXPECT_EQ(response({{"max_output_tokens", 0}}), "max_output_tokens");
+  EXPECT_EQ(response({{"instructions", 3}}), "instructions");
+  EXPECT_EQ(response({{"input", Json::array()}}), "input");
+  EXPECT_EQ(response({{"input", {3}}}), "input[0]");
+  EXPECT_EQ(response({{"input", {{{"type", "function_call"}, {"call_id", "c"}}}}}), "input[0].name");
+  const Json picture = {{"type", "input_image"}, {"image_url", "x"}};
+  EXPECT_EQ(response({{"input", {{{"role", "user"}, {"content", {picture}}}}}}), "input[0].content[0].image_url");
+  EXPECT_EQ(response({{"input", {{{"role", "system"}, {"content", {picture}}}}}}), "input[0].content[0].type");
+  EXPECT_EQ(response({{"tools", {{{"type", "function"}, {"name", "f"}, {"parameters", 3}}}}}), "tools[0].parameters");
+  EXPECT_EQ(response({{"tool_choice", {{"type", "allowed_tools"}}}}), "tool_choice.type");
+  EXPECT_EQ(response({{"tool_choice", "some"}}), "tool_choice");
+}
+
 TEST(Messages, AReplyIsTheSameStreamedAndNot) {
-  const Json whole = message_of_chat(completion());
-  EXPECT_EQ(whole["content"],
-            Json({{{"type", "thinking"}, {"thinking", "Hm"}, {"signature", ""}},
-                  {{"type", "text"}, {"text", "Look:"}},
-                  {{"type", "tool_use"}, {"id", "c1"}, {"name", "weather"}, {"input", {{"city", "Rome"}}}}}));
+  const auto ask = [](const Answer& told, bool stream) {
+    const std::vector<HttpRoute> routes = messages_routes(
+        backend_of([&](const auto&, const auto& request, const auto& writer) { return told.to(request, *writer); }));
+    HttpRequest http;
+    http.body =
+        Json{{"messages", {{{"role", "user"}, {"content", "Hi"}}}}, {"max_tokens", 5}, {"stream", stream}}.dump();
+    return routes.front().handler(http);
+  };
+  const Json whole = Json::parse(ask(answer(), false).body);
+  EXPECT_EQ(
+      whole["content"],
+      Json(
+          {{{"type", "thinking"}, {"thinking", "Hm"}, {"signature", ""}},
+           {{"type", "text"}, {"text", "Look:"}},
+           {{"type", "tool_use"}, {"id", "call_chatcmpl-1_0_0"}, {"name", "weather"}, {"input", {{"city", "Rome"}}}}}));
   EXPECT_EQ(whole["stop_reason"], "tool_use");
   EXPECT_EQ(whole["usage"]["input_tokens"], 3) << "without those that were cached";
-  const std::vector<Json> events = streamed(messages_stream());
+  const std::vector<Json> events = data_of(all_of(ask(answer(), true)));
   EXPECT_EQ(types(events), (std::vector<std::string>{"message_start", "content_block_start", "content_block_delta",
                                                      "content_block_delta", "content_block_stop", "content_block_start",
                                                      "content_block_delta", "content_block_delta", "content_block_stop",
@@ -168,17 +291,47 @@ TEST(Messages, AReplyIsTheSameStreamedAndNot) {
   EXPECT_EQ(events[10]["delta"]["partial_json"], R"({"city":"Rome"})");
   EXPECT_EQ(events[12]["delta"]["stop_reason"], "tool_use");
   EXPECT_EQ(events[12]["usage"], whole["usage"]);
-  EXPECT_EQ(types(streamed(messages_stream(), {{"message", "gone"}})).back(), "error");
+  EXPECT_EQ(events[9]["content_block"]["id"], whole["content"][2]["id"]);
+  Answer broken = answer();
+  broken.error = ApiError{503, "gone"};
+  const Json last = data_of(all_of(ask(broken, true))).back();
+  EXPECT_EQ(last["type"], "error");
+  EXPECT_EQ(last["error"]["message"], "gone");
+}
+
+TEST(Messages, AnErrorIsWordedAsAnthropicsAre) {
+  const HttpRoute route = messages_routes(backend_of([](const auto&, const auto&, const auto&) {
+                            return error_reply({503, "no verifier"});
+                          })).front();
+  HttpRequest http;
+  for (const auto& [body, status, type, message] :
+       {std::tuple(R"({"messages": [{"role": "user", "content": "Hi"}]})", 503, "api_error", "no verifier"),
+        std::tuple("{}", 400, "invalid_request_error", "messages is missing, wanted an array of messages")}) {
+    http.body = body;
+    const HttpReply reply = route.handler(http);
+    EXPECT_EQ(reply.status, status);
+    EXPECT_EQ(Json::parse(reply.body), (Json{{"type", "error"}, {"error", {{"type", type}, {"message", message}}}}));
+  }
 }
 
 /// The routes of Responses over this chat.
-std::vector<HttpRoute> routes_of(HttpHandler chat) {
-  return responses_routes(
-      std::move(chat), [](const HttpRequest&) { return HttpReply{.body = R"({"count":7})"}; },
-      [](const HttpRequest&) { return HttpReply{.body = R"({"prompt":"x"})"}; }, "nano");
+std::vector<HttpRoute> routes_of(Chat chat) { return responses_routes(backend_of(std::move(chat))); }
+/// The response to a request that gets this answer, not streamed.
+Json response_of(const Json& request, const Answer& told) {
+  const std::vector<HttpRoute> routes =
+      routes_of([&](const auto&, const auto&, const auto& writer) { return told.whole(*writer); });
+  HttpRequest http;
+  http.body = request.dump();
+  return Json::parse(routes.front().handler(http).body);
 }
 
-TEST(Responses, ARequestIsAChat) {
+/// A request of Responses that goes on with nothing.
+ApiResult<CompletionRequest> read_response(const Json& request) {
+  return parse_responses({.json = request, .text = request.dump(), .before = {}}, plain_defaults());
+}
+
+TEST(Responses, ARequestIsRead) {
+  using Role = ChatMessage::Role;
   const Json request = {
       {"instructions", "S"},
       {"input",
@@ -189,38 +342,28 @@ TEST(Responses, ARequestIsAChat) {
         {{"type", "function_call_output"}, {"call_id", "c1"}, {"output", "sunny"}}}},
       {"tools", {{{"type", "function"}, {"name", "weather"}, {"parameters", {{"type", "object"}}}, {"strict", true}}}},
       {"tool_choice", {{"type", "function"}, {"name", "weather"}}},
-      {"text", {{"format", {{"type", "json_schema"}, {"name", "n"}, {"schema", Json::object()}}}}},
+      {"text", {{"format", {{"type", "json_schema"}, {"name", "n"}, {"schema", {{"type", "object"}}}}}}},
       {"repetition_penalty", 1.2},
       {"max_output_tokens", 5}};
-  const Json chat = chat_of_responses(request, Json::array()).value().chat;
-  const Json& messages = chat["messages"];
-  ASSERT_EQ(messages.size(), 4u) << messages;
-  EXPECT_EQ(messages[0], Json({{"role", "system"}, {"content", "S"}}));
-  EXPECT_EQ(messages[2]["reasoning"], "Hm");
-  EXPECT_EQ(messages[2]["content"][0]["text"], "Look:");
-  EXPECT_EQ(messages[2]["tool_calls"], Json({kCall}));
-  EXPECT_EQ(messages[3], Json({{"role", "tool"}, {"tool_call_id", "c1"}, {"content", "sunny"}}));
-  EXPECT_EQ(chat["tools"][0]["function"]["strict"], true);
-  EXPECT_EQ(chat["tool_choice"]["function"]["name"], "weather");
-  EXPECT_EQ(chat["response_format"]["json_schema"]["name"], "n");
-  EXPECT_EQ(chat["repetition_penalty"], 1.2);
-  EXPECT_EQ(chat["max_tokens"], 5);
-  const auto effort = [](const Json& reasoning) {
-    const Json asked = {{"input", "x"}, {"reasoning", reasoning}, {"return_progress", true}};
-    return chat_of_responses(asked, Json::array()).value().chat;
-  };
-  EXPECT_EQ(effort({{"effort", "low"}})["reasoning"]["effort"], "low");
-  EXPECT_EQ(effort(nullptr)["return_progress"], true) << "for the chat to refuse";
-  const auto chosen = [](const Json& choice) {
-    return chat_of_responses({{"input", "x"}, {"tool_choice", choice}}, Json::array()).value().chat["tool_choice"];
-  };
-  EXPECT_EQ(chosen({{"type", "allowed_tools"}, {"mode", "auto"}})["type"], "allowed_tools") << "likewise";
-  EXPECT_EQ(chosen("required"), "required");
+  const CompletionRequest read = read_response(request).value();
+  const std::vector<ChatMessage>& messages = read.conversation.messages;
+  ASSERT_EQ(messages.size(), 4u);
+  EXPECT_EQ(messages[0].role, Role::kSystem);
+  EXPECT_EQ(messages[0].content, "S");
+  EXPECT_EQ(text_of(messages[1]), "Hi");
+  expect_called_turn(std::span(messages).subspan<2, 2>());
+  EXPECT_TRUE(read.conversation.tools.at(0).strict);
+  EXPECT_FALSE(read.sampling.grammar.empty());
+  EXPECT_EQ(read.sampling.repetition_penalty, 1.2f);
+  EXPECT_EQ(read.max_tokens, 5);
+  EXPECT_TRUE(read_response({{"input", "x"}, {"reasoning", {{"effort", "low"}}}}).value().conversation.thinking);
+  EXPECT_FALSE(read_response({{"input", "x"}, {"reasoning", nullptr}}).value().conversation.thinking);
   const Json of_server = Json::array({{{"type", "web_search_call"}, {"id", "ws_1"}}});
   for (const auto& [fields, param] : std::vector<std::pair<Json, std::string>>{
            {Json::object(), "input"},
            {{{"input", 3}}, "input"},
-           {{{"input", of_server}}, "input"},
+           {{{"input", of_server}}, "input[0].type"},
+           {{{"input", "x"}, {"return_progress", true}}, "return_progress"},
            {{{"input", "x"}, {"prompt", {{"id", "p"}}}}, "prompt"},
            {{{"input", "x"}, {"truncation", "auto"}}, "truncation"},
            {{{"input", "x"}, {"image", {{"context_compression", "enabled"}}}}, "image"},
@@ -229,12 +372,12 @@ TEST(Responses, ARequestIsAChat) {
            {{{"input", "x"}, {"background", true}, {"store", false}}, "background"},
            {{{"input", "x"}, {"background", true}, {"stream", true}}, "background"},
            {{{"input", "x"}, {"enable_response_messages", true}, {"stream", true}}, "enable_response_messages"}})
-    EXPECT_EQ(chat_of_responses(fields, Json::array()).error().param, param);
+    EXPECT_EQ(read_response(fields).error().param, param);
 }
 
 TEST(Responses, AReplyIsTheSameStreamedAndNot) {
   const Json request = {{"input", "Hi"}, {"metadata", {{"a", "b"}}}};
-  const Json whole = response_of_chat(request, "resp_1", completion());
+  const Json whole = response_of(request, answer());
   ASSERT_EQ(whole["output"].size(), 3u);
   EXPECT_EQ(whole["output"][1]["content"][0]["text"], "Look:");
   EXPECT_EQ(whole["output"][2]["arguments"], R"({"city":"Rome"})");
@@ -242,14 +385,9 @@ TEST(Responses, AReplyIsTheSameStreamedAndNot) {
   EXPECT_EQ(whole["usage"]["input_tokens_details"]["cached_tokens"], 4);
   EXPECT_EQ(whole["metadata"]["a"], "b");
   int asked = 0;
-  const auto chat = [&](const HttpRequest& http) {
-    const Json body = Json::parse(http.body);
-    EXPECT_EQ(body["messages"].size(), ++asked == 1 ? 1u : 3u) << body;
-    if (!body.contains("stream")) return HttpReply{.body = completion().dump()};
-    std::string pieces;
-    for (const Json& chunk : chunks()) pieces += "data: " + chunk.dump() + "\n\n";
-    const auto left = std::make_shared<std::optional<std::string>>(pieces + "data: [DONE]\n\n");
-    return HttpReply{.body = {}, .next = [left] { return std::exchange(*left, std::nullopt); }};
+  const auto chat = [&](const auto&, const CompletionRequest& read, const auto& writer) {
+    EXPECT_EQ(read.conversation.messages.size(), ++asked == 1 ? 1u : 3u);
+    return answer().to(read, *writer);
   };
   const std::vector<HttpRoute> routes = routes_of(chat);
   const HttpRoute& route = routes.front();
@@ -259,9 +397,7 @@ TEST(Responses, AReplyIsTheSameStreamedAndNot) {
     return route.handler(http);
   };
   const HttpReply reply = ask({{"input", "Hi"}, {"stream", true}});
-  std::string all;
-  while (const auto piece = reply.next()) all += *piece;
-  const std::vector<Json> events = data_of(all);
+  const std::vector<Json> events = data_of(all_of(reply));
   for (std::size_t i = 0; i < events.size(); ++i) EXPECT_EQ(events[i]["sequence_number"], i);
   const Json& last = events.back();
   EXPECT_EQ(last["type"], "response.completed");
@@ -303,7 +439,7 @@ TEST(Responses, AReplyIsTheSameStreamedAndNot) {
 }
 
 TEST(Responses, TokensAreCountedAsTheirChatHasThem) {
-  const std::vector<HttpRoute> routes = routes_of([](const HttpRequest&) { return HttpReply{}; });
+  const std::vector<HttpRoute> routes = routes_of([](const auto&, const auto&, const auto&) { return HttpReply{}; });
   HttpRequest http;
   http.body = R"({"input": "Hi"})";
   EXPECT_EQ(Json::parse(routes.at(3).handler(http).body),
@@ -314,28 +450,18 @@ TEST(Responses, TokensAreCountedAsTheirChatHasThem) {
 
 // A call that is cut off is never seen, and clients look for an item.
 TEST(Responses, AnAnswerThatSaysNothingIsAMessageWithoutText) {
-  Json answer = completion();
-  answer["choices"][0]["message"] = {{"role", "assistant"}, {"content", ""}};
-  answer["choices"][0]["finish_reason"] = "length";
-  const Json whole = response_of_chat({{"input", "Hi"}}, "resp_1", answer);
+  Answer silent{.choice = {.message = {}, .scores = {}, .finish_reason = "length"},
+                .events = {{.what = ChoiceBegins{}}, {.what = ChoiceEnds{"length"}}}};
+  const Json whole = response_of({{"input", "Hi"}}, silent);
   ASSERT_EQ(whole["output"].size(), 1u);
   EXPECT_EQ(whole["output"][0]["type"], "message");
   EXPECT_EQ(whole["output"][0]["content"][0]["text"], "");
   EXPECT_EQ(whole["incomplete_details"]["reason"], "max_output_tokens");
 
-  const std::vector<Json> all = chunks();
-  Json last = all.back();
-  last["choices"][0]["finish_reason"] = "length";
-  const std::string pieces = "data: " + all.front().dump() + "\n\ndata: " + last.dump() + "\n\ndata: [DONE]\n\n";
-  const auto left = std::make_shared<std::optional<std::string>>(pieces);
-  const auto chat = [&](const HttpRequest&) {
-    return HttpReply{.body = {}, .next = [left] { return std::exchange(*left, std::nullopt); }};
-  };
+  const auto chat = [&](const auto&, const auto&, const auto& writer) { return silent.streamed(*writer); };
   HttpRequest http;
   http.body = Json{{"input", "Hi"}, {"stream", true}}.dump();
-  const HttpReply reply = routes_of(chat).front().handler(http);
-  std::string text;
-  while (const auto piece = reply.next()) text += *piece;
+  const std::string text = all_of(routes_of(chat).front().handler(http));
   const std::vector<Json> events = data_of(text);
   EXPECT_EQ(types(events), (std::vector<std::string>{"response.created", "response.in_progress",
                                                      "response.output_item.added", "response.content_part.added",
@@ -347,15 +473,15 @@ TEST(Responses, AnAnswerThatSaysNothingIsAMessageWithoutText) {
 // A chat takes no message of an assistant's that has neither text nor calls.
 TEST(Responses, AThoughtThatIsCutOffCanBeGoneOnWith) {
   for (const bool stream : {false, true}) {
-    Json answer = completion(), chunk = chunks()[1];
-    answer["choices"][0]["message"] = {{"role", "assistant"}, {"reasoning", "H"}, {"content", ""}};
-    chunk["choices"][0]["finish_reason"] = answer["choices"][0]["finish_reason"] = "length";
-    const auto pieces = std::make_shared<std::optional<std::string>>("data: " + chunk.dump() + "\n\ndata: [DONE]\n\n");
-    Json asked;
-    const auto chat = [&](const HttpRequest& http) {
-      asked = Json::parse(http.body);
-      if (!stream || *pieces == std::nullopt) return HttpReply{.body = answer.dump()};
-      return HttpReply{.body = {}, .next = [pieces] { return std::exchange(*pieces, std::nullopt); }};
+    Answer cut{.choice = {.message = {}, .scores = {}, .finish_reason = "length"},
+               .events = {{.what = ChoiceBegins{}},
+                          {.what = ChatEvent{ChatEvent::Kind::kReasoning, "H", ""}},
+                          {.what = ChoiceEnds{"length"}}}};
+    cut.choice.message.reasoning = "H";
+    CompletionRequest asked;
+    const auto chat = [&](const auto&, const CompletionRequest& request, const auto& writer) {
+      asked = request;
+      return cut.to(request, *writer);
     };
     const HttpRoute route = routes_of(chat).front();
     HttpRequest http;
@@ -364,8 +490,30 @@ TEST(Responses, AThoughtThatIsCutOffCanBeGoneOnWith) {
     if (stream) reply.body = data_of(reply.next().value()).back()["response"].dump();
     http.body = Json{{"input", "And?"}, {"previous_response_id", Json::parse(reply.body)["id"]}}.dump();
     EXPECT_EQ(route.handler(http).status, 200);
-    EXPECT_EQ(asked["messages"][1], (Json{{"role", "assistant"}, {"content", ""}, {"reasoning", "H"}}));
+    ASSERT_EQ(asked.conversation.messages.size(), 3u);
+    EXPECT_EQ(asked.conversation.messages[1].reasoning, "H");
+    EXPECT_EQ(text_of(asked.conversation.messages[1]), "");
   }
+}
+
+TEST(Responses, TextOnBothSidesOfACallIsRemembered) {
+  Answer told = answer();
+  told.events.insert(told.events.end() - 1, {.what = ChatEvent{ChatEvent::Kind::kContent, "And", ""}});
+  CompletionRequest asked;
+  const HttpRoute route = routes_of([&](const auto&, const CompletionRequest& request, const auto& writer) {
+                            asked = request;
+                            return told.to(request, *writer);
+                          }).front();
+  HttpRequest http;
+  http.body = Json{{"input", "Hi"}, {"stream", true}}.dump();
+  const Json response = data_of(route.handler(http).next().value()).back()["response"];
+  EXPECT_EQ(response["output"].size(), 4u) << "thought, text, call, text";
+  http.body = Json{{"input", "And?"}, {"stream", true}, {"previous_response_id", response["id"]}}.dump();
+  route.handler(http);
+  ASSERT_EQ(asked.conversation.messages.size(), 3u);
+  EXPECT_EQ(asked.conversation.messages[1].content, "Look:And");
+  EXPECT_EQ(asked.conversation.messages[1].reasoning, "Hm");
+  expect_call(asked.conversation.messages[1], "call_chatcmpl-1_0_0");
 }
 
 // Found by fuzz_api: these ended as a 500 instead of a message that names what is wrong.
@@ -373,20 +521,25 @@ TEST(Responses, ItemsOfAnyTypesAreReadOrRefused) {
   for (const Json& input : {Json::array({{{"content", "x"}}, {{"type", "function_call"}, {"call_id", "c"}}}),
                             Json::array({{{"type", "reasoning"}, {"content", {{{"text", 5}}, "x", nullptr}}}}),
                             Json::array({{{"type", "reasoning"}, {"content", "x"}}}), Json::array({nullptr, 1, "x"})}) {
-    EXPECT_NO_THROW(static_cast<void>(chat_of_responses({{"input", input}}, Json::array()))) << input;
+    EXPECT_NO_THROW(static_cast<void>(read_response({{"input", input}}))) << input;
   }
 }
 
 TEST(Responses, LogprobsAreThoseOfTheChat) {
   const Json asked = {{"input", "Hi"}, {"top_logprobs", 2}, {"include", {"message.output_text.logprobs"}}};
-  const Json chat = chat_of_responses(asked, Json::array()).value().chat;
-  EXPECT_EQ(chat["logprobs"], true);
-  EXPECT_EQ(chat["top_logprobs"], 2);
-  EXPECT_FALSE(chat_of_responses({{"input", "Hi"}}, Json::array()).value().chat.contains("logprobs"));
-  const Json scores = {{{"token", "Look:"}, {"logprob", -1.0}, {"bytes", {76}}, {"top_logprobs", Json::array()}}};
-  Json answer = completion();
-  answer["choices"][0]["logprobs"] = {{"content", scores}};
-  EXPECT_EQ(response_of_chat(asked, "resp_1", answer)["output"][1]["content"][0]["logprobs"], scores);
+  EXPECT_EQ(read_response(asked).value().sampling.logprobs, 2);
+  EXPECT_EQ(read_response({{"input", "Hi"}, {"include", asked["include"]}}).value().sampling.logprobs, 0);
+  EXPECT_FALSE(read_response({{"input", "Hi"}}).value().sampling.logprobs);
+  const Json wanted = {{{"token", "L"}, {"logprob", -1.0}, {"bytes", {76}}, {"top_logprobs", Json::array()}}};
+  Answer told = answer();
+  told.choice.scores = {{.token = {.bytes = "L", .logprob = -1}, .top = {}}};
+  EXPECT_EQ(response_of(asked, told)["output"][1]["content"][0]["logprobs"], wanted);
+  told.events[3].notes.scores = told.choice.scores;
+  const auto chat_of_told = [&](const auto&, const auto&, const auto& writer) { return told.streamed(*writer); };
+  HttpRequest http;
+  http.body = Json{{"input", "Hi"}, {"stream", true}}.dump();
+  const Json last = data_of(all_of(routes_of(chat_of_told).front().handler(http))).back();
+  EXPECT_EQ(last["response"]["output"][1]["content"][0]["logprobs"], wanted);
 }
 
 TEST(Responses, TheStoreIsBoundedAndItsOwnersAreApart) {
@@ -455,19 +608,19 @@ struct Background {
   std::shared_ptr<int> memory = std::make_shared<int>(0);
   std::atomic<bool> may_end = false, client_gone = false;
   std::atomic<int> cut_off = 0;
-  std::function<HttpReply(const HttpRequest&)> wrong = {};  ///< instead, before anything is admitted
-  HttpReply ending = {.body = completion().dump()};
-  std::vector<HttpRoute> routes = routes_of([this](const HttpRequest& http) {
-    if (wrong) return wrong(http);
+  std::optional<ApiError> wrong = {};   ///< instead, before anything is admitted
+  std::optional<ApiError> ending = {};  ///< instead of an answer
+  std::vector<HttpRoute> routes = routes_of([this](const HttpRequest& http, const auto&, const auto& writer) {
+    if (wrong) return error_reply(*wrong);
     http.admitted();
     while (!may_end) {
       if (http.gone()) {
         ++cut_off;
-        return HttpReply{.status = 503, .body = error_body({503, "gone"})};
+        return error_reply({503, "gone"});
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    return ending;
+    return ending ? error_reply(*ending) : answer().whole(*writer);
   });
 };
 
@@ -507,13 +660,13 @@ TEST(BackgroundResponses, AreCancelledAndNothingElseComesOfThem) {
 
 TEST(BackgroundResponses, WhatIsWrongWithARequestIsSaidAtOnceAndLaterFailureIsKept) {
   Background background;
-  background.wrong = [](const HttpRequest&) { return HttpReply{.status = 400, .body = error_body({400, "no such"})}; };
+  background.wrong = ApiError{400, "no such"};
   const HttpReply refused = background.ask("POST responses", "c", {{"input", "Hi"}, {"background", true}});
   EXPECT_EQ(refused.status, 400);
   EXPECT_NE(refused.body.find("no such"), std::string::npos);
   background.wrong = {};
   background.may_end = true;
-  background.ending = {.status = 503, .body = error_body({503, "no verifier"})};
+  background.ending = ApiError{503, "no verifier"};
   const Json failed = background.over(background.begin());
   EXPECT_EQ(failed["status"], "failed");
   EXPECT_EQ(failed["error"]["message"], "no verifier");

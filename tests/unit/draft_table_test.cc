@@ -1,4 +1,4 @@
-#include "common/policy/draft_table.h"
+#include "common/decoding/drafting/draft_table.h"
 
 #include <gtest/gtest.h>
 

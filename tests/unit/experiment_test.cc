@@ -572,11 +572,38 @@ TEST(Report, AVoidAttemptGivesWayToTheNextAndVoidCellsAreCountedNotJudged) {
 
 TEST(Report, TheVerdictNamesBreakEvenAndWhatItWouldTake) {
   const std::string text = verdict({line(0, 0, 1.6), line(1, 51, 0.5)});
-  EXPECT_NE(text.find("breaks even with plain decoding at a round trip of 23.0 ms"), std::string::npos) << text;
+  EXPECT_TRUE(
+      text.starts_with("It depends on the round trip: a remote drafter paid at 0 ms (1.60 times plain decoding); "
+                       "it did not pay at 51 ms (0.50 times plain decoding). Predicted with 4 drafts a round: "
+                       "break-even at a round trip of 23.0 ms"))
+      << text;
   // 51 + 4 * 1 + 1 ms against 4 * 10 - 12.
   EXPECT_NE(text.find("At 51 ms it would pay if the backbone's forward passes took 2.0 times as long"),
             std::string::npos)
       << text;
+}
+
+TEST(Report, TheVerdictBeginsWithYesNoOrUndecided) {
+  Json undecided = line(2, 5, 1.1);
+  undecided["ratios"]["remote/plain"]["low"] = 0.9;
+  const auto begins = [](const std::vector<Json>& cells, const char* words) {
+    EXPECT_TRUE(verdict(cells).starts_with(words)) << verdict(cells);
+  };
+  begins({line(0, 0, 1.9), line(1, 20, 1.2)},
+         "Yes: a remote drafter paid at every round trip measured (1.20 to 1.90 times plain decoding at 0 ms, 20 ms).");
+  begins({line(0, 0, 0.8), line(1, 20, 0.45)}, "No: a remote drafter did not pay at any round trip measured");
+  begins({undecided},
+         "Undecided: at every round trip measured the interval spans 1 (1.10 times plain decoding at 5 ms)");
+  begins(
+      {line(0, 0, 1.9), undecided, line(1, 20, 0.7)},
+      "It depends on the round trip: a remote drafter paid at 0 ms (1.90 times plain decoding); it did not pay at 20 "
+      "ms (0.70 times plain decoding); it is undecided at 5 ms (1.10 times plain decoding).");
+  begins({line(0, 0, 1.9, "noise")}, "Undecided: all cells that could show whether a remote drafter pays are void.");
+  EXPECT_NE(verdict({line(0, 0, 0.8, {}, 0.4)}).find("they are unreliable here"), std::string::npos);
+  const std::string html = report_html({{"date", "2026-11-28"}}, {line(0, 0, 1.9), undecided});
+  for (const char* wanted :
+       {"<td>undecided</td>", "<td>yes</td>", "2026-11-28", "outrider experiment lock.json", "rtt_ms 0, 5"})
+    EXPECT_NE(html.find(wanted), std::string::npos) << wanted;
 }
 
 TEST(Report, OnePageThatLoadsNothingAndEscapesWhatItShows) {
@@ -637,6 +664,7 @@ TEST(Svg, TheBreakEvenLineIsDrawnOnlyWhereThereIsOne) {
               .rows = {"a"},
               .values = {{2, 0.5}},
               .hatched = {{false, false}},
+              .undecided = {{false, false}},
               .line = {none}};
   EXPECT_EQ(heatmap_svg(map).find("class='even'"), std::string::npos);
   map.line = {0.5};

@@ -1,11 +1,11 @@
 // Which worker gets a text.
-#include "common/protocol/fleet.h"
+#include "coordinator-node/fleet.h"
 
 #include <numeric>
 
 #include <gtest/gtest.h>
 
-#include "common/protocol/given_prompts.h"
+#include "coordinator-node/given_prompts.h"
 #include "tests/unit/protocol_support.h"
 
 namespace outrider {
@@ -51,7 +51,7 @@ class FleetChoice : public testing::Test {
     return fleet_.choose_verifier(10, {.prompt = std::ssize(prompt_), .prefixes = prefixes_}).value().verifier;
   }
   void takes(const PeerId& verifier, double forward_s) {
-    fleet_.at(verifier).costs.observe({.verify_s = forward_s, .batch_rows = 1, .round_s = forward_s});
+    fleet_.at(verifier).costs[0].observe({.verify_s = forward_s, .batch_rows = 1, .round_s = forward_s});
   }
 
   Fleet fleet_{1};
@@ -101,6 +101,31 @@ TEST_F(FleetChoice, OfDraftersIsTheNearerOneUnlessItHasMuchToDo) {
   EXPECT_EQ(fleet_.choose_drafter(), "near");
   fleet_.at("near").sessions = 3;
   EXPECT_EQ(fleet_.choose_drafter(), "far");
+}
+
+// Assistants and whole models: both are tried, the faster kind gets what it has room for, the other is tried again.
+TEST_F(FleetChoice, OfKindsOfDraftersIsThatWithMoreTokensASecond) {
+  Hello assistant = hello(Role::kDrafter), whole = token_hello();
+  assistant.name = "assistant", whole.name = "whole";
+  fleet_.join("assistant", assistant, {});
+  fleet_.join("whole", whole, {});
+  const auto rounds = [&](DraftInput needs, int count, int tokens) {
+    for (int i = 0; i < count; ++i) fleet_.count_speed(needs, tokens, 0.1);
+  };
+  rounds(DraftInput::kTargetRows, 100, 3);
+  EXPECT_EQ(fleet_.choose_drafter(), "whole") << "nobody has tried it";
+  rounds(DraftInput::kTokens, 100, 4);
+  EXPECT_EQ(fleet_.choose_drafter(), "whole");
+  fleet_.at("whole").sessions = 1;
+  EXPECT_EQ(fleet_.choose_drafter(), "assistant") << "twice the sequences are not worth a third more tokens";
+  fleet_.at("whole").sessions = 0;
+  rounds(DraftInput::kTokens, 100, 2);
+  EXPECT_EQ(fleet_.choose_drafter(), "assistant") << "it has become slow";
+  rounds(DraftInput::kTargetRows, 3000, 3);
+  EXPECT_EQ(fleet_.choose_drafter(), "whole") << "it may have become fast";
+  EXPECT_EQ(fleet_.choose_drafter({.no_tokens = true}), "assistant");
+  EXPECT_EQ(fleet_.choose_drafter({.no_rows = true}), "whole");
+  EXPECT_EQ(fleet_.choose_drafter({.no_rows = true, .positions = 21}), "") << "its context has 20";
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // GGUF as a source of tensors, config, stop tokens and tokenizer, against the Hugging Face files that the
 // GGUF was written from; and every way in which a file can be bad, by its message.
-#include "common/checkpoint/gguf.h"
+#include "common/model/checkpoint/gguf.h"
 
 #include <algorithm>
 #include <bit>
@@ -16,13 +16,13 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "common/checkpoint/checkpoint.h"
-#include "common/checkpoint/gguf_names.h"
-#include "common/model/config.h"
-#include "common/model/generation_config.h"
-#include "common/tensor/decode.h"
-#include "common/tokenizer/chat.h"
-#include "common/tokenizer/tokenizer.h"
+#include "common/compute/tensor/decode.h"
+#include "common/model/checkpoint/checkpoint.h"
+#include "common/model/checkpoint/gguf_names.h"
+#include "common/model/gemma4/config.h"
+#include "common/model/gemma4/generation_config.h"
+#include "common/model/tokenizer/chat.h"
+#include "common/model/tokenizer/tokenizer.h"
 #include "tests/support/ggml_blocks.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/model_at.h"

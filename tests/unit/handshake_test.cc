@@ -1,4 +1,4 @@
-#include "common/protocol/handshake.h"
+#include "coordinator-node/handshake.h"
 
 #include <cmath>
 #include <limits>
@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "common/tensor/decode.h"
+#include "common/compute/tensor/decode.h"
 #include "tests/unit/protocol_support.h"
 
 namespace outrider {
@@ -27,6 +27,46 @@ TEST(PairFacts, MismatchNamesBothSides) {
   other = small_facts();
   other.context_max = 5;  // the verifier's holds
   EXPECT_EQ(mismatch(small_facts(), other), std::nullopt);
+}
+
+TEST(PairFacts, ADrafterThatNeedsTokensMustMeanTheSameByThem) {
+  PairFacts verifier = small_facts();
+  verifier.tokenizer_fingerprint = 5;
+  PairFacts drafter = token_hello().facts;
+  const auto why = [&] { return mismatch(verifier, drafter, "drafter", DraftInput::kTokens).value_or(""); };
+  EXPECT_EQ(why(), "");
+  drafter.tokenizer_fingerprint = 6;
+  EXPECT_EQ(why(), "tokenizer fingerprint: verifier has 0000000000000005, drafter has 0000000000000006");
+  drafter.vocab_size = 99;
+  EXPECT_EQ(why(), "vocab_size: verifier has 100, drafter has 99");
+  EXPECT_NE(mismatch(verifier, token_hello().facts), std::nullopt) << "an assistant needs more";
+}
+
+TEST(PairFacts, ABlockDrafterNeedsTheRowsThatAreKept) {
+  const auto with_layers = [](const std::vector<int>& layers) {
+    PairFacts facts = small_facts();
+    facts.donors = {hidden_rows_donor(layers, 4)};
+    return facts;
+  };
+  const PairFacts verifier = with_layers({1, 4});
+  EXPECT_EQ(mismatch(verifier, with_layers({1, 4})), std::nullopt);
+  for (const std::vector<int>& other : {std::vector{4, 1}, {1, 5}, {1}})
+    EXPECT_NE(mismatch(verifier, with_layers(other)).value_or("").find("what is sent: verifier has hidden rows of 2"),
+              std::string::npos);
+  EXPECT_NE(mismatch(verifier, small_facts()).value_or("").find("drafter has K/V rows of an assistant's"),
+            std::string::npos);
+  EXPECT_EQ(mismatch(verifier, token_hello().facts, "drafter", DraftInput::kTokens), std::nullopt);
+}
+
+TEST(PairFacts, RowsOfTokensAreOfTheVocabulary) {
+  const auto check = [](KvRows kv) { return check_rows(small_facts(), kv, DraftInput::kTokens).has_value(); };
+  EXPECT_TRUE(check({.from = 2, .to = 4, .tokens = {0, 99}}));
+  EXPECT_FALSE(check({.from = 2, .to = 4, .tokens = {0, 100}}));
+  EXPECT_FALSE(check(rows(2, 4))) << "rows of the target";
+  EXPECT_FALSE(check_rows(small_facts(), {.from = 2, .to = 4, .tokens = {0, 1}})) << "tokens for an assistant";
+  EXPECT_FALSE(KvRows({.from = 2, .to = 4, .tokens = {1}}).settle());
+  EXPECT_FALSE(KvRows({.from = 2, .to = 4}).settle());
+  EXPECT_EQ(rows_from({.from = 2, .to = 4, .tokens = {5, 6}}, 3).tokens, std::vector<TokenId>{6});
 }
 
 TEST(PairFacts, RowsMustFitTheHandshakeAndReachTheWindow) {

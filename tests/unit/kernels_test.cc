@@ -1,4 +1,4 @@
-#include "common/kernels/kernel_table.h"
+#include "common/compute/kernels/kernel_table.h"
 
 #include <algorithm>
 #include <bit>
@@ -12,10 +12,11 @@
 #include <gtest/gtest.h>
 
 #include "common/base/random.h"
-#include "common/kernels/ops.h"
-#include "common/kernels/team.h"
-#include "common/tensor/decode.h"
-#include "common/tensor/tensor.h"
+#include "common/compute/kernels/ops.h"
+#include "common/compute/kernels/team.h"
+#include "common/compute/tensor/decode.h"
+#include "common/compute/tensor/f16.h"
+#include "common/compute/tensor/tensor.h"
 
 namespace outrider {
 namespace {
@@ -92,7 +93,7 @@ testing::AssertionResult within(const std::vector<float>& actual, const std::vec
 class Kernels : public testing::TestWithParam<Isa> {
  protected:
   void SetUp() override {
-    if (GetParam() > detect_isa()) GTEST_SKIP() << "this CPU has no " << to_string(GetParam());
+    if (!has_isa(GetParam())) GTEST_SKIP() << "this CPU has no " << to_string(GetParam());
     table_ = &kernel_table(GetParam());
   }
   const KernelTable& fast() const { return *table_; }
@@ -391,10 +392,10 @@ struct Int4Case {
 TEST_P(Kernels, GemmInt4EqualsThePlainOne) {
   CounterRng rng(10);
   for (const std::int64_t steps : {1, 2, 3, 40}) {
-    for (std::int64_t rows = 1; rows <= 35; ++rows) {
+    for (std::int64_t rows = 1; rows <= 110; rows += rows < 35 ? 1 : 15) {
       for (const std::int64_t outputs : {1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 63, 64}) {
         SCOPED_TRACE(testing::Message() << steps << " steps, " << rows << " rows, " << outputs << " outputs");
-        if (steps == 40 && (rows % 5 != 0 || outputs % 8 != 1)) continue;
+        if ((steps == 40 || rows > 35) && (rows % 5 != 0 || outputs % 8 != 1)) continue;
         const Int4Case some(rng, rows, outputs, steps);
         ASSERT_TRUE(some.gives(some.run(plain().gemm_int4, false), GetParam()));
       }
@@ -402,12 +403,15 @@ TEST_P(Kernels, GemmInt4EqualsThePlainOne) {
   }
 }
 
+/// All that the registers hold at once, and more than those whose totals the L1 cache holds.
+constexpr std::int64_t kElementRows[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 25, 51, 101};
+
 TEST_P(Kernels, GemmInt8IsExact) {
   const auto gemm = fast().gemm_int8;
   if (gemm == nullptr) GTEST_SKIP() << "multiplied row by row";
   CounterRng rng(14);
-  for (const std::int64_t steps : {1, 3}) {
-    for (std::int64_t rows = 1; rows <= 14; ++rows) {
+  for (const std::int64_t steps : {1, 3, 9}) {
+    for (const std::int64_t rows : kElementRows) {
       for (const std::int64_t outputs : {1, 8, 15, 33, 64}) {
         const auto bytes = static_cast<std::size_t>(steps * kStepBytes), count = static_cast<std::size_t>(rows);
         AlignedArray<std::int8_t> weights(bytes * kBlockOutputs), x(bytes * count);
@@ -416,7 +420,7 @@ TEST_P(Kernels, GemmInt8IsExact) {
         for (std::int8_t& v : x.span()) v = static_cast<std::int8_t>(rng.below(3) == 0 ? 127 : rng.below(255) - 127);
         std::vector<std::int16_t> sums(bytes * count / 32);
         for (std::size_t i = 0; i < x.size(); ++i) sums[i / 32] = static_cast<std::int16_t>(sums[i / 32] + x[i]);
-        const std::vector<float> scales(64, 1.0f);
+        const std::vector<float> scales(128, 1.0f);  // of rows and of outputs
         const auto width = static_cast<std::size_t>(outputs) + 3;
         std::vector<float> y(count * width, -77.0f), expected = y;
         gemm({.weights = reinterpret_cast<const std::byte*>(weights.data()),
@@ -435,6 +439,46 @@ TEST_P(Kernels, GemmInt8IsExact) {
             std::int32_t sum = 0;
             for (std::size_t i = 0; i < bytes; ++i) sum += x[r * bytes + i] * weights[i / 4 * 256 + o * 4 + i % 4];
             expected[r * width + o] = static_cast<float>(sum);
+          }
+        }
+        ASSERT_TRUE(same_bits(y, expected)) << steps << " steps, " << rows << " rows, " << outputs << " outputs";
+      }
+    }
+  }
+}
+
+// The same bits on every instruction set that has the kernel, and so in every batch.
+TEST_P(Kernels, GemmBf16IsAChainOfFmaInTheOrderOfTheInputs) {
+  const auto gemm = fast().gemm_bf16;
+  if (gemm == nullptr) GTEST_SKIP() << "multiplied row by row";
+  CounterRng rng(15);
+  for (const std::int64_t steps : {1, 3, 9}) {
+    for (const std::int64_t rows : kElementRows) {
+      for (const std::int64_t outputs : {1, 8, 15, 33, 64}) {
+        const auto inputs = static_cast<std::size_t>(steps * kStepBytes / 2), count = static_cast<std::size_t>(rows);
+        AlignedArray<Bf16> weights(inputs * kBlockOutputs);
+        AlignedArray<float> x(inputs * count);
+        for (Bf16& w : weights.span()) w = to_bf16(static_cast<float>(rng.uniform() * 2 - 1));
+        for (float& v : x.span()) v = to_float(to_bf16(static_cast<float>(rng.uniform() * 2 - 1)));
+        const auto width = static_cast<std::size_t>(outputs) + 3;
+        std::vector<float> y(count * width, -77.0f), expected = y;
+        gemm({.weights = reinterpret_cast<const std::byte*>(weights.data()),
+              .steps = steps,
+              .x = reinterpret_cast<const std::byte*>(x.data()),
+              .sums = nullptr,
+              .expanded = nullptr,
+              .rows = rows,
+              .outputs = outputs,
+              .row_scale = nullptr,
+              .column_scale = nullptr,
+              .y = y.data(),
+              .y_stride = outputs + 3});
+        for (std::size_t r = 0; r < count; ++r) {
+          for (std::size_t o = 0; o + 3 < width; ++o) {
+            float sum = 0;
+            for (std::size_t i = 0; i < inputs; ++i)
+              sum = std::fma(to_float(weights[i / 2 * 128 + o * 2 + i % 2]), x[r * inputs + i], sum);
+            expected[r * width + o] = sum;
           }
         }
         ASSERT_TRUE(same_bits(y, expected)) << steps << " steps, " << rows << " rows, " << outputs << " outputs";
@@ -463,6 +507,63 @@ TEST_P(Kernels, GemmInt4IsExactAtTheEndsOfTheRange) {
             expected[i] = static_cast<float>(2 * 64 * value * (nibble * int4_multiplier(group) - int4_zero(group)));
         }
         ASSERT_TRUE(some.gives(expected, GetParam())) << "group " << group << ", nibble " << nibble << ", " << value;
+      }
+    }
+  }
+}
+
+// Rows may be at the ends of the range, or not finite.
+TEST_P(Kernels, GemmQ4EqualsThePlainOne) {
+  CounterRng rng(12);
+  const KernelTable& table = kernel_table(GetParam());
+  for (const std::int64_t steps : {1, 3, 20}) {
+    for (const std::int64_t rows : {1, 2, 3, 5, 8, 9, 16, 17, 33, 70}) {
+      for (const std::int64_t outputs : {1, 8, 17, 33, 63, 64}) {
+        SCOPED_TRACE(testing::Message() << steps << " steps, " << rows << " rows, " << outputs << " outputs");
+        AlignedArray<Q4Chunk> weights(static_cast<std::size_t>(2 * steps));
+        for (Q4Chunk& chunk : weights.span()) {
+          for (auto& half : chunk.nibbles)
+            for (auto& group : half)
+              for (auto& line : group)
+                for (std::uint8_t& byte : line) byte = rng.below(9) == 0 ? 0xff : static_cast<std::uint8_t>(rng.next());
+          for (auto& half : chunk.scale)
+            for (auto& group : half)
+              for (std::uint16_t& scale : group) scale = to_f16(static_cast<float>(rng.uniform() - 0.5)).bits;
+        }
+        const std::int64_t in = steps * 64 - static_cast<std::int64_t>(rng.below(64));
+        std::vector<Q4Input> x(static_cast<std::size_t>(rows * 2 * steps));
+        for (std::int64_t r = 0; r < rows; ++r) {
+          std::vector<float> row(static_cast<std::size_t>(in));
+          for (float& value : row) value = static_cast<float>(rng.uniform() * 2 - 1);
+          if (r % 5 == 1) std::fill(row.begin(), row.end(), r % 2 == 0 ? 3.0f : -3.0f);
+          if (r % 11 == 10) row[rng.below(row.size())] = INFINITY;
+          round_q4_inputs(row, 2 * steps, x.data() + r * 2 * steps);
+        }
+        std::vector<float> column_scale(64, 1);
+        for (float& scale : column_scale) scale = std::ldexp(1.0f, static_cast<int>(rng.below(8)) - 4);
+        const std::int64_t stride = outputs + 3;
+        const auto run = [&](void (*gemm)(const GemmArgs&)) {
+          std::vector<float> y(static_cast<std::size_t>(rows * stride), -77.0f);
+          gemm({.weights = reinterpret_cast<const std::byte*>(weights.data()),
+                .steps = steps,
+                .x = reinterpret_cast<const std::byte*>(x.data()),
+                .sums = nullptr,
+                .expanded = nullptr,
+                .rows = rows,
+                .outputs = outputs,
+                .row_scale = nullptr,
+                .column_scale = column_scale.data(),
+                .y = y.data(),
+                .y_stride = stride});
+          for (float& value : y)
+            if (std::isnan(value)) value = NAN;  // of one sign
+          return y;
+        };
+        const std::vector<float> expected = run(plain().gemm_q4);
+        ASSERT_TRUE(same_bits(run(table.gemm_q4), expected));
+        if (table.gemm_q4_tiles != nullptr) {
+          ASSERT_TRUE(same_bits(run(table.gemm_q4_tiles), expected));
+        }
       }
     }
   }

@@ -1,4 +1,4 @@
-#include "common/logging/logging.h"
+#include "common/os/logging.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "common/logging/json_lines.h"
+#include "common/os/json_lines.h"
 
 namespace outrider {
 namespace {
@@ -55,6 +55,14 @@ TEST(Logging, NeverWaitsForItsReaderAndSaysWhatWasLost) {
   const std::string rest = pipe.read_all();
   EXPECT_TRUE(rest.starts_with("(" + std::to_string(kLines - kept) + " lines of this log were lost")) << rest;
   EXPECT_NE(rest.find("after\n"), std::string::npos) << rest;
+}
+
+// A name in a file or from a peer would move the cursor, or look like another line.
+TEST(Logging, ALineHasNothingThatATerminalWouldObey) {
+  StderrPipe pipe;
+  init_logging("test", "info");
+  log_warn("name={}", "\x1b[2Ja\nevent=b");
+  EXPECT_TRUE(pipe.read_all().ends_with("name=?[2Ja?event=b\n"));
 }
 
 TEST(Logging, RefusesAWordThatIsNoLevel) {

@@ -1,9 +1,9 @@
 // Pictures and sounds in a rendered prompt.
-#include "common/media_prompt/media_prompt.h"
+#include "common/media/media_prompt.h"
 
 #include <gtest/gtest.h>
 
-#include "common/audio/audio_features.h"
+#include "common/model/audio/audio_features.h"
 
 namespace outrider {
 namespace {

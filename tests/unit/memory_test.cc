@@ -2,11 +2,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "common/base/host.h"
-#include "common/model/kv_cache.h"
-#include "common/tensor/page_array.h"
+#include "common/compute/tensor/page_array.h"
+#include "common/model/gemma4/kv_cache.h"
+#include "common/os/host.h"
 #include "tests/support/temporary_dir.h"
 
 namespace outrider {
@@ -67,8 +68,10 @@ TEST(KvCache, SlidingLayersStayWithinTheirRing) {
 class Host {
  public:
   void put(const std::string& path, const std::string& text) { root_.write(path, text); }
-  std::int64_t available() const { return available_memory_bytes(root_.path()); }
+  std::optional<std::int64_t> available() const { return available_memory_bytes(root_.path()); }
   std::optional<double> cores() const { return granted_cores(root_.path()); }
+  int nodes() const { return memory_node_count(root_.path()); }
+  std::vector<int> share(int rank, int count) const { return share_of_cores(rank, count, root_.path()); }
 
  private:
   TemporaryDir root_;
@@ -76,7 +79,7 @@ class Host {
 
 TEST(HostMemory, IsTheSmallestLimitThatApplies) {
   Host host;
-  EXPECT_EQ(host.available(), std::numeric_limits<std::int64_t>::max()) << "nothing says";
+  EXPECT_EQ(host.available(), std::nullopt) << "nothing says";
   host.put("proc/meminfo", "MemTotal:  16000 kB\nMemAvailable:   8000 kB\n");
   EXPECT_EQ(host.available(), 8000 * 1024);
 
@@ -112,6 +115,24 @@ TEST(HostCores, AreTheFewestThatAGroupOnThePathGrants) {
   EXPECT_EQ(host.cores(), std::nullopt) << "version 1 says none with -1";
   host.put("sys/fs/cgroup/cpu/box/cpu.cfs_quota_us", "50000\n");
   EXPECT_EQ(host.cores(), 0.5);
+}
+
+TEST(HostCores, AreDealtOutByMemoryNode) {
+  Host host;
+  EXPECT_EQ(host.nodes(), 1) << "nothing says";
+  const std::vector<int> all = host.share(0, 1);  // those that this process may use
+  ASSERT_FALSE(all.empty());
+  // The last one is a node of its own, before all others; the third node has memory alone.
+  host.put("sys/devices/system/node/node0/cpulist", std::to_string(all.back()) + "\n");
+  host.put("sys/devices/system/node/node1/cpulist",
+           all.back() > 0 ? fmt::format("0-{},4000\n", all.back() - 1) : "4000\n");
+  host.put("sys/devices/system/node/node2/cpulist", "\n");
+  EXPECT_EQ(host.nodes(), 2);
+  const int count = static_cast<int>(all.size());
+  EXPECT_EQ(host.share(0, count), std::vector<int>{all.back()});
+  for (int rank = 1; rank < count; ++rank)
+    EXPECT_EQ(host.share(rank, count), std::vector<int>{all[static_cast<std::size_t>(rank) - 1]});
+  EXPECT_TRUE(host.share(0, count + 1).empty()) << "fewer cores than shares";
 }
 
 }  // namespace

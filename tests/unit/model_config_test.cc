@@ -1,4 +1,4 @@
-#include "common/model/config.h"
+#include "common/model/gemma4/config.h"
 
 #include <filesystem>
 #include <string>
@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "common/model/generation_config.h"
+#include "common/model/gemma4/generation_config.h"
 #include "tests/support/model_at.h"
 #include "tests/support/temporary_dir.h"
 
@@ -274,7 +274,7 @@ void expect_error(const Error& error, const BadConfig& bad) {
 }
 
 const std::vector<BadConfig> kBadConfigs = {
-    {"", Errc::kMalformed, "not JSON at line 1, column 1, wanted a JSON object"},
+    {"", Errc::kMalformed, "not JSON at line 1, column 1 (unexpected end), wanted a JSON object"},
     {"{\"a\": 1,\n \"b\": 2,\n}", Errc::kMalformed, "not JSON at line 3, column 1, wanted a JSON object"},
     {"{", Errc::kMalformed, "not JSON"},
     {"{\"a\xff\":1}", Errc::kMalformed, "not JSON"},

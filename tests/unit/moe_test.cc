@@ -1,7 +1,7 @@
 // The router and the experts against reference.py (tests/goldens/make_numpy_goldens.py moe), given the
 // reference's inputs. Hidden states cannot show a wrong weight: the norm after the experts cancels any
 // factor of a row.
-#include "common/model/moe.h"
+#include "common/model/gemma4/moe.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,8 +9,8 @@
 
 #include <gtest/gtest.h>
 
-#include "common/checkpoint/checkpoint.h"
-#include "common/model/backbone.h"
+#include "common/model/checkpoint/checkpoint.h"
+#include "common/model/gemma4/backbone.h"
 #include "tests/support/model_at.h"
 
 namespace outrider {

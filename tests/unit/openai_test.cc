@@ -1,9 +1,16 @@
-#include "http-server/openai.h"
+#include "server/openai.h"
+
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <regex>
+#include <sstream>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "common/base/json_fields.h"
+#include "server/refused_fields.h"
 
 namespace outrider {
 namespace {
@@ -45,6 +52,14 @@ ApiError refused(const ApiResult<CompletionRequest>& result) {
   if (!result) return result.error();
   ADD_FAILURE() << "was taken";
   return {.status = 0, .message = ""};
+}
+
+/// As OpenAI's writer has them.
+std::string chunk_of(const ReplyHead& head, const auto& what, const ChunkNotes& notes = {}) {
+  return openai_writer()->event(head, {.what = what, .notes = notes});
+}
+std::string body_of(const ReplyHead& head, const std::vector<Choice>& choices, const Usage& usage) {
+  return openai_writer()->whole(head, choices, usage);
 }
 
 TEST(ChatCompletion, WhatARequestDoesNotSayIsTheModelsAdvice) {
@@ -201,13 +216,98 @@ TEST(ChatCompletion, EveryRoleAndKindOfContentIsRead) {
   EXPECT_EQ(m[0].role, ChatMessage::Role::kSystem);
   EXPECT_EQ(m[1].role, ChatMessage::Role::kDeveloper);
   ASSERT_EQ(m[1].parts.size(), 2u) << "the templates write each by itself";
-  EXPECT_EQ(m[1].text(), "D1D2");
+  EXPECT_EQ(m[1].shown_text(), "D1D2");
   EXPECT_EQ(m[2].reasoning, "R");
   ASSERT_EQ(m[2].tool_calls.size(), 1u);
   EXPECT_EQ(m[2].tool_calls[0].name, "weather");
   EXPECT_EQ(m[2].tool_calls[0].arguments, Json({{"city", "Rome"}}));
   EXPECT_EQ(m[3].tool_call_id, "c1");
   EXPECT_EQ(m[3].response, "sunny");
+}
+
+// A client sends back what a model wrote.
+TEST(ChatCompletion, AnyTextStandsForArguments) {
+  const auto arguments = [](const std::string& text) -> Json {
+    const Json call = {{"function", {{"name", "f"}, {"arguments", text}}}};
+    const Json messages = Json::array({{{"role", "assistant"}, {"tool_calls", Json::array({call})}}});
+    return chat({{"messages", messages}}).conversation.messages[0].tool_calls[0].arguments;
+  };
+  for (const std::string text : {"{\"value\": ", "[1]", "3", "so \"it\"", "{\"a\":1} "}) {
+    const Json read = arguments(text);
+    EXPECT_EQ(read, text.starts_with("{\"a") ? Json({{"a", 1}}) : Json(text)) << text;
+  }
+  const std::string deep = std::string(5000, '[') + std::string(5000, ']');
+  EXPECT_EQ(arguments(deep), deep);
+  for (const char* none : {"", "null"}) EXPECT_TRUE(arguments(none).is_null()) << none;
+}
+
+TEST(ChatCompletion, AnAssistantMayHaveSaidNothingOrHaveRefused) {
+  const auto said = [](Json message) {
+    message["role"] = "assistant";
+    return chat({{"messages", Json::array({message})}}).conversation.messages[0];
+  };
+  EXPECT_EQ(said({{"content", nullptr}}).shown_text(), "");
+  EXPECT_EQ(said({{"reasoning_content", "R"}}).reasoning, "R");
+  EXPECT_EQ(said({{"content", nullptr}, {"refusal", "No."}}).shown_text(), "No.");
+  EXPECT_EQ(said({{"content", "Yes."}, {"refusal", nullptr}}).shown_text(), "Yes.");
+  EXPECT_EQ(said({{"content", {{{"type", "refusal"}, {"refusal", "No."}}}}}).shown_text(), "No.");
+}
+
+TEST(ChatCompletion, FieldsThatNobodyKnowsAreNamedWithTheirNearest) {
+  const Json body = Json::parse(chat_with({{"temperatur", 1}, {"max_tokens", 3}, {"a\r\nb", 1}}));
+  const auto warnings = [&](const Json& fields, const char* path) {
+    Json request = body;
+    request.update(fields);
+    return parse_chat_completion(request.dump(), defaults(), path).value().warnings;
+  };
+  EXPECT_EQ(chat({{"temperature", 1}}).warnings, std::vector<std::string>());
+  const std::vector<std::string> all = warnings(Json::object(), "/v1/chat/completions");
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_TRUE(all[0].starts_with(R"("a\r\nb" is no known field)")) << "on one line: " << all[0];
+  EXPECT_EQ(all[1], R"("temperatur" is no known field; the nearest is temperature)");
+  // Words of another API, which have no effect here.
+  EXPECT_EQ(warnings({{"max_output_tokens", 3}}, "/v1/chat/completions").size(), 3u);
+  EXPECT_EQ(warnings({{"max_output_tokens", 3}}, "/v1/responses").size(), 2u);
+  EXPECT_EQ(warnings({{std::string(1000, 'x'), 3}}, "").back(), '"' + std::string(79, 'x') + "... is no known field");
+  Json many;
+  for (int i = 0; i < 100; ++i) many["f" + std::to_string(i)] = i;
+  EXPECT_EQ(warnings(many, "").size(), kUnknownFieldsMax);
+  ApiDefaults strict = defaults();
+  strict.strict_fields = true;
+  EXPECT_EQ(refused(parse_chat_completion(chat_with({{"temperatur", 1}}), strict)).message,
+            "temperatur is no known field; the nearest is temperature");
+  EXPECT_TRUE(parse_chat_completion(chat_with({{"temperature", 1}, {"user", "me"}}), strict));
+}
+
+// The tables of docs/http.md are all that anybody's requests have.
+TEST(ChatCompletion, EveryFieldOfTheManualIsKnown) {
+  std::ifstream file(std::string(OUTRIDER_SOURCE_DIR) + "/docs/http.md");
+  const std::string page(std::istreambuf_iterator<char>(file), {});
+  const std::size_t begin = page.find("\n## Fields"), end = page.find("\n## Pictures from elsewhere");
+  ASSERT_LT(begin, end);
+  Json request;
+  std::istringstream lines(page.substr(begin, end - begin));
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("| ")) continue;
+    const bool of_whom = line.find("'s |") < 20;  // the fields stand in the second cell
+    const std::size_t cell = of_whom ? line.find(" | ") + 3 : 2;
+    const std::string fields = line.substr(cell, line.find(" | ", cell) - cell);
+    static const std::regex kName("`([a-z][a-z_]+)[`:]");
+    for (std::sregex_iterator name(fields.begin(), fields.end(), kName); name != std::sregex_iterator(); ++name)
+      request[(*name)[1].str()] = 1;
+  }
+  for (const char* value : {"auto", "clear_thinking", "deepseek"}) request.erase(value);  // of fields
+  EXPECT_GT(request.size(), 120u);
+  std::map<std::string, int> unknown;
+  const auto paths = {"/v1/responses", "/v1/messages", "/completion"};
+  for (const auto& [name, value] : request.items()) {
+    const std::string body = Json{{"prompt", "x"}, {name, nullptr}}.dump();
+    for (const char* path : paths) {
+      const CompletionRequest read = parsed(parse_completion(body, defaults(), path));
+      for (const std::string& warning : read.warnings) ++unknown[warning];
+    }
+  }
+  for (const auto& [warning, apis] : unknown) EXPECT_LT(apis, static_cast<int>(paths.size())) << warning;
 }
 
 TEST(ChatCompletion, IntegersOfAnyLengthComeThrough) {
@@ -311,11 +411,11 @@ const std::vector<BadRequest> kBadRequests = {
      "messages[0].content[0].image_url.url"},
     {with_message({{"role", "user"}, {"content", {{{"type", "text"}}}}}), "messages[0].content[0].text"},
     {with_message({{"role", "tool"}, {"content", "x"}}), "messages[0].tool_call_id"},
-    {with_message({{"role", "assistant"}, {"tool_calls", {{{"function", {{"name", "f"}, {"arguments", "[1]"}}}}}}}),
+    {with_message({{"role", "assistant"}, {"tool_calls", {{{"function", {{"name", "f"}, {"arguments", {1}}}}}}}}),
      "messages[0].tool_calls[0].function.arguments"},
-    {with_message({{"role", "assistant"},
-                   {"tool_calls", {{{"function", {{"name", "f"}, {"arguments", std::string(5000, '[')}}}}}}}),
-     "messages[0].tool_calls[0].function.arguments"},
+    {with_message({{"role", "assistant"}, {"content", {{{"type", "refusal"}}}}}), "messages[0].content[0].refusal"},
+    {with_message({{"role", "user"}, {"content", {{{"type", "refusal"}, {"refusal", "x"}}}}}),
+     "messages[0].content[0].type"},
     {with_message({{"role", "assistant"}, {"tool_calls", {{{"id", "x"}}}}}), "messages[0].tool_calls[0].function"},
     {{{"tools", "weather"}}, "tools"},
     {{{"tools", {"weather"}}}, "tools[0]"},
@@ -499,7 +599,7 @@ TEST(Reply, AnEchoedPromptHasItsScoresBeforeTheAnswers) {
                 .finish_reason = "stop",
                 .stop_reason = TokenId{4}};
   choice.prompt_scores = choice.scores;
-  const Json body = Json::parse(completion_body(head, {choice}, {}));
+  const Json body = Json::parse(body_of(head, {choice}, {}));
   const Json& said = body["choices"][0];
   EXPECT_EQ(said["stop_reason"], 4);
   EXPECT_EQ(said["logprobs"]["token_logprobs"], (Json{nullptr, -1}));
@@ -510,6 +610,30 @@ TEST(Reply, AnEchoedPromptHasItsScoresBeforeTheAnswers) {
   EXPECT_TRUE(body["timings"].is_object());
 }
 
+// JSON has neither parts of characters nor, for most who read it, two members of one name.
+TEST(Reply, EveryAlternativeHasANameOfItsOwn) {
+  const std::vector<TokenScore> scores = {
+      {.token = {"\xe6", -2, 1},
+       .top = {{"a", -0.5f, 2}, {"\xe6", -2, 1}, {"\xbd", -3, 3}, {"\xe2\x82", -4, 4}, {"a", -5, 5}, {"€", -6, 6}},
+       .rank = 3}};
+  Choice choice{.message = {}, .scores = scores, .finish_reason = "stop"};
+  choice.prompt_scores = scores;
+  ReplyHead head{.logprobs = true, .id = "i", .model = "nano", .prompt_logprobs = true};
+  const Json said = Json::parse(body_of(head, {choice}, {}))["choices"][0];
+  EXPECT_EQ(said["logprobs"]["tokens"], Json({R"(bytes:\xe6)"}));
+  EXPECT_EQ(said["logprobs"]["top_logprobs"][0], Json({{R"(bytes:\xe6)", -2},
+                                                       {"a", -0.5},
+                                                       {R"(bytes:\xbd)", -3},
+                                                       {R"(bytes:\xe2\x82)", -4},
+                                                       {R"(bytes:\x61)", -5},
+                                                       {"€", -6}}));
+  EXPECT_EQ(said["prompt_logprobs"][0]["4"]["decoded_token"], R"(bytes:\xe2\x82)");
+  head.chat = true;
+  const Json chat = Json::parse(body_of(head, {choice}, {}))["choices"][0]["logprobs"]["content"][0];
+  EXPECT_EQ(chat["token"], R"(bytes:\xe6)");
+  EXPECT_EQ(chat["bytes"], Json({0xe6}));
+}
+
 TEST(Reply, TheChosenTokenIsTheFirstOfItsAlternatives) {
   const ReplyHead head{.logprobs = true, .id = "i", .model = "nano"};
   const std::vector<TokenScore> scores = {
@@ -517,9 +641,9 @@ TEST(Reply, TheChosenTokenIsTheFirstOfItsAlternatives) {
   ChatMessage message;
   message.content = "z";
   const std::string ordered = R"("top_logprobs":[{"z":-2.0,"m":-0.5,"a":-3.0}])";
-  EXPECT_NE(completion_body(head, {{.message = message, .scores = scores, .finish_reason = "stop"}}, {}).find(ordered),
+  EXPECT_NE(body_of(head, {{.message = message, .scores = scores, .finish_reason = "stop"}}, {}).find(ordered),
             std::string::npos);
-  EXPECT_NE(event_chunk(head, 0, {ChatEvent::Kind::kContent, "z", {}}, 0, {.scores = scores}).find(ordered),
+  EXPECT_NE(chunk_of(head, ChatEvent{ChatEvent::Kind::kContent, "z", {}}, {.scores = scores}).find(ordered),
             std::string::npos);
 }
 
@@ -579,7 +703,7 @@ TEST(Replies, AChatCompletionHasOpenAIsShape) {
   usage.metrics.cached_prompt_tokens = 5;  // summed over choices
   usage.metrics.accepted_tokens = 1;
   usage.metrics.accepted_per_position = {1, 0, 0, 0};
-  const Json body = Json::parse(completion_body(kChat, {choice}, usage));
+  const Json body = Json::parse(body_of(kChat, {choice}, usage));
   EXPECT_EQ(body["object"], "chat.completion");
   EXPECT_EQ(body["choices"][0]["message"]["content"], "Hello");
   EXPECT_EQ(body["choices"][0]["message"]["reasoning_content"], "Hm");
@@ -606,7 +730,7 @@ TEST(Replies, AcceptanceIsReportedAsVllmDoes) {
   m.prefill_ns = 30'000'000;
   m.queue_ns = 10'000'000;
   m.decode_ns = 80'000'000;
-  const Json metrics = Json::parse(completion_body(kChat, {Choice{}}, usage))["metrics"];
+  const Json metrics = Json::parse(body_of(kChat, {Choice{}}, usage))["metrics"];
   EXPECT_EQ(metrics, Json({{"time_to_first_token_ms", 20.0},
                            {"generation_time_ms", 80.0},
                            {"queue_time_ms", 10.0},
@@ -620,13 +744,15 @@ TEST(Replies, AcceptanceIsReportedAsVllmDoes) {
                              {"num_accepted_draft_tokens", 6},
                              {"num_draft_tokens", 14},
                              {"num_spec_tokens", 4}}}}));
-  EXPECT_EQ(Json::parse(usage_chunk(kChat, usage).substr(6))["metrics"], metrics);
-  EXPECT_EQ(Json::parse(finish_chunk(kChat, 0, "stop", {}, {}, &usage).substr(6))["metrics"], metrics);
-  EXPECT_FALSE(Json::parse(finish_chunk(kChat, 0, "stop", {}, {}, nullptr).substr(6)).contains("metrics"));
+  EXPECT_EQ(Json::parse(openai_writer()->usage(kChat, usage).substr(6))["metrics"], metrics);
+  EXPECT_EQ(Json::parse(chunk_of(kChat, ChoiceEnds{"stop", {}, &usage}).substr(6))["metrics"], metrics);
+  EXPECT_FALSE(Json::parse(chunk_of(kChat, ChoiceEnds{"stop"}).substr(6)).contains("metrics"));
 }
 
 TEST(Replies, WhatIsNotOneStreamsIsNotReportedAsOnes) {
-  const auto metrics = [](const Usage& usage) { return Json::parse(usage_chunk(kChat, usage).substr(6))["metrics"]; };
+  const auto metrics = [](const Usage& usage) {
+    return Json::parse(openai_writer()->usage(kChat, usage).substr(6))["metrics"];
+  };
   Usage usage{.completion_tokens = 1, .choices = 2, .draft_length_max = 4};
   usage.metrics.prefill_ns = 1000;
   EXPECT_TRUE(metrics(usage).is_null());
@@ -645,31 +771,31 @@ TEST(Replies, TokenIdsStandWhereVllmHasThem) {
   Choice choice;
   choice.prompt_ids = {2, 5};
   choice.token_ids = {7};
-  const Json chat = Json::parse(completion_body(chat_head, {choice}, {}));
+  const Json chat = Json::parse(body_of(chat_head, {choice}, {}));
   EXPECT_EQ(chat["prompt_token_ids"], Json({2, 5}));
   EXPECT_EQ(chat["choices"][0]["token_ids"], Json({7}));
-  const Json completion = Json::parse(completion_body(completion_head, {choice}, {}));
+  const Json completion = Json::parse(body_of(completion_head, {choice}, {}));
   EXPECT_EQ(completion["choices"][0]["prompt_token_ids"], Json({2, 5}));
   EXPECT_FALSE(completion.contains("prompt_token_ids"));
   const auto parsed = [](const std::string& chunk) { return Json::parse(chunk.substr(6)); };
-  EXPECT_EQ(parsed(first_chunk(chat_head, 0, {.prompt_ids = {2, 5}}))["prompt_token_ids"], Json({2, 5}));
-  EXPECT_EQ(parsed(first_chunk(completion_head, 0, {.prompt_ids = {2, 5}}))["choices"][0]["prompt_token_ids"],
+  EXPECT_EQ(parsed(chunk_of(chat_head, ChoiceBegins{}, {.prompt_ids = {2, 5}}))["prompt_token_ids"], Json({2, 5}));
+  EXPECT_EQ(parsed(chunk_of(completion_head, ChoiceBegins{}, {.prompt_ids = {2, 5}}))["choices"][0]["prompt_token_ids"],
             Json({2, 5}));
   const Usage so_far{.prompt_tokens = 3, .completion_tokens = 1};
   const ChatEvent event{ChatEvent::Kind::kContent, "a", {}};
-  const Json chunk = parsed(event_chunk(chat_head, 0, event, 0, {.token_ids = {7}, .so_far = &so_far}));
+  const Json chunk = parsed(chunk_of(chat_head, event, {.token_ids = {7}, .so_far = &so_far}));
   EXPECT_EQ(chunk["choices"][0]["token_ids"], Json({7}));
   EXPECT_EQ(chunk["usage"]["total_tokens"], 4) << "continuous_usage_stats";
-  EXPECT_FALSE(parsed(event_chunk(kChat, 0, event, 0, {})).contains("usage"));
+  EXPECT_FALSE(parsed(chunk_of(kChat, event)).contains("usage"));
 }
 
 TEST(Replies, AToolCallIsTheSameStreamedAndNot) {
-  const ChatEvent event{ChatEvent::Kind::kToolCallEnd, R"({"city":"Rome"})", "weather"};
+  const ChatEvent event{ChatEvent::Kind::kToolCall, R"({"city":"Rome"})", "weather"};
   Choice choice{.message = {}, .scores = {}, .finish_reason = "tool_calls"};
   append(event, choice.message);
-  const Json whole = Json::parse(completion_body(kChat, {choice}, {}))["choices"][0]["message"];
+  const Json whole = Json::parse(body_of(kChat, {choice}, {}))["choices"][0]["message"];
   EXPECT_TRUE(whole["content"].is_null());
-  const std::string chunk = event_chunk(kChat, 0, event, 0, {});
+  const std::string chunk = chunk_of(kChat, event);
   ASSERT_TRUE(chunk.starts_with("data: ") && chunk.ends_with("\n\n"));
   Json streamed = Json::parse(chunk.substr(6))["choices"][0]["delta"]["tool_calls"][0];
   EXPECT_EQ(streamed["index"], 0);
@@ -677,10 +803,10 @@ TEST(Replies, AToolCallIsTheSameStreamedAndNot) {
   EXPECT_EQ(streamed, whole["tool_calls"][0]);
   const std::string long_integer = R"({"n":123456789012345678901234567890})";
   Choice precise{.message = {}, .scores = {}, .finish_reason = "tool_calls"};
-  append(ChatEvent{ChatEvent::Kind::kToolCallEnd, long_integer, "f"}, precise.message);
-  EXPECT_EQ(Json::parse(completion_body(kChat, {precise},
-                                        {}))["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"],
-            long_integer);
+  append(ChatEvent{ChatEvent::Kind::kToolCall, long_integer, "f"}, precise.message);
+  EXPECT_EQ(
+      Json::parse(body_of(kChat, {precise}, {}))["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"],
+      long_integer);
 }
 
 TEST(Replies, ARoundSaysWhatBecameOfItsDrafts) {
@@ -689,10 +815,10 @@ TEST(Replies, ARoundSaysWhatBecameOfItsDrafts) {
       .drafts = {5, 6},
       .outcome = {
           .source = DraftSource::kNgram, .drafted = 2, .accepted = 1, .draft_s = 0.5, .verify_s = 0.25, .round_s = 1}};
-  const auto chunk_of = [](const ReplyHead& head, const ReportedRound& reported) {
-    return Json::parse(round_chunk(head, 2, reported).substr(6));
+  const auto told = [](const ReplyHead& head, const ReportedRound& reported) {
+    return Json::parse(openai_writer()->event(head, {.index = 2, .what = reported}).substr(6));
   };
-  const Json chunk = chunk_of(kChat, {.tokens = {"a", "c"}, .round = report, .drafts = {"a", "\xff"}});
+  const Json chunk = told(kChat, {.tokens = {"a", "c"}, .round = report, .drafts = {"a", "\xff"}});
   EXPECT_EQ(chunk["choices"][0]["index"], 2);
   EXPECT_EQ(chunk["choices"][0]["delta"], Json::object());
   EXPECT_EQ(chunk["outrider_round"], Json({{"source", "ngram"},
@@ -704,11 +830,11 @@ TEST(Replies, ARoundSaysWhatBecameOfItsDrafts) {
                                            {"verify_ms", 250.0},
                                            {"round_ms", 1000.0}}));
   const Json first =
-      chunk_of({.chat = false, .id = "cmpl-1", .model = "nano"}, {.tokens = {"a"}, .round = {}, .drafts = {}});
+      told({.chat = false, .id = "cmpl-1", .model = "nano"}, {.tokens = {"a"}, .round = {}, .drafts = {}});
   EXPECT_EQ(first["choices"][0]["text"], "");
   EXPECT_TRUE(first["outrider_round"]["source"].is_null());
-  const Json with_ids = chunk_of({.chat = true, .id = "x", .model = "nano", .token_ids = true},
-                                 {.tokens = {"a", "c"}, .round = report, .drafts = {"a", "b"}, .token_ids = {5, 7}});
+  const Json with_ids = told({.chat = true, .id = "x", .model = "nano", .token_ids = true},
+                             {.tokens = {"a", "c"}, .round = report, .drafts = {"a", "b"}, .token_ids = {5, 7}});
   EXPECT_EQ(with_ids["outrider_round"]["token_ids"], Json({5, 7}));
   EXPECT_EQ(with_ids["outrider_round"]["draft_ids"], Json({5, 6}));
 }
@@ -722,21 +848,22 @@ TEST(Replies, LogprobsHaveTheShapeOfTheirEndpoint) {
   score.token.logprob = -0.5f;
   score.top.resize(1);
   score.top[0].bytes = "b";
+  score.top[0].id = 1;
   score.top[0].logprob = -0.25f;
   score.text_offset = 2;
-  const auto logprobs = [&] { return Json::parse(completion_body(head, {choice}, {}))["choices"][0]["logprobs"]; };
+  const auto logprobs = [&] { return Json::parse(body_of(head, {choice}, {}))["choices"][0]["logprobs"]; };
   const Json chat_logprobs = logprobs()["content"][0];
   EXPECT_EQ(chat_logprobs["bytes"], Json({0x61, 0xc3}));
-  EXPECT_EQ(chat_logprobs["token"], "a\ufffd");
+  EXPECT_EQ(chat_logprobs["token"], R"(bytes:\x61\xc3)");
   EXPECT_EQ(chat_logprobs["logprob"], -0.5);
   EXPECT_EQ(chat_logprobs["top_logprobs"][0]["token"], "b");
   head.chat = false;
-  EXPECT_EQ(logprobs(), Json({{"tokens", {"a\ufffd"}},
+  EXPECT_EQ(logprobs(), Json({{"tokens", {R"(bytes:\x61\xc3)"}},
                               {"token_logprobs", {-0.5}},
-                              {"top_logprobs", {{{"a\ufffd", -0.5}, {"b", -0.25}}}},
+                              {"top_logprobs", {{{R"(bytes:\x61\xc3)", -0.5}, {"b", -0.25}}}},
                               {"text_offset", {2}}}));
   choice.scores[0].top.clear();
-  EXPECT_EQ(logprobs()["top_logprobs"], Json({{{"a\ufffd", -0.5}}})) << "logprobs: 0";
+  EXPECT_EQ(logprobs()["top_logprobs"], Json({{{R"(bytes:\x61\xc3)", -0.5}}})) << "logprobs: 0";
   choice.scores[0].token.id = 65;
   head.tokens_as_ids = true;
   EXPECT_EQ(logprobs()["tokens"], Json({"token_id:65"}));

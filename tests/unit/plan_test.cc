@@ -8,15 +8,17 @@
 #include <cstdio>
 #include <fstream>
 
-#include "cluster-launch/deadline.h"
-#include "cluster-launch/facts.h"
-#include "cluster-launch/host_set.h"
-#include "cluster-launch/plan.h"
-#include "cluster-launch/process_plan.h"
-#include "cluster-launch/reach.h"
-#include "cluster-launch/run_folder.h"
-#include "cluster-launch/slurm.h"
-#include "common/base/child.h"
+#include "common/os/child.h"
+#include "launch/cluster/backend.h"
+#include "launch/cluster/deadline.h"
+#include "launch/cluster/facts.h"
+#include "launch/cluster/host_set.h"
+#include "launch/cluster/kubernetes.h"
+#include "launch/cluster/plan.h"
+#include "launch/cluster/process_plan.h"
+#include "launch/cluster/run_folder.h"
+#include "launch/cluster/run_keys.h"
+#include "launch/cluster/slurm.h"
 #include "tests/support/temporary_dir.h"
 
 namespace outrider {
@@ -49,14 +51,16 @@ TEST(HostSet, IsExpandedAsSlurmDoes) {
   EXPECT_EQ(names("a"), (Names{"a"}));
   EXPECT_EQ(names("node[1-3,7],gpu"), (Names{"node1", "node2", "node3", "node7", "gpu"}));
   EXPECT_EQ(names("n[08-10]x"), (Names{"n08x", "n09x", "n10x"}));
+  EXPECT_EQ(names("r[1-2]n[0,3]"), (Names{"r1n0", "r1n3", "r2n0", "r2n3"}));
 }
 
-TEST(Reach, OfSlurmIsAStepOnTheNodeOfTheAddress) {
-  EXPECT_EQ(command_on(Reach::kSrun, {.name = "a", .address = "n1", .ssh = {"-p", "1"}}, {"echo", "b c"}),
+TEST(Backend, OfSlurmIsAStepOnTheNodeOfTheAddress) {
+  EXPECT_EQ(command_on(Backend::kSrun, {.name = "a", .address = "n1", .ssh = {"-p", "1"}}, {"echo", "b c"}),
             (std::vector<std::string>{"srun", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist=n1",
                                       "--kill-on-bad-exit=0", "--no-kill", "sh", "-c", "exec echo 'b c'"}));
-  for (const Reach reach : {Reach::kLocal, Reach::kSsh, Reach::kSrun}) EXPECT_EQ(reach_named(to_string(reach)), reach);
-  EXPECT_FALSE(reach_named("slurm"));
+  for (const Backend backend : {Backend::kLocal, Backend::kSsh, Backend::kSrun})
+    EXPECT_EQ(backend_named(to_string(backend)), backend);
+  EXPECT_FALSE(backend_named("slurm"));
 }
 
 TEST(Deadline, IsATimeOrADuration) {
@@ -90,8 +94,8 @@ TEST(HostSet, HasAtMost4096NamesHoweverTheyAreWritten) {
 }
 
 TEST(HostSet, WhatIsNoneIsNamed) {
-  for (const char* set : {"", "a,", "n[", "n]", "n[]", "n[3-1]", "n[x]", "n[1][2]", "n[1-99999]", "n[1-9999999999]",
-                          "../x", "a/b", "-oProxyCommand=x", "."}) {
+  for (const char* set : {"", "a,", "n[", "n]", "n[]", "n[3-1]", "n[x]", "n[1][2][3][4][5][6]", "n[1-99][1-99]",
+                          "n[1-99999]", "n[1-9999999999]", "../x", "a/b", "-oProxyCommand=x", "."}) {
     const Result<std::vector<std::string>> names = expand_host_set(set);
     ASSERT_FALSE(names) << set;
     EXPECT_NE(names.error().message.find("host set '"), std::string::npos) << names.error().message;
@@ -223,12 +227,34 @@ TEST(HostFile, PlacesRoles) {
   EXPECT_EQ(processes.processes[4].name, "encoder.0");
   EXPECT_EQ(processes.processes[3].name, "drafter.1");
   EXPECT_EQ(processes.processes[3].host.address, "10.0.0.7");
+  json marked = json::object(), plain = json::object();  // an editor of Windows wrote it
+  ASSERT_TRUE(place_on_hosts(marked, "big role=verifier\r\nsmall slots=2", "h"));
+  ASSERT_TRUE(place_on_hosts(plain, "big role=verifier\nsmall slots=2\n", "h"));
+  EXPECT_EQ(marked, plain);
   for (const char* line : {"a role=king", "a slots=0", "a slots=x", "a b"}) {
     json again = json::object();
     const Result<void> placed = place_on_hosts(again, line, "hosts.txt");
     ASSERT_FALSE(placed) << line;
     EXPECT_TRUE(placed.error().message.starts_with("hosts.txt:1: ")) << placed.error().message;
   }
+}
+
+TEST(HostFile, IsMadeOfWhatALauncherSaysInTheEnvironment) {
+  const auto text_of = [](const std::string& variable, const char* value) {
+    return host_file_of_environment([&](const char* name) { return name == variable ? value : nullptr; });
+  };
+  const char* const three = "10.0.0.1 role=verifier\n10.0.0.2\n10.0.0.3\n";
+  EXPECT_EQ(text_of("SKYPILOT_NODE_IPS", "10.0.0.1\n10.0.0.2\n10.0.0.3").value(), three);
+  EXPECT_EQ(text_of("DSTACK_NODES_IPS", "10.0.0.1\n10.0.0.2\n10.0.0.3\n").value(), three);
+  EXPECT_EQ(text_of("SLURM_JOB_NODELIST", "r[1-2]n[01-02],gpu").value(),
+            "r1n01 role=verifier\nr1n02\nr2n01\nr2n02\ngpu\n");
+  for (const char* none : {"", "\n", "n["})
+    EXPECT_TRUE(text_of("SKYPILOT_NODE_IPS", none).error().message.starts_with("SKYPILOT_NODE_IPS: host set")) << none;
+  EXPECT_NE(text_of("OTHER", "a").error().message.find("wanted one"), std::string::npos);
+  json of_mpi = json::object(), ours = json::object();
+  ASSERT_TRUE(place_on_hosts(of_mpi, "a role=verifier\n# Open MPI's\nb slots=2 max_slots=4\nc max-slots=1", "h"));
+  ASSERT_TRUE(place_on_hosts(ours, "a role=verifier\nb slots=2\nc", "h"));
+  EXPECT_EQ(of_mpi, ours);
 }
 
 TEST(HostFile, IsForAPlanThatDoesNotSayItselfWhereRolesRun) {
@@ -241,6 +267,62 @@ TEST(HostFile, IsForAPlanThatDoesNotSayItselfWhereRolesRun) {
     ASSERT_FALSE(placed) << said;
     EXPECT_TRUE(placed.error().message.starts_with(std::string(key) + " is ")) << placed.error().message;
   }
+}
+
+TEST(Command, IsFilledInWhereverAValueStands) {
+  using Words = std::vector<std::string>;
+  const CommandForm form{.values = {{"{coordinator}", "C"}, {"{model}", "{run_dir}"}, {"{run_dir}", "R"}},
+                         .program = "P",
+                         .client_key = {"--key", "K"},
+                         .write = [](const std::string& text) { return "<" + text + ">"; }};
+  EXPECT_EQ(fill_in({"outrider", "run", "--connect={coordinator}", "{model}{run_dir}", "", "outrider"}, form),
+            (Words{"P", "<run>", "<--connect=>C", "{run_dir}R", "<>", "<outrider>", "--key", "K"}));
+  EXPECT_EQ(fill_in({"outrider", "inspect", "{model}/{other}"}, form),
+            (Words{"P", "<inspect>", "{run_dir}</{other}>"}));
+  EXPECT_EQ(fill_in({"curl", "{coordinator},x"}, form), (Words{"<curl>", "C<,x>"})) << "no program of ours: no key";
+}
+
+TEST(Kubernetes, WhatLooksLikeAVariableOfItsOwnIsText) {
+  json plan = example();
+  plan["hosts"] = {{{"name", "localhost"}}};
+  for (const char* role : {"coordinator", "verifiers", "drafters"}) plan.erase(role);
+  plan.erase("encoders");
+  plan["verifiers"] = {{{"environment", {{"A", "$(B)"}}}}};
+  plan["run"] = {{{"command", {"sh", "-c", "echo $(MODEL) $$ {model} {coordinator}"}}}};
+  const Plan read = read_plan(plan, "p.json").value();
+  const auto files = render_kubernetes(read, plan_processes(read, false).value(), "1").value();
+  EXPECT_NE(files[0].text.find("value: \"$$(B)\""), std::string::npos) << files[0].text;
+  EXPECT_NE(files[2].text.find(R"("echo $$(MODEL) $$$$ $(MODEL) tcp://outrider-coordinator:7070")"), std::string::npos)
+      << files[2].text;
+}
+
+TEST(Slurm, TakesNoLimitForATimeAndNothingThatIsNoTime) {
+  const auto error = [](const char* option, const char* time) {
+    json plan = example();
+    plan["slurm"] = {{"header", {{option, time}}}};
+    const Plan read = read_plan(plan, "p.json").value();
+    const auto scripts = render_slurm(read, plan_processes(read, false).value(), "outrider", "/runs/1");
+    return scripts ? "" : scripts.error().message;
+  };
+  for (const char* time :
+       {"0", "00:00:00", "0-0", "UNLIMITED", "infinite", "-1", "1-0", "8:00:00", "4000000000-23:59:59"})
+    EXPECT_EQ(error("--time", time), "") << time;
+  for (const char* time : {"", "x", "x-10:00", "-5", "1:2:3:4", "1-2:3:4:5", "1-", "5 minutes", "99999999999"})
+    EXPECT_NE(error("--time", time).find("is no time, wanted HH:MM:SS or UNLIMITED"), std::string::npos) << time;
+  EXPECT_NE(error("-t", "1").find("-t=1 is 60 s; the signal may come 180 s before"), std::string::npos);
+}
+
+TEST(Slurm, AHeaderHasItsValuesAsOneWord) {
+  json plan = example();
+  plan["slurm"] = {{"header", {{"--comment", "it's \"two\" words # 1\\2"}, {"-p", "main"}, {"--exclusive", ""}}}};
+  const Plan read = read_plan(plan, "p.json").value();
+  const ProcessPlan processes = plan_processes(read, false).value();
+  const std::string text = render_slurm(read, processes, "outrider", "/x/run 100%j").value()[0].text;
+  for (const char* line :
+       {R"(#SBATCH --output="/x/run 100%%j/logs/slurm-%j.log")", R"(#SBATCH --comment="it's \"two\" words # 1\\2")",
+        "#SBATCH -p main", "#SBATCH --exclusive"})
+    EXPECT_NE(text.find(std::string(line) + "\n"), std::string::npos) << line << " is not in " << text;
+  for (const char* run_dir : {"/x\\y", "/x\ny"}) EXPECT_FALSE(render_slurm(read, processes, "outrider", run_dir));
 }
 
 TEST(Slurm, WhatIsPutIntoACommandIsNotLookedThroughAgain) {
@@ -261,12 +343,12 @@ TEST(Slurm, ACoordinatorThatLeavesByItsOwnDeadlineIsNotLost) {
     return render_slurm(read, plan_processes(read, false).value(), "outrider", "/runs/1").value()[0].text.find(line) !=
            std::string::npos;
   };
-  EXPECT_TRUE(has("kill -0 \"$coordinator_step\" || status=4\n"));
+  EXPECT_TRUE(has("  kill -0 \"$coordinator_step\" && continue\n  status=4\n"));
   plan["coordinator"]["deadline"] = "slurm";
-  EXPECT_TRUE(has("kill -0 \"$coordinator_step\" || { wait \"$coordinator_step\" && break || status=4; }\n"));
+  EXPECT_TRUE(has("&& continue\n  if wait \"$coordinator_step\"; then break; fi\n  status=4\n"));
 }
 
-TEST(Reach, AProcessAnnouncesItself) {
+TEST(Backend, AProcessAnnouncesItself) {
   EXPECT_FALSE(announced_process("outrider-launch process 12 "));
   const auto process = announced_process("Welcome!\noutrider-launch process 12 345\nmore");
   ASSERT_TRUE(process);
@@ -309,6 +391,13 @@ TEST(RunFolder, IsOneLaunchsThoughTwoFoundItNewAtOnce) {
   EXPECT_TRUE(first.begin(launcher));
   EXPECT_EQ(RunFolder::open(path).value().begin(launcher).error().message, refused) << "as where there are no locks";
   EXPECT_EQ(first.ledger().value().size(), 1u);
+}
+
+TEST(RunFolder, OfARunWithKeysHasNoCommaWhichPartsTheirOption) {
+  const TemporaryDir dir;
+  const RunFolder folder = RunFolder::create(dir / "a, b", example()).value();
+  EXPECT_EQ(RunKeys::create(folder).error().message,
+            folder.path().string() + ": a run with keys, wanted a folder without a comma");
 }
 
 TEST(Diff, NamesWhatDiffers) {

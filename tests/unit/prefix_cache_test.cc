@@ -1,4 +1,4 @@
-#include "common/protocol/prefix_cache.h"
+#include "verifier-node/prefix_cache.h"
 
 #include <algorithm>
 #include <limits>
@@ -8,9 +8,9 @@
 
 #include <gtest/gtest.h>
 
-#include "common/protocol/verifier_core.h"
 #include "tests/support/driven_core.h"
 #include "tests/unit/protocol_support.h"
+#include "verifier-node/verifier_core.h"
 
 namespace outrider {
 namespace {

@@ -8,10 +8,10 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "common/audio/sound_encoder.h"
-#include "common/base/files.h"
-#include "common/checkpoint/checkpoint.h"
-#include "common/vision/picture_encoder.h"
+#include "common/model/audio/sound_encoder.h"
+#include "common/model/checkpoint/checkpoint.h"
+#include "common/model/vision/picture_encoder.h"
+#include "common/os/files.h"
 #include "tests/support/ggml_blocks.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/model_at.h"

@@ -12,9 +12,9 @@
 #include <gtest/gtest.h>
 
 #include "common/base/time.h"
-#include "common/protocol/donor_rows.h"
-#include "common/protocol/membership.h"
-#include "common/protocol/messages.h"
+#include "common/wire/messages/donor_rows.h"
+#include "common/wire/messages/membership.h"
+#include "common/wire/messages/messages.h"
 
 // What the tests of the session logic share: a small model, rows of zeros, and a loop that can be stopped.
 namespace outrider {
@@ -55,6 +55,14 @@ inline Hello hello(Role role) {
           .facts = small_facts(),
           .numeric_class = verifier ? "zeros" : "",
           .encoding_class = role == Role::kDrafter ? "" : "soft-zeros"};
+}
+
+/// Of a drafter that needs tokens alone.
+inline Hello token_hello() {
+  return {.role = Role::kDrafter,
+          .name = "t",
+          .facts = {.vocab_size = 100, .context_max = 20},
+          .needs = DraftInput::kTokens};
 }
 
 template <typename Body>

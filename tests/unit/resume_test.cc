@@ -1,8 +1,8 @@
 // Answers that another coordinator began: what a coordinator lets in, and what a client asks for.
 #include <gtest/gtest.h>
 
-#include "common/protocol/client_core.h"
-#include "common/protocol/coordinator_core.h"
+#include "common/client/client_core.h"
+#include "coordinator-node/coordinator_core.h"
 
 namespace outrider {
 namespace {
@@ -125,15 +125,13 @@ TEST_F(Resume, RefusesWhatNoAnswerCanBe) {
   core_.on_message("c", {.session = SessionId{9}, .body = Cancel{}}, now_);
   sent();
   EXPECT_TRUE(refused([](Generate& m) { m.answered = 5; })) << "no prompt is left";
+  EXPECT_TRUE(refused([](Generate& m) { m.answered = 6; })) << "more than all of its tokens";
   EXPECT_TRUE(refused([](Generate& m) { m.answered = kPositions.max; }));
   EXPECT_TRUE(refused([](Generate& m) { m.max_tokens = 2; })) << "it has its answer";
   EXPECT_TRUE(refused([](Generate& m) { m.max_tokens = std::numeric_limits<std::int64_t>::max(); }));
   EXPECT_TRUE(refused([](Generate& m) { m.stop_ids = {40}; }));
   EXPECT_TRUE(refused([](Generate& m) { m.prompt[3] = 100; })) << "beyond the vocabulary";
-  EXPECT_TRUE(refused([](Generate& m) {
-    m.unverified = true;
-    m.draft_length = 2;
-  }));
+  EXPECT_TRUE(refused([](Generate& m) { m.unverified = true; }));
 }
 
 TEST_F(Resume, AClassThatNobodyHasHoldsUpNobodyElse) {
@@ -158,7 +156,7 @@ TEST_F(Resume, StandsInTheLineLikeAnybody) {
     generate.on_behalf_of = "one";
     core_.on_message("c", {.session = SessionId{number}, .body = generate}, now_);
   }
-  EXPECT_EQ(prefills("v"), static_cast<std::size_t>(Line::kStartingMax)) << "without a token of ours";
+  EXPECT_EQ(prefills("v"), static_cast<std::size_t>(AdmissionQueue::kStartingMax)) << "without a token of ours";
 }
 
 // ---- the client ----

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "common/base/random.h"
-#include "common/protocol/round_drafts.h"
+#include "coordinator-node/round_drafts.h"
 
 namespace outrider {
 namespace {

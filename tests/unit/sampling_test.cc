@@ -1,4 +1,4 @@
-#include "common/sampling/sampler.h"
+#include "common/decoding/sampling/sampler.h"
 
 #include <algorithm>
 #include <array>
@@ -415,8 +415,8 @@ TEST(Logprobs, KnowNothingOfTheRequest) {
 
 TEST(Params, EachValueOutOfRangeIsNamed) {
   const auto message = [](const SamplingParams& params) {
-    const Result<void> fine = check_sampling(params, 10);
-    return fine ? std::string("fine") : fine.error().message;
+    const Result<void> ok = check_sampling(params, 10);
+    return ok ? std::string("fine") : ok.error().message;
   };
   const float nan = std::numeric_limits<float>::quiet_NaN();
   EXPECT_EQ(message({}), "fine");

@@ -1,4 +1,4 @@
-#include "http-server/server_metrics.h"
+#include "server/server_metrics.h"
 
 #include <ctime>
 #include <filesystem>
@@ -72,7 +72,7 @@ std::set<std::string> exposed_names() {
 TEST(ServerMetrics, EveryNameOfTheBoardIsExposed) {
   const std::set<std::string> exposed = exposed_names();
   EXPECT_TRUE(exposed.contains("outrider:time_to_first_token_seconds_bucket"));
-  const Json board = Json::parse(file("http-server/grafana/outrider.json"));
+  const Json board = Json::parse(file("server/grafana/outrider.json"));
   std::string queries = board.at("templating").dump();
   for (const Json& panel : board.at("panels")) {
     for (const Json& target : panel.value("targets", Json::array()))
@@ -102,6 +102,7 @@ TEST(ServerMetrics, AnAnswerMovesWhatItMeasured) {
   FinishedRequest request;
   request.prompt_tokens = 7;
   request.generated_tokens = 11;
+  request.broken_tool_calls = 2;
   request.time_to_first_token = std::chrono::milliseconds(30);
   request.inter_token_gaps = {std::chrono::milliseconds(3), std::chrono::milliseconds(300)};
   request.total = std::chrono::seconds(2);
@@ -136,6 +137,7 @@ TEST(ServerMetrics, AnAnswerMovesWhatItMeasured) {
   EXPECT_EQ(value(all, "request_generation_tokens_sum"), 11);
   EXPECT_EQ(value(all, "prompt_tokens_total"), 7);
   EXPECT_EQ(value(all, "generation_tokens_total"), 11);
+  EXPECT_EQ(value(all, "broken_tool_calls_total"), 2);
   EXPECT_EQ(value(all, "request_success_total{finished_reason=\"stop\"}"), 1);
   EXPECT_EQ(value(all, "request_success_total{finished_reason=\"length\"}"), 0);
   EXPECT_EQ(value(all, "prefix_cache_queries_total"), 7);

@@ -8,10 +8,10 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "common/base/files.h"
-#include "common/checkpoint/checkpoint.h"
-#include "common/kernels/ops.h"
-#include "common/model/backbone.h"
+#include "common/compute/kernels/ops.h"
+#include "common/model/checkpoint/checkpoint.h"
+#include "common/model/gemma4/backbone.h"
+#include "common/os/files.h"
 #include "tests/support/model_at.h"
 
 namespace outrider {

@@ -1,6 +1,6 @@
 // Sounds from files (tests/goldens/sounds) against the tones that they were made of, and files that are made to do
 // harm.
-#include "common/audio/sound.h"
+#include "common/model/audio/sound.h"
 
 #include <cmath>
 #include <cstring>
@@ -10,9 +10,9 @@
 
 #include <gtest/gtest.h>
 
-#include "common/audio/audio_features.h"
-#include "common/base/files.h"
 #include "common/base/random.h"
+#include "common/model/audio/audio_features.h"
+#include "common/os/files.h"
 #include "tests/support/wav_file.h"
 
 namespace outrider {

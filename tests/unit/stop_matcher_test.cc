@@ -1,4 +1,4 @@
-#include "common/tokenizer/stop_matcher.h"
+#include "common/model/tokenizer/stop_matcher.h"
 
 #include <algorithm>
 

@@ -23,14 +23,17 @@ TEST(SuitableType, IsThePublishedOneWhereThereIsRoom) {
   EXPECT_EQ(suitable_type({kNano / "backbone", {}}, kMuch).value().type, WeightType::kBf16);
 }
 
-TEST(SuitableType, OfASmallerFileIsInt8) {
+TEST(SuitableType, OfASmallerFileIsInt8AndOf4BitGridsQ4) {
   const TemporaryDir dir;
-  for (const DType stored : {DType::kQ8_0, DType::kQ4_0}) {
-    const auto file = write_gguf(kNano / "backbone", dir.path() / "model.gguf", {.type = stored});
-    const SuitableType type = suitable_type({file, {}}, kMuch).value();
-    EXPECT_EQ(type.type, WeightType::kInt8);
-    EXPECT_EQ(type.why, std::string("its file holds ") + to_string(stored));
-  }
+  const auto small = write_gguf(kNano / "backbone", dir.path() / "small.gguf", {.type = DType::kQ8_0});
+  const SuitableType int8 = suitable_type({small, {}}, kMuch).value();
+  EXPECT_EQ(int8.type, WeightType::kInt8);
+  EXPECT_EQ(int8.why, "its file holds Q8_0");
+  const auto grid = write_gguf(kNano / "backbone", dir.path() / "grid.gguf", {.type = DType::kQ4_0});
+  const SuitableType q4 = suitable_type({grid, {}}, kMuch).value();
+  EXPECT_EQ(q4.type, WeightType::kQ4);
+  EXPECT_EQ(q4.why, "its weights lie on a 4-bit grid, which q4 keeps");
+  EXPECT_EQ(suitable_type({grid, {}}, 1000).value().type, WeightType::kInt4);
   const auto file = write_gguf(kNano / "backbone", dir.path() / "model.gguf", {.type = DType::kF16});
   EXPECT_EQ(suitable_type({file, {}}, kMuch).value().type, WeightType::kBf16);
 }

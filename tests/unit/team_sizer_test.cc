@@ -1,4 +1,4 @@
-#include "common/kernels/team_sizer.h"
+#include "common/compute/kernels/team_sizer.h"
 
 #include <algorithm>
 #include <cmath>

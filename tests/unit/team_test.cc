@@ -1,4 +1,4 @@
-#include "common/kernels/team.h"
+#include "common/compute/kernels/team.h"
 
 #include <sched.h>
 #include <sys/syscall.h>
@@ -16,7 +16,7 @@
 
 #include <gtest/gtest.h>
 
-#include "common/base/host.h"
+#include "common/os/host.h"
 
 namespace outrider {
 namespace {

@@ -1,4 +1,4 @@
-#include "common/tensor/tensor.h"
+#include "common/compute/tensor/tensor.h"
 
 #include <algorithm>
 #include <bit>
@@ -9,8 +9,10 @@
 
 #include <gtest/gtest.h>
 
-#include "common/tensor/decode.h"
-#include "common/tensor/f16.h"
+#include "common/base/random.h"
+#include "common/compute/tensor/decode.h"
+#include "common/compute/tensor/f16.h"
+#include "common/compute/tensor/q4_grid.h"
 #include "tests/support/ggml_blocks.h"
 
 namespace outrider {
@@ -176,6 +178,71 @@ TEST(DecodeDeathTest, PartsOfBlocksAndIntegersAreOurBugs) {
   EXPECT_DEATH(decode(DType::kI32, bytes.data(), out), "I32 elements are no floats");
   EXPECT_DEATH((void)size_bytes(DType::kQ4_K), "one element of Q4_K has no bytes of its own");
   EXPECT_DEATH((void)stored_bytes(DType::kQ6_K, 100), "100 elements of Q6_K, wanted a multiple of 256");
+}
+
+// ---- 4-bit grids ----
+
+std::vector<float> grid_of(CounterRng& rng, float d) {
+  std::vector<float> values;
+  for (int i = 0; i < 32; ++i) values.push_back(d * static_cast<float>(static_cast<int>(rng.below(16)) - 8));
+  return values;
+}
+std::vector<float> values_of(const Q4Group& group) {
+  std::vector<float> values;
+  for (const std::uint8_t code : group.code) values.push_back(group.d * static_cast<float>(code - 8));
+  return values;
+}
+
+TEST(Q4Grid, EveryQ4_0BlockIsKept) {
+  CounterRng rng(81);
+  for (int i = 0; i < 5000; ++i) {
+    std::vector<std::byte> block(18);
+    for (std::byte& byte : block) byte = static_cast<std::byte>(rng.next());
+    if ((std::to_integer<int>(block[1]) & 0x7c) == 0x7c) continue;  // no finite step
+    std::vector<float> values(32);
+    decode(DType::kQ4_0, block.data(), values);
+    const Q4Group group = find_q4_group(values);
+    ASSERT_TRUE(group.exact) << i;
+    ASSERT_EQ(values_of(group), values) << i;
+  }
+}
+
+TEST(Q4Grid, BfloatsThatWereRoundedFromAGridLieOnIt) {
+  CounterRng rng(82);
+  for (int i = 0; i < 5000; ++i) {
+    const auto wide = static_cast<float>(0.001 + rng.uniform()) * (i % 2 == 0 ? 1.0f : -1.0f);
+    const float d = i % 3 == 0 ? to_float(to_bf16(wide)) : to_float(to_f16(wide));
+    const std::vector<float> grid = grid_of(rng, d);
+    std::vector<float> rounded;
+    for (const float v : grid) rounded.push_back(to_float(to_bf16(v)));
+    const Q4Group group = find_q4_group(rounded);
+    ASSERT_TRUE(group.exact) << i;
+    for (std::size_t k = 0; k < 32; ++k)
+      ASSERT_EQ(to_float(to_bf16(values_of(group)[k])), rounded[k]) << i << ", " << k;
+  }
+}
+
+TEST(Q4Grid, OtherWeightsDoNotLieOnOneAndAreRoundedAsGgmlDoes) {
+  CounterRng rng(83);
+  for (int i = 0; i < 2000; ++i) {
+    std::vector<float> values(32), ggml(32);
+    for (float& v : values) v = to_float(to_bf16(static_cast<float>(rng.uniform() * 2 - 1)));
+    const Q4Group group = find_q4_group(values);
+    EXPECT_FALSE(group.exact) << i;
+    std::vector<std::byte> block(18);
+    encode_q4_0(values, block.data());
+    decode(DType::kQ4_0, block.data(), ggml);
+    EXPECT_EQ(values_of(group), ggml) << i;
+    // One weight off a grid is enough.
+    std::vector<float> almost = grid_of(rng, 0.25f);
+    almost[rng.below(32)] = 0.3f;
+    EXPECT_FALSE(is_on_q4_grid(almost)) << i;
+  }
+  std::vector<float> odd(40, 0.5f);
+  EXPECT_TRUE(is_on_q4_grid(odd));
+  odd[39] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_FALSE(is_on_q4_grid(odd));
+  EXPECT_TRUE(is_on_q4_grid(std::vector<float>(64)));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "common/tokenizer/tokenizer.h"
+#include "common/model/tokenizer/tokenizer.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -15,8 +15,8 @@
 
 #include "common/base/random.h"
 #include "common/base/utf8.h"
-#include "common/tokenizer/chat.h"
-#include "common/tokenizer/detokenizer.h"
+#include "common/model/tokenizer/chat.h"
+#include "common/model/tokenizer/detokenizer.h"
 #include "tests/support/model_at.h"
 
 namespace outrider {

@@ -8,9 +8,9 @@
 
 #include <gtest/gtest.h>
 
-#include "common/audio/audio_tower.h"
-#include "common/checkpoint/checkpoint.h"
-#include "common/vision/picture_encoder.h"
+#include "common/model/audio/audio_tower.h"
+#include "common/model/checkpoint/checkpoint.h"
+#include "common/model/vision/picture_encoder.h"
 #include "tests/support/model_at.h"
 
 namespace outrider {

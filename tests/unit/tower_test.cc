@@ -1,8 +1,8 @@
 // What the towers of pictures and of sounds both promise, on Hugging Face's golden (multimodal-e4b) and the numpy
 // reference's (vision-odd, standardized, and audio-odd: no bounds, sizes that no published model has).
-#include "common/base/files.h"
-#include "common/checkpoint/pack.h"
-#include "common/kernels/team.h"
+#include "common/compute/kernels/team.h"
+#include "common/model/checkpoint/pack.h"
+#include "common/os/files.h"
 #include "tests/support/temporary_dir.h"
 #include "tests/unit/tower_support.h"
 

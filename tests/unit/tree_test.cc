@@ -7,8 +7,9 @@
 
 #include "common/base/random.h"
 #include "common/base/token_tree.h"
-#include "common/policy/tree_gain.h"
-#include "common/policy/tree_shape.h"
+#include "common/decoding/drafting/goodput.h"
+#include "common/decoding/drafting/tree_gain.h"
+#include "common/decoding/drafting/tree_shape.h"
 #include "drafter-node/draft_tree.h"
 
 namespace outrider {
@@ -46,8 +47,8 @@ TEST(TokenTree, WithoutDepthsItIsAChain) {
 
 TEST(TokenTree, WhatIsNoTreeIsRefused) {
   const auto message = [](std::int64_t drafts, std::vector<std::int32_t> depths) {
-    const Result<void> fine = TokenTree(drafts, depths).check();
-    return fine ? "" : fine.error().message;
+    const Result<void> ok = TokenTree(drafts, depths).check();
+    return ok ? "" : ok.error().message;
   };
   EXPECT_EQ(message(2, {1}), "1 depths of 2 drafts, wanted as many or none");
   EXPECT_EQ(message(2, {2, 1}), "depth 2 of draft 1, wanted 1 to 1");
@@ -152,8 +153,8 @@ TEST(DraftTree, WithOneChoiceANodeItIsAChain) {
 // ---- size ----
 
 /// Rounds of a tree whose rows take `row_s` each on top of 10 ms, and whose drafts 0.5 ms each. @return the last choice
-DraftChoice shape_trees(TreeShape& policy, CostModel& costs, double row_s) {
-  DraftChoice choice;
+DraftPlan shape_trees(TreeShape& policy, Estimates& costs, double row_s) {
+  DraftPlan choice;
   for (int round = 0; round < 100; ++round) {
     choice = policy.choose({.assistant = 12});
     const RoundOutcome outcome{.drafted = choice.length,
@@ -163,15 +164,15 @@ DraftChoice shape_trees(TreeShape& policy, CostModel& costs, double row_s) {
                                .round_s = 0.03,
                                .tree = RoundOutcome::Tree{2, 2}};
     costs.observe(outcome);
-    policy.observe(outcome);
+    policy.observe(choice, outcome);
   }
   return choice;
 }
 
 TEST(TreeShape, ANodeMustBringWhatItsRowAndItsDraftingCost) {
-  CostModel costs;
+  Estimates costs;
   TreeShape policy(12, costs);
-  DraftChoice choice = policy.choose({.assistant = 12});
+  DraftPlan choice = policy.choose({.assistant = 12});
   EXPECT_TRUE(choice.tree);
   EXPECT_EQ(choice.length, 12);
   EXPECT_EQ(choice.worth, 0) << "before anything was measured every node is";
@@ -182,12 +183,12 @@ TEST(TreeShape, ANodeMustBringWhatItsRowAndItsDraftingCost) {
   EXPECT_EQ(policy.choose({.assistant = 0}).length, 0);
   // Another text of the same verifier need not learn it again: it knows all but its own rate.
   TreeShape other(12, costs);
-  other.observe({.drafted = 12, .accepted = 5, .round_s = 0.03});
+  other.observe({}, {.drafted = 12, .accepted = 5, .round_s = 0.03});
   EXPECT_NEAR(other.choose({.assistant = 12}).worth, 0.3, 0.01);
 }
 
 TEST(TreeShape, WhereRowsCostNothingItIsTheDraftingThatANodeMustBeWorth) {
-  CostModel costs;
+  Estimates costs;
   TreeShape policy(12, costs);
   EXPECT_NEAR(shape_trees(policy, costs, 0).worth, 0.05, 0.002);
 }
@@ -232,21 +233,23 @@ struct Played {
 };
 /// `auto` for 300 rounds of a drafter whose first choice holds in half of all cases.
 Played play_auto(double row_s, double draft_s, bool may, double second) {
-  CostModel costs;
+  Estimates costs;
   BatchGoodput batch;
   const auto policy = make_auto_policy(costs, batch);
   CounterRng random(1);
   Played played;
   for (int round = 0; round < 300; ++round) {
-    const DraftChoice choice = policy->choose({.assistant = 16, .tree = may});
+    const DraftPlan choice = policy->choose({.assistant = 16, .tree = may});
     RoundOutcome outcome{.drafted = choice.length};
     if (choice.tree) {
       // A tree of two choices a node has about half of its drafts along the first ones.
       outcome.tree = {.chain = (choice.length + 1) / 2};
+      const double other =
+          choice.length > outcome.tree->chain ? second : 0;  // one draft has no second choice beside it
       bool first = true;
       for (int depth = 0; depth < outcome.tree->chain; ++depth) {
         const double luck = random.uniform();
-        if (luck >= 0.5 + second) break;
+        if (luck >= 0.5 + other) break;
         first = first && luck < 0.5;
         outcome.tree->held += first;
         ++outcome.accepted;
@@ -259,7 +262,7 @@ Played play_auto(double row_s, double draft_s, bool may, double second) {
     outcome.round_s = outcome.verify_s + outcome.draft_s;
     if (round >= 200 && choice.length > 0) ++(choice.tree ? played.trees : played.chains);
     costs.observe(outcome);
-    policy->observe(outcome);
+    policy->observe(choice, outcome);
   }
   return played;
 }
@@ -268,7 +271,8 @@ TEST(TreeGain, MakesAutoDraftTreesWhereRowsAndDraftsCostLittle) {
   const Played cheap = play_auto(0.0005, 0.001, true, 0.25);
   EXPECT_GT(cheap.trees, 80) << cheap.chains << " chains";
   EXPECT_EQ(play_auto(0.0005, 0.001, false, 0.25).trees, 0);
-  EXPECT_EQ(play_auto(0.02, 0.02, true, 0.25).trees, 0) << "a draft more brings too little";
+  // At 0.02 a tree of three is within 2 % of the best chain, one draft: either will do.
+  EXPECT_EQ(play_auto(0.03, 0.03, true, 0.25).trees, 0) << "a draft more brings too little";
 }
 
 TEST(TreeGain, IsSoonKnownToBeNoneWhereSecondChoicesNeverHold) {

@@ -1,10 +1,10 @@
 // 12B, which has no towers: what stands in their place against the numpy reference (unified-media), alone and in a
 // text.
-#include "common/base/files.h"
-#include "common/checkpoint/pack.h"
-#include "common/kernels/ops.h"
-#include "common/kernels/team.h"
-#include "common/model/backbone.h"
+#include "common/compute/kernels/ops.h"
+#include "common/compute/kernels/team.h"
+#include "common/model/checkpoint/pack.h"
+#include "common/model/gemma4/backbone.h"
+#include "common/os/files.h"
 #include "tests/support/temporary_dir.h"
 #include "tests/unit/tower_support.h"
 

@@ -1,4 +1,4 @@
-#include "common/protocol/verifier_core.h"
+#include "verifier-node/verifier_core.h"
 
 #include <algorithm>
 #include <chrono>
@@ -119,16 +119,24 @@ TEST(VerifierScores, APromptsTokensAreScoredAFewAtATimeAndNoneIsTakenFromTheCach
 }
 
 TEST(VerifierGrammar, APromptWaitsForItsGrammarAndOthersDoNot) {
-  std::map<std::string, Result<bool>> ready;
-  VerifierCore core({.rows_max = 8, .grammar_ready = [&](const std::string& text) { return ready.at(text); }},
-                    hello(Role::kVerifier));
+  std::map<std::string, Result<std::shared_ptr<const Grammar>>> ready;
+  std::map<std::string, std::weak_ptr<int>> waiting;
+  std::string client;
+  const auto want = [&](const std::string& text, const std::string& who) -> VerifierConfig::GrammarWait {
+    client = who;
+    const auto waits = std::make_shared<int>();
+    waiting[text] = waits;
+    return [&, text, waits] { return ready.at(text); };
+  };
+  VerifierCore core({.rows_max = 8, .want_grammar = want}, hello(Role::kVerifier));
+  const std::shared_ptr<const Grammar> grammar(std::make_shared<int>(), reinterpret_cast<const Grammar*>(&ready));
   const TimePoint now{seconds(1)};
-  ready.emplace("slow", false);
+  ready.emplace("slow", std::shared_ptr<const Grammar>());
   ready.emplace("broken", Error{Errc::kInvalidArgument, "no grammar"});
   // What comes of a Prefill, after one turn of the loop.
-  const auto prefill = [&](std::uint64_t session, const std::string& grammar) {
-    Prefill body{.tokens = {1, 2, 3}};
-    body.sampling.grammar = grammar;
+  const auto prefill = [&](std::uint64_t session, const std::string& text) {
+    Prefill body{.tokens = {1, 2, 3}, .cache_scope = "theirs"};
+    body.sampling.grammar = text;
     core.on_message({.session = SessionId{session}, .body = std::move(body)}, now);
     core.on_tick(now);
     return core.take_output();
@@ -148,14 +156,19 @@ TEST(VerifierGrammar, APromptWaitsForItsGrammarAndOthersDoNot) {
   const auto refused = prefill(3, "broken").send;
   ASSERT_NE(find<Failed>(refused, ""), nullptr);
   EXPECT_EQ(find<Failed>(refused, "")->message, "no grammar");
-  prefill(4, "slow");
+  EXPECT_EQ(client, "theirs");
+  ready.emplace("dropped", std::shared_ptr<const Grammar>());
+  prefill(4, "dropped");
+  EXPECT_FALSE(waiting["dropped"].expired());
   core.on_message({.session = SessionId{4}, .body = Free{}}, now);
-  ready.insert_or_assign("slow", true);
+  EXPECT_TRUE(waiting["dropped"].expired()) << "nobody waits for it any more";
+  ready.insert_or_assign("slow", grammar);
   core.on_tick(now);
   const auto begun = core.take_output().batch;
   ASSERT_EQ(begun.size(), 1u) << "the one that was freed does not come back";
   EXPECT_EQ(begun[0].session, SessionId{1});
   EXPECT_EQ(begun[0].sampling.grammar, "slow");
+  EXPECT_EQ(begun[0].grammar, grammar) << "nobody drives it out in between";
 }
 
 TEST(VerifierGrammar, IsRefusedWhereNoneCanBeFollowed) {
@@ -170,6 +183,32 @@ TEST(VerifierGrammar, IsRefusedWhereNoneCanBeFollowed) {
 }
 
 // One row left over in every forward is hardly better than none; and texts must not wait for ever either.
+TEST_F(Verifier, VerdictsOfOnePassHaveItsNumberAndNoOthers) {
+  std::map<std::int64_t, int> told;  // verdicts by their passes' numbers
+  for (const std::uint64_t session : {1, 2}) prefill(session, 2);
+  done(core_.take_batch());
+  for (std::uint32_t round = 1; round < 4; ++round) {
+    for (const std::uint64_t session : {1, 2}) {
+      core_.on_message({.session = SessionId{session},
+                        .round = RoundId{round},
+                        .base = 1 + Position{round},
+                        .body = Verify{{1}, std::nullopt}},
+                       now_);
+    }
+    const auto batch = core_.take_batch();
+    ASSERT_EQ(batch.size(), 2u);
+    done(batch);
+    for (const Outgoing& outgoing : core_.take_outgoing()) {
+      if (const auto* verdict = std::get_if<Verdict>(&outgoing.message.body)) ++told[verdict->pass];
+    }
+  }
+  EXPECT_EQ(told.size(), 4u) << "the prompts' and three rounds'";
+  for (const auto& [pass, verdicts] : told) {
+    EXPECT_GT(pass, 0);
+    EXPECT_EQ(verdicts, 2) << pass;
+  }
+}
+
 TEST_F(Verifier, TextsThatNearlyFillEveryForwardShareItWithPrompts) {
   const auto verify = [&](std::uint64_t session, std::uint32_t round, Position base) {
     core_.on_message({.session = SessionId{session},

@@ -1,4 +1,4 @@
-#include "common/sampling/verify.h"
+#include "common/decoding/sampling/verify.h"
 
 #include <vector>
 

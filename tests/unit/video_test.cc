@@ -1,6 +1,6 @@
 // Files of videos against PyAV's frames of them (tests/goldens/videos), and files that are broken or lie. Built without
 // FFmpeg, the program says so.
-#include "common/vision/video.h"
+#include "common/model/vision/video.h"
 
 #include <cmath>
 #include <cstring>
@@ -8,8 +8,8 @@
 
 #include <gtest/gtest.h>
 
-#include "common/base/files.h"
-#include "common/checkpoint/checkpoint.h"
+#include "common/model/checkpoint/checkpoint.h"
+#include "common/os/files.h"
 
 namespace outrider {
 namespace {

@@ -1,4 +1,4 @@
-#include "http-server/web_guard.h"
+#include "server/web_guard.h"
 
 #include <string>
 
@@ -12,9 +12,31 @@ TEST(WebGuard, OnlyNamesThatNobodyElseCanPointHereAreTaken) {
   for (const char* host : {"localhost", "LOCALHOST:8000", "127.0.0.1:8000", "192.168.1.7", "[::1]:8000", "[fe80::1]",
                            "server.lan:80", "page.localhost:8000"})
     EXPECT_FALSE(guard.check_host(host)) << host;
-  for (const char* host : {"evil.example", "evil.example:8000", "localhost.evil.example", "127.0.0.1.evil.example",
-                           "localhost@evil.example", "1.2.3", "", ":8000", "[evil.example]", "evil.example:[::1]", "[",
-                           "server.lan.", "2130706433"}) {
+  for (const char* host : {"evil.example",
+                           "evil.example:8000",
+                           "localhost.evil.example",
+                           "127.0.0.1.evil.example",
+                           "localhost@evil.example",
+                           "1.2.3",
+                           "",
+                           ":8000",
+                           "[evil.example]",
+                           "evil.example:[::1]",
+                           "[",
+                           "server.lan.",
+                           "2130706433",
+                           "localhost:80.evil.example",
+                           "localhost:80:80",
+                           "localhost:8o",
+                           "localhost:-1",
+                           "localhost:70000",
+                           "[::1]80",
+                           "[::1].evil.example",
+                           "[::1]:80.evil.example",
+                           "[127.0.0.1]",
+                           "::1",
+                           "127.0.0.1:80@evil.example",
+                           "localhost:80/x"}) {
     const auto refused = guard.check_host(host);
     ASSERT_TRUE(refused) << host;
     EXPECT_EQ(refused->status, 403);

@@ -1,4 +1,4 @@
-#include "common/protocol/wire_choice.h"
+#include "coordinator-node/wire_choice.h"
 
 #include <cmath>
 

@@ -1,4 +1,4 @@
-#include "common/transport/worker_loop.h"
+#include "common/wire/transport/worker_loop.h"
 
 #include <functional>
 #include <memory>
@@ -23,6 +23,7 @@ class JoinedCore {
     membership_.on_tick(now);
     ++ticks;
   }
+  void on_arriving(TimePoint now) { membership_.on_arriving(now); }
   void drain() { ++drains; }
   Output take_output() { return {membership_.take_output(), std::exchange(work, false)}; }
   const Membership& membership() const { return membership_; }

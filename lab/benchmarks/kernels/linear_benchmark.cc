@@ -9,8 +9,8 @@
 #include <benchmark/benchmark.h>
 
 #include "common/base/random.h"
-#include "common/kernels/isa.h"
-#include "common/kernels/linear.h"
+#include "common/compute/kernels/isa.h"
+#include "common/compute/kernels/linear.h"
 
 namespace outrider {
 namespace {

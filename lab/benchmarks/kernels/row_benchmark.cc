@@ -11,11 +11,11 @@
 #include <benchmark/benchmark.h>
 
 #include "common/base/random.h"
-#include "common/kernels/isa.h"
-#include "common/kernels/kernel_table.h"
-#include "common/kernels/ops.h"
-#include "common/sampling/distribution.h"
-#include "common/sampling/logprobs.h"
+#include "common/compute/kernels/isa.h"
+#include "common/compute/kernels/kernel_table.h"
+#include "common/compute/kernels/ops.h"
+#include "common/decoding/sampling/distribution.h"
+#include "common/decoding/sampling/logprobs.h"
 
 namespace outrider {
 namespace {
@@ -195,7 +195,7 @@ void add_sampling() {
 int main(int argc, char** argv) {
   using outrider::Isa;
   for (const Isa isa : outrider::isas()) {
-    if (isa <= outrider::detect_isa() && isa != Isa::kAmx) outrider::add_row_kernels(isa);
+    if (outrider::has_isa(isa) && isa != Isa::kAmx && isa != Isa::kAvx2Vnni) outrider::add_row_kernels(isa);
   }
   for (const std::int64_t context : {512, 8192}) {
     for (const std::int64_t rows : {1, 5, 128}) outrider::add_attention(rows, context);

@@ -1,0 +1,135 @@
+#include "common/client/report.h"
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace outrider {
+namespace {
+
+double ratio(std::int64_t a, std::int64_t b) { return b == 0 ? 0 : static_cast<double>(a) / static_cast<double>(b); }
+double mean_ms(std::int64_t total_ns, std::int64_t count) { return ratio(total_ns, count) / 1e6; }
+
+/// Collects the fields of a RequestMetrics.
+struct Counts {
+  nlohmann::json object = nlohmann::json::object();
+  void operator()(std::string_view name, std::int64_t value, auto&&...) {
+    if (name.ends_with("_ns"))
+      object[std::string(name.substr(0, name.size() - 3)) + "_ms"] = static_cast<double>(value) / 1e6;
+    else
+      object[std::string(name)] = value;
+  }
+  void operator()(std::string_view name, const std::vector<std::int64_t>& values, auto&&...) {
+    object[std::string(name)] = values;
+  }
+};
+
+}  // namespace
+
+double tokens_per_second(const Generation& generation) {
+  const auto decoded = static_cast<std::int64_t>(generation.tokens.size()) - 1;
+  return decoded <= 0 ? 0 : 1e9 * ratio(decoded, generation.metrics.decode_ns);
+}
+
+nlohmann::json counts_json(const RequestMetrics& metrics) {
+  Counts counts;
+  RequestMetrics::fields(counts, metrics);
+  return counts.object;
+}
+
+nlohmann::json metrics_json(const Generation& generation) {
+  const RequestMetrics& m = generation.metrics;
+  nlohmann::json object = counts_json(m);
+  object.update({{"speculative_tok_per_sec", tokens_per_second(generation)},
+                 {"draft_tokens_per_batch", ratio(m.drafted_tokens, m.drafting_rounds)},
+                 {"target_verify_ms", mean_ms(m.verify_ns, m.rounds)},
+                 {"assistant_draft_ms", mean_ms(m.draft_ns, m.assistant_rounds())},
+                 {"wire_bytes_to_drafter_per_token",
+                  ratio(m.wire_bytes_to_drafter, static_cast<std::int64_t>(generation.tokens.size()))}});
+  return object;
+}
+
+std::string metrics_text(const Generation& generation, std::optional<double> backbone_only_tok_per_sec) {
+  const RequestMetrics& m = generation.metrics;
+  std::string text;
+  const auto line = [&](const char* name, const std::string& value) {
+    text += fmt::format("{:<26} {}\n", name, value);
+  };
+  const bool drafted = m.drafting_rounds > 0;
+  if (backbone_only_tok_per_sec) line("backbone_only_tok_per_sec", fmt::format("{:.1f}", *backbone_only_tok_per_sec));
+  line(drafted || backbone_only_tok_per_sec ? "speculative_tok_per_sec" : "backbone_only_tok_per_sec",
+       fmt::format("{:.1f}", tokens_per_second(generation)));
+  if (drafted) {
+    line("draft_tokens_per_batch", fmt::format("{:.2f}", ratio(m.drafted_tokens, m.drafting_rounds)));
+    line("accepted/drafted_tokens", fmt::format("{}/{} ({:.2f})", m.accepted_tokens, m.drafted_tokens,
+                                                ratio(m.accepted_tokens, m.drafted_tokens)));
+  }
+  line("target_verify_ms", fmt::format("{:.2f}", mean_ms(m.verify_ns, m.rounds)));
+  if (drafted) {
+    line("assistant_draft_ms", fmt::format("{:.2f}", mean_ms(m.draft_ns, m.assistant_rounds())));
+    std::string acceptance;
+    for (std::size_t i = 0; i < m.accepted_per_position.size(); ++i) {
+      acceptance +=
+          fmt::format("{}{:.2f}", i == 0 ? "" : " ", ratio(m.accepted_per_position[i], m.drafted_per_position[i]));
+    }
+    line("accepted_per_position", acceptance.empty() ? "-" : acceptance);
+  }
+  line("rounds", fmt::format("{} for {} tokens", m.rounds, generation.tokens.size()));
+  if (drafted) {
+    line("wire_bytes_to_drafter",
+         fmt::format("{} in rounds ({:.0f} a token), {} for the prompt", m.wire_bytes_to_drafter,
+                     ratio(m.wire_bytes_to_drafter, static_cast<std::int64_t>(generation.tokens.size())),
+                     m.wire_bytes_to_drafter_prompt));
+  }
+  return text;
+}
+
+std::string brought_text(const Generation& generation, std::optional<double> plain_tok_per_sec) {
+  const RequestMetrics& m = generation.metrics;
+  const double rate = tokens_per_second(generation);
+  if (rate == 0) return fmt::format("{} token{}", generation.tokens.size(), generation.tokens.size() == 1 ? "" : "s");
+  std::string text = fmt::format("{:.1f} tok/s", rate);
+  if (plain_tok_per_sec && *plain_tok_per_sec > 0)
+    text += fmt::format(" ({:.2f} times plain)", rate / *plain_tok_per_sec);
+  if (m.drafted_tokens == 0) return text + ", no drafts";
+  return text + fmt::format(", {} of {} drafts accepted ({:.0f} %), {} rounds for {} tokens", m.accepted_tokens,
+                            m.drafted_tokens, 100 * ratio(m.accepted_tokens, m.drafted_tokens), m.rounds,
+                            generation.tokens.size());
+}
+
+std::string why_left_out(std::span<const RoundOutcome> rounds, std::string_view isa) {
+  struct Sums {
+    double rounds = 0, rows = 0, tokens = 0, drafted = 0, verify_s = 0, round_s = 0;
+  } plain, drafting;
+  for (const RoundOutcome& round : rounds) {
+    Sums& sums = round.drafted == 0 ? plain : drafting;
+    sums.rounds += 1;
+    sums.rows += std::max(round.batch_rows, round.drafted + 1);
+    sums.tokens += round.accepted + 1;
+    sums.drafted += round.drafted;
+    sums.verify_s += round.verify_s;
+    sums.round_s += round.round_s;
+  }
+  if (2 * plain.rounds <= static_cast<double>(rounds.size())) return "";
+  if (drafting.rounds == 0 && rounds.size() < 8)
+    return fmt::format("no drafts were tried: the answer has {} round{}", rounds.size(), rounds.size() == 1 ? "" : "s");
+  if (drafting.rounds == 0)
+    return "no drafts were made: nobody was there to make them, or a trial would have taken more time than may be lost";
+  const auto mean = [](double sum, const Sums& of) { return sum / of.rounds; };
+  const auto times = [&](double Sums::*sum) { return mean(drafting.*sum, drafting) / mean(plain.*sum, plain); };
+  const double took = times(&Sums::round_s), brought = mean(drafting.tokens, drafting);
+  const std::string what = fmt::format("drafts were left out of {:.0f} of {} rounds", plain.rounds, rounds.size());
+  if (took < brought)
+    return fmt::format("{}, where they were not likely to hold: of those made {:.0f} of {:.0f} did", what,
+                       drafting.tokens - drafting.rounds, drafting.drafted);
+  return fmt::format(
+      "{}: here{} a pass of {:.0f} rows takes {:.1f} times as long as one of {:.0f}, so that a round with drafts takes "
+      "{:.1f} times as long as a plain one and brings {:.1f} tokens",
+      what, isa.empty() ? "" : fmt::format(" ({})", isa), mean(drafting.rows, drafting), times(&Sums::verify_s),
+      mean(plain.rows, plain), took, brought);
+}
+
+}  // namespace outrider

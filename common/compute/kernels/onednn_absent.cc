@@ -1,0 +1,10 @@
+// In the place of onednn_matrix.cc where there is no oneDNN.
+#include "common/compute/kernels/packed_matrix.h"
+
+namespace outrider {
+
+std::shared_ptr<const PackedMatrix> make_onednn(const PackedWeights&) { return nullptr; }
+
+std::string onednn_version() { return "none"; }
+
+}  // namespace outrider

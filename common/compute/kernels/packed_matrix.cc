@@ -1,0 +1,143 @@
+#include "common/compute/kernels/packed_matrix.h"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <numeric>
+#include <type_traits>
+
+#include <fmt/format.h>
+
+#include "common/base/names.h"
+#include "common/compute/kernels/int4.h"
+#include "common/compute/kernels/kernel_table.h"
+#include "common/compute/kernels/q4.h"
+#include "common/compute/kernels/team.h"
+#include "common/compute/kernels/weight_layout.h"
+
+namespace outrider {
+namespace {
+
+/// What integers are rounded from: rotated, a row's numbers are of much the same size (ADR 14). In the calling thread's
+/// memory.
+std::span<const float> rotated(std::span<const float> row) {
+  auto* const y = scratch<float>(Scratch::kRotated, std::ssize(row));
+  std::ranges::copy(row, y);
+  kernels().rotate(y, std::ssize(row));
+  return {y, row.size()};
+}
+
+template <typename Element>
+float store_elements(std::span<const float> row, std::int64_t output, std::byte* weights) {
+  auto* const to = reinterpret_cast<Element*>(weights) + output * std::ssize(row);
+  if constexpr (std::is_same_v<Element, std::int8_t>) {
+    return kernels().quantize(rotated(row).data(), std::ssize(row), to);
+  } else if constexpr (std::is_same_v<Element, Bf16>) {
+    kernels().to_bf16(row.data(), std::ssize(row), to);
+  } else {
+    std::ranges::copy(row, to);
+  }
+  return 1;
+}
+
+template <typename Element, auto kDot>
+float dot_elements(const std::byte* x, const std::byte* w, std::int64_t n, float x_scale, float w_scale) {
+  const auto sum = (kernels().*kDot)(reinterpret_cast<const Element*>(x), reinterpret_cast<const Element*>(w), n);
+  if constexpr (std::is_same_v<decltype(sum), const float>) {
+    return sum;
+  } else {
+    float y = 0;
+    kernels().dequantize(&sum, x_scale, &w_scale, 1, &y);
+    return y;
+  }
+}
+
+float store_int4(std::span<const float> row, std::int64_t output, std::byte* weights) {
+  return pack_int4_row(rotated(row), output, reinterpret_cast<Int4Chunk*>(weights));
+}
+
+float store_q4(std::span<const float> row, std::int64_t output, std::byte* weights) {
+  return pack_q4_row(row, output, reinterpret_cast<Q4Chunk*>(weights));
+}
+
+template <typename Chunk, auto kCopy>
+void copy_chunks(const std::byte* from, std::int64_t from_output, std::int64_t in, std::byte* to,
+                 std::int64_t to_output) {
+  kCopy(reinterpret_cast<const Chunk*>(from), from_output, in, reinterpret_cast<Chunk*>(to), to_output);
+}
+
+/// By WeightType.
+constexpr WeightFormat kFormats[] = {
+    {"f32", "rows", 1, 1, 4, false, store_elements<float>, dot_elements<float, &KernelTable::dot_f32>},
+    {"bf16", "rows", 1, 1, 2, false, store_elements<Bf16>, dot_elements<Bf16, &KernelTable::dot_bf16>},
+    {"int8", "rows", 1, 1, 1, true, store_elements<std::int8_t>, dot_elements<std::int8_t, &KernelTable::dot_int8>},
+    {"int4", kInt4Layout, kBlockOutputs, kStepBytes, 2 * sizeof(Int4Chunk), true, store_int4, nullptr,
+     copy_chunks<Int4Chunk, copy_int4_row>},
+    {"q4", kQ4Layout, kBlockOutputs, kStepBytes, 2 * sizeof(Q4Chunk), true, store_q4, nullptr,
+     copy_chunks<Q4Chunk, copy_q4_row>},
+};
+
+thread_local AlignedArray<std::byte> thread_scratch[static_cast<std::size_t>(Scratch::kOnednn) + 1];
+
+}  // namespace
+
+const WeightFormat& format_of(WeightType type) { return kFormats[static_cast<std::size_t>(type)]; }
+
+const char* to_string(WeightType type) { return format_of(type).name; }
+
+double bytes_per_weight(WeightType type) {
+  const WeightFormat& format = format_of(type);
+  return static_cast<double>(format.unit_bytes) / static_cast<double>(format.unit_outputs * format.unit_inputs);
+}
+
+Result<WeightType> parse_weight_type(const std::string& name) {
+  const auto* const format = std::ranges::find(kFormats, name, &WeightFormat::name);
+  if (format != std::end(kFormats)) return static_cast<WeightType>(format - kFormats);
+  return Error(Errc::kInvalidArgument, "dtype '{}', wanted {}", name, names_of(kWeightTypes));
+}
+
+PackedWeights as_rows(const PackedWeights& weights) {
+  if (weights.layout == "rows") return weights;
+  std::vector<std::int32_t> all(static_cast<std::size_t>(weights.out));
+  std::iota(all.begin(), all.end(), 0);
+  return select_outputs(weights, all);
+}
+
+PackedWeights select_outputs(const PackedWeights& weights, std::span<const std::int32_t> outputs) {
+  const WeightFormat& format = format_of(weights.type);
+  const auto count = std::ssize(outputs);
+  const auto memory = std::make_shared<AlignedArray<std::byte>>(format.bytes(weights.in, count));
+  if (format.is_elements()) {
+    const WeightLayout layout = WeightLayout::parse(weights.layout, weights.in, weights.out).value();
+    const std::vector<std::int64_t> in_offset = layout.offsets(0), out_offset = layout.offsets(1);
+    team_for(count, kInputsPerPiece / weights.in + 1, [&](std::int64_t o) {
+      const std::int64_t first = out_offset[static_cast<std::size_t>(outputs[static_cast<std::size_t>(o)])];
+      std::byte* to = memory->data() + o * weights.in * format.unit_bytes;
+      for (std::int64_t i = 0; i < weights.in; ++i, to += format.unit_bytes) {
+        const std::int64_t from = in_offset[static_cast<std::size_t>(i)] + first;
+        std::memcpy(to, weights.bytes.data() + from * format.unit_bytes, static_cast<std::size_t>(format.unit_bytes));
+      }
+    });
+  } else {
+    for (std::int64_t o = 0; o < count; ++o)
+      format.copy_output(weights.bytes.data(), outputs[static_cast<std::size_t>(o)], weights.in, memory->data(), o);
+  }
+  std::vector<float> scales;
+  for (const std::int32_t output : outputs)
+    if (format.has_scales) scales.push_back(weights.scales[static_cast<std::size_t>(output)]);
+  return {weights.type, weights.in, count, format.layout, memory->span(), memory, std::move(scales)};
+}
+
+std::byte* scratch_bytes(Scratch use, std::size_t bytes) {
+  AlignedArray<std::byte>& piece = thread_scratch[static_cast<std::size_t>(use)];
+  if (piece.size() < bytes) piece = AlignedArray<std::byte>(bytes);
+  return piece.data();
+}
+
+std::size_t Linear::thread_scratch_bytes() {
+  std::size_t bytes = 0;
+  for (const AlignedArray<std::byte>& piece : thread_scratch) bytes += piece.size();
+  return bytes;
+}
+
+}  // namespace outrider

@@ -1,0 +1,42 @@
+// Any matrix of elements, by a dot product for each output: where nothing faster is exact.
+#include <fmt/format.h>
+
+#include "common/compute/kernels/isa.h"
+#include "common/compute/kernels/packed_matrix.h"
+#include "common/compute/kernels/team.h"
+
+namespace outrider {
+namespace {
+
+class PlainMatrix final : public PackedMatrix {
+ public:
+  explicit PlainMatrix(const PackedWeights& weights)
+      : PackedMatrix(as_rows(weights), fmt::format("plain {}", to_string(active_isa()))) {}
+
+  void multiply(const float* x, std::int64_t rows, float* y, std::int64_t y_stride) const override {
+    const PackedWeights& w = weights();
+    const WeightFormat& format = format_of(w.type);
+    const std::int64_t row_bytes = w.in * format.unit_bytes;
+    auto* const input = scratch<std::byte>(Scratch::kInput, rows * row_bytes);
+    auto* const row_scale = scratch<float>(Scratch::kRowScale, rows);
+    for (std::int64_t r = 0; r < rows; ++r)
+      row_scale[r] = format.store_row({x + r * w.in, static_cast<std::size_t>(w.in)}, r, input);
+    team_run(w.out, kPieceBytes / row_bytes / rows + 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t o = begin; o < end; ++o) {
+        const float scale = w.scales.empty() ? 1 : w.scales[static_cast<std::size_t>(o)];
+        const std::byte* const weights = w.bytes.data() + o * row_bytes;
+        for (std::int64_t r = 0; r < rows; ++r)
+          y[r * y_stride + o] = format.dot(input + r * row_bytes, weights, w.in, row_scale[r], scale);
+      }
+    });
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<const PackedMatrix> make_plain(const PackedWeights& weights) {
+  if (!format_of(weights.type).is_elements()) return nullptr;
+  return std::make_shared<PlainMatrix>(weights);
+}
+
+}  // namespace outrider

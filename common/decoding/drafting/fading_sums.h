@@ -1,0 +1,52 @@
+#pragma once
+
+#include <algorithm>
+
+#include "common/decoding/drafting/forgetting.h"
+
+namespace outrider {
+
+/// What a line of least squares is made of: sums over pairs that forget.
+struct FadingSums {
+  double n = 0, x = 0, y = 0, xx = 0, xy = 0, yy = 0;
+
+  /// @param keep  weight of the past
+  void observe(double new_x, double new_y, double keep) {
+    n = keep * n + 1;
+    x = keep * x + new_x;
+    y = keep * y + new_y;
+    xx = keep * xx + new_x * new_x;
+    xy = keep * xy + new_x * new_y;
+    yy = keep * yy + new_y * new_y;
+  }
+  // n times the variances and the covariance. @pre n > 0
+  double variance_x() const { return xx - x * x / n; }
+  double variance_y() const { return yy - y * y / n; }
+  double covariance() const { return xy - x * y / n; }
+};
+
+/// y = intercept + slope * x by least squares that forget; the slope is never negative and is 0 until the
+/// xs differ.
+class FadingLine {
+ public:
+  void observe(double x, double y) { sums_.observe(x, y, keeps::kLine); }
+  /// Lowers the line a little.
+  void fade() {
+    sums_.y *= keeps::kLineUnused;
+    sums_.xy *= keeps::kLineUnused;
+  }
+  double slope() const {
+    if (empty()) return 0;
+    const double variance = sums_.variance_x();
+    // Rounding leaves a variance near 0 where all xs are equal.
+    if (variance <= 1e-9 * sums_.xx) return 0;
+    return std::clamp(sums_.covariance() / variance, 0.0, sums_.y / std::max(sums_.x, 1e-300));
+  }
+  double intercept() const { return empty() ? 0 : (sums_.y - slope() * sums_.x) / sums_.n; }
+  bool empty() const { return sums_.n <= 0; }
+
+ private:
+  FadingSums sums_;
+};
+
+}  // namespace outrider

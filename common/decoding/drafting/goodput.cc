@@ -1,0 +1,167 @@
+#include "common/decoding/drafting/goodput.h"
+
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <utility>
+
+#include "common/decoding/drafting/governor.h"
+
+namespace outrider {
+namespace {
+
+/// Drafts of the first trial, while nothing says what a row costs. Where rows are dear sixteen would cost a short
+/// answer ten plain rounds; where they are cheap the second trial has as many as seem to pay.
+constexpr int kFirstTrial = 4;
+
+/// The best of the plans that were weighed.
+struct Best {
+  DraftPlan plan = {};
+  RoundTerms terms = {};
+  double rate = 0;  ///< tokens per second
+  void weigh(const DraftPlan& other, const RoundTerms& other_terms, double other_rate) {
+    if (other_rate > rate) *this = {other, other_terms, other_rate};
+  }
+};
+
+/// The contention is what a round takes longer than without one, whether all sequences meet or they take turns: there
+/// drafts are made beside a forward pass, and a round in time shows that they keep nobody. A sequence's first round
+/// tells nothing of it: it begins somewhere amid the others' forward pass, which it would wait for without drafts too.
+Expectation predict(const Known& known, const RoundTerms& terms, int length) {
+  Company uncontended = known.others.company;
+  RoundTerms in_time = terms;
+  in_time.draft_s /= std::exchange(uncontended.contention, 1);
+  return {.length = length,
+          .terms = terms,
+          .others = known.others,
+          .seconds = together_s(known.estimates, in_time, uncontended, length),
+          .draft_s = in_time.draft_s,
+          .load = known.estimates.load,
+          .tells = known.own.has_begun && uncontended.texts > 0 && terms.saved_s <= 0};
+}
+
+/// Chains of one source. @param plain  a round without drafts
+void weigh_chains(const Known& known, const DraftLimits& limits, DraftSource source, int longest,
+                  const RoundTerms& plain, Best& best) {
+  const auto& [estimates, own, others] = known;
+  const Company& company = others.company;
+  const auto a = own.survival.of(source).conditional();
+  const bool assistant = source == DraftSource::kAssistant;
+  // Fewer drafts where others follow them.
+  const auto followed = assistant ? own.survival.followed() : SourceSurvival::Followed();
+  const int rows_behind = static_cast<int>(std::lround(followed.rows));
+  double tau = 1, survives = 1;
+  for (int g = 1; g <= longest; ++g) {
+    survives *= a[static_cast<std::size_t>(g - 1)];
+    tau += survives;
+    const double next = a[static_cast<std::size_t>(std::min(g, kDraftLengthMax - 1))];
+    RoundTerms terms = assistant && limits.ahead ? ahead_terms(estimates, g, tau, survives, next, company)
+                                                 : round_terms(estimates, source, g, tau, company);
+    // What the others wait for in any case costs nothing more.
+    const double own_s = terms.drafting_s() - plain.drafting_s();
+    terms.saved_s = assistant && limits.at_hand ? own_s : std::min(terms.saved_s, own_s);
+    RoundTerms with_behind = terms;
+    if (rows_behind > 0) with_behind.verify_s = estimates.likely_verify_s(company.rows + g + rows_behind + 1);
+    const double rate = (others.tokens + tau + survives * followed.tokens) /
+                        together_s(estimates, with_behind, company, g + rows_behind) *
+                        (company.texts > 0 && g == own.last_length ? kClearly : 1);
+    best.weigh({.source = source, .length = g}, terms, rate);
+  }
+}
+
+/// Token trees of at most so many drafts: one is taken where it is clearly better than the best chain.
+void weigh_trees(const Known& known, int most, Best& best) {
+  const auto a = known.own.survival.of(DraftSource::kAssistant).conditional();
+  Best tree{.rate = kClearly * best.rate};
+  double kept = 0, survives = 1;
+  for (int drafts = 1; drafts <= most; ++drafts) {
+    kept += survives *= a[static_cast<std::size_t>(drafts - 1)];
+    const double tokens = 1 + kept * known.own.trees.over_chain(drafts);
+    const RoundTerms terms = tree_terms(known.estimates, drafts, tokens);
+    tree.weigh({.length = drafts, .tree = true}, terms, tokens_per_second(tokens, terms));
+  }
+  if (!tree.plan.tree) return;
+  tree.plan.worth = std::min(1.0, tree.rate * tree_draft_price_s(known.estimates, tree.plan.length));
+  best = tree;
+}
+
+}  // namespace
+
+DraftPlan plan_round(const Known& known, const DraftLimits& limits) {
+  const auto& [estimates, own, others] = known;
+  const Company& company = others.company;
+  const RoundTerms plain = round_terms(estimates, DraftSource::kAssistant, 0, 1, company);
+  Best best{.terms = plain,
+            .rate = limits.must_draft ? 0 : (others.tokens + 1) / together_s(estimates, plain, company, 0)};
+  const int most = estimates.knows_rows() ? kDraftLengthMax : kFirstTrial;
+  for (std::size_t i = 0; i < kDraftSources; ++i) {
+    const auto source = static_cast<DraftSource>(i);
+    const int longest = std::min({limits.of(source), most, estimates.rows_most() - company.rows - 1});
+    if (longest > 0) weigh_chains(known, limits, source, longest, plain, best);
+  }
+  if (limits.tree && !limits.at_hand && company.texts == 0) weigh_trees(known, std::min(limits.assistant, most), best);
+  best.plan.expected = predict(known, best.terms, best.plan.length);
+  return best.plan;
+}
+
+int plan_extension(const Known& known, DraftPlan& plan, const RoundOutcome& begun, DraftSource source, int length) {
+  const auto& [estimates, own, others] = known;
+  const Company& company = others.company;
+  const auto a = (begun.drafted > 0 ? own.survival.behind(source) : own.survival.of(source)).conditional();
+  auto [tokens, survives] = own.survival.reach(begun);
+  RoundTerms terms = plan.expected.terms;
+  // No hope that rows nobody has measured are free: each costs at least what those before it do on average.
+  const int rows = company.rows + begun.drafted + 1;
+  const double verify_s = estimates.likely_verify_s(rows), row_s = estimates.likely_row_s(rows);
+  const auto rate_with = [&](int more) {
+    terms.verify_s = std::max(estimates.likely_verify_s(rows + more), verify_s + more * row_s);
+    return (others.tokens + tokens) / together_s(estimates, terms, company, begun.drafted + more);
+  };
+  Best best{.rate = rate_with(0)};
+  best.terms = terms;
+  const int longest = std::min({length, kDraftLengthMax - begun.drafted, estimates.rows_most() - rows});
+  for (int more = 1; more <= longest; ++more) {
+    tokens += survives *= a[static_cast<std::size_t>(more - 1)];
+    // A round that ends behind its drafter's drafts ends in no way that was drafted ahead for.
+    if (more == 1) terms.saved_s -= survives * terms.after_all_s;
+    const double rate = rate_with(more);
+    best.weigh({.length = more}, terms, rate);
+  }
+  const bool tells = plan.expected.tells && plan.expected.length == begun.drafted;
+  plan.expected = predict(known, best.terms, begun.drafted + best.plan.length);
+  plan.expected.tells = tells;
+  return best.plan.length;
+}
+
+DraftPlan GoodputLength::choose(const DraftLimits& limits) {
+  const auto a = own_.survival.of(DraftSource::kAssistant).conditional();
+  BatchGoodput::Survives survives_to = {};
+  std::partial_sum(a.begin(), a.end(), survives_to.begin(), std::multiplies<>());
+  batch_.update(this, survives_to, limits.assistant, limits.drafters, own_.survival.followed());
+  if (!estimates_.knows_plain() && !limits.must_draft) return {};
+  DraftPlan plan = plan_round({estimates_, own_, batch_.others(this, estimates_)}, limits);
+  if (plan.length > 0 && !plan.tree) own_.last_length = plan.length;
+  return plan;
+}
+
+int GoodputLength::extend(DraftPlan& plan, const RoundOutcome& begun, DraftSource source, int length) {
+  const int more = plan_extension({estimates_, own_, plan.expected.others}, plan, begun, source, length);
+  if (more == 0) own_.survival.fade_behind(source);
+  return more;
+}
+
+void GoodputLength::observe(const DraftPlan& plan, const RoundOutcome& outcome) {
+  own_.observe(outcome);
+  // Whoever asked may have taken another length, or not have asked at all.
+  const Expectation& expected = plan.expected;
+  if (!expected.tells || expected.length != outcome.drafted || plan.catches_up) return;
+  // That forward passes take longer than when the round began is nothing that drafts have done.
+  const double longer_s = (estimates_.load / expected.load - 1) * expected.terms.verify_s;
+  batch_.observe(expected.seconds + longer_s, expected.draft_s, outcome.round_s);
+}
+
+std::unique_ptr<DraftLengthPolicy> make_auto_policy(const Estimates& estimates, BatchGoodput& batch) {
+  return std::make_unique<Governor>(std::make_unique<GoodputLength>(estimates, batch), estimates, batch);
+}
+
+}  // namespace outrider

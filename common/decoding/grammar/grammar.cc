@@ -1,0 +1,452 @@
+#include "common/decoding/grammar/grammar.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include <dlpack/dlpack.h>
+#include <fmt/format.h>
+#include <xgrammar/xgrammar.h>
+
+#include "common/base/token_tree.h"
+#include "common/decoding/grammar/engine.h"
+#include "common/decoding/grammar/grammar_text.h"
+#include "common/decoding/grammar/pattern.h"
+#include "common/model/tokenizer/answer_controls.h"
+
+namespace outrider {
+namespace {
+
+/// Grammars that are kept, those that wait or failed included, and what they may take.
+constexpr std::size_t kEntriesMax = 64;
+constexpr std::size_t kKeptBytesMax = std::size_t{256} << 20;
+constexpr std::int64_t kEngineCacheBytesMax = std::int64_t{64} << 20;
+/// What following a grammar may take of processor time, at once, and more for each token.
+constexpr double kFollowSeconds = 0.2, kFollowSecondsOfToken = 0.02;
+/// A grammar's first turn to be made, where others wait; each further one is twice as long.
+constexpr double kTurnSeconds = 1;
+
+}  // namespace
+
+GrammarVocabulary grammar_vocabulary(const Tokenizer& tokenizer, std::int64_t vocab_size) {
+  GrammarVocabulary vocabulary;
+  vocabulary.tokens.resize(static_cast<std::size_t>(vocab_size));
+  for (TokenId id = 0; id < std::min(vocab_size, tokenizer.vocab_size()); ++id) {
+    std::string& text = vocabulary.tokens[static_cast<std::size_t>(id)];
+    if (const auto byte = tokenizer.byte_value(id))
+      text = std::string(1, static_cast<char>(*byte));
+    else if (!tokenizer.is_special(id))
+      text = tokenizer.plain_text(id);
+  }
+  // 0xFF is no part of UTF-8, so no text of a grammar matches these; and XGrammar takes tokens without text by no name.
+  const AnswerControls controls = answer_controls(tokenizer);
+  for (const std::optional<TokenId>& id : controls.all()) {
+    if (id && *id < vocab_size)
+      vocabulary.tokens[static_cast<std::size_t>(*id)] = '\xFF' + std::string(tokenizer.token_text(*id));
+  }
+  return vocabulary;
+}
+
+struct Grammar {
+  xgrammar::CompiledGrammar compiled;
+};
+
+// ---- one answer ----
+
+/// Masks that were made before they are due.
+struct MasksAhead {
+  struct Mask {
+    bool made = false;
+    std::vector<std::uint32_t> bits = {};
+    std::span<const std::uint32_t> allowed = {};
+  };
+  static constexpr std::int64_t kAstray = -2, kBefore = -1;
+
+  std::vector<TokenId> tokens = {};
+  std::vector<std::int32_t> depths = {};
+  std::vector<Mask> masks = std::vector<Mask>(1);  ///< of each row; those that are not in use keep their memory
+  std::int64_t row = kAstray;                      ///< where the answer is: behind this row, or before the first
+
+  void go_on(TokenId token) {
+    if (row == kAstray) return;
+    const TokenTree tree(std::ssize(tokens) - 1, depths);
+    std::vector<std::int64_t> next;
+    if (row == kBefore) next = {0};
+    if (row >= 0) next = tree.children(row);
+    const auto found =
+        std::ranges::find(next, token, [&](std::int64_t child) { return tokens[static_cast<std::size_t>(child)]; });
+    row = found == next.end() ? kAstray : *found;
+  }
+};
+
+struct GrammarState::Matcher {
+  std::optional<xgrammar::GrammarMatcher> matcher = {};  ///< none: it could not be made, or is spent
+  std::vector<TokenId> stop_ids = {};
+  std::int64_t words = 0;  ///< of a mask
+  int beyond = 0;          ///< stop tokens accepted after the one that ended the answer: nobody reads them
+  double seconds_left = kFollowSeconds;
+  bool spent = false;
+  MasksAhead ahead = {};
+
+  bool terminated() const { return matcher && matcher->IsTerminated(); }
+  /// One call of XGrammar, for as long as it may take. @return false where it refuses, or is spent.
+  template <typename Call>
+  bool attempt(Call&& call);
+  bool accept(TokenId token);
+  void roll_back(int count);
+  /// @return what may follow, in `bits`; empty: anything
+  std::span<const std::uint32_t> fill(std::vector<std::uint32_t>& bits);
+};
+
+GrammarState::GrammarState(std::shared_ptr<const Grammar> grammar, std::vector<TokenId> stop_ids)
+    : grammar_(std::move(grammar)), matcher_(std::make_unique<Matcher>()) {
+  const xgrammar::CompiledGrammar& compiled = grammar_->compiled;
+  const int vocab_size = compiled.GetTokenizerInfo().GetVocabSize();
+  std::erase_if(stop_ids, [&](TokenId id) { return id < 0 || id >= vocab_size; });
+  matcher_->words = xgrammar::GetBitmaskSize(vocab_size);
+  matcher_->attempt([&] { return matcher_->matcher.emplace(compiled, stop_ids), true; });
+  matcher_->stop_ids = std::move(stop_ids);
+}
+GrammarState::~GrammarState() = default;
+GrammarState::GrammarState(GrammarState&&) noexcept = default;
+GrammarState& GrammarState::operator=(GrammarState&&) noexcept = default;
+
+std::optional<Error> GrammarState::spent() const {
+  if (!matcher_->spent) return std::nullopt;
+  return Error(Errc::kUnsupported,
+               "to follow the grammar takes more than {} s of processor time, and {} s more for each token: it can go "
+               "on in too many ways at once",
+               kFollowSeconds, kFollowSecondsOfToken);
+}
+
+template <typename Call>
+bool GrammarState::Matcher::attempt(Call&& call) {
+  const EngineWarnings warnings;  // XGrammar refuses by a warning too
+  const EngineBudget budget([&](double seconds) { return seconds <= seconds_left; });
+  bool done = false;
+  try {
+    done = call();
+  } catch (const EngineSpent&) {
+    spent = true;
+    matcher.reset();
+  } catch (const std::exception&) {
+  }
+  seconds_left -= budget.seconds();
+  return done;
+}
+
+bool GrammarState::Matcher::accept(TokenId token) {
+  if (terminated()) {
+    const bool stops = std::ranges::find(stop_ids, token) != stop_ids.end();
+    beyond += int{stops};
+    return stops;
+  }
+  return matcher && attempt([&] { return matcher->AcceptToken(token); });
+}
+
+void GrammarState::Matcher::roll_back(int count) {
+  const int past_end = std::min(count, beyond);
+  beyond -= past_end;
+  if (count > past_end && matcher) matcher->Rollback(count - past_end);
+}
+
+std::span<const std::uint32_t> GrammarState::Matcher::fill(std::vector<std::uint32_t>& bits) {
+  bits.resize(static_cast<std::size_t>(words));
+  DLTensor tensor{.data = bits.data(),
+                  .device = {.device_type = kDLCPU, .device_id = 0},
+                  .ndim = 1,
+                  .dtype = xgrammar::GetBitmaskDLType(),
+                  .shape = &words,
+                  .strides = nullptr,
+                  .byte_offset = 0};
+  bool restricts = true;
+  const bool filled = matcher && !terminated() && attempt([&] {
+                        restricts = matcher->FillNextTokenBitmask(&tensor);
+                        return true;
+                      });
+  if (!restricts) return {};
+  if (filled) return bits;
+  std::ranges::fill(bits, 0U);  // nothing may follow
+  if (terminated()) {
+    for (const TokenId id : stop_ids) bits[static_cast<std::size_t>(id) / 32] |= 1U << (id % 32);
+  }
+  return bits;
+}
+
+bool GrammarState::accept(TokenId token) {
+  if (!matcher_->accept(token)) return false;
+  matcher_->seconds_left = std::min(kFollowSeconds, matcher_->seconds_left + kFollowSecondsOfToken);
+  matcher_->ahead.go_on(token);
+  return true;
+}
+
+void GrammarState::roll_back(int count) {
+  if (count > 0) matcher_->ahead.row = MasksAhead::kAstray;
+  matcher_->roll_back(count);
+}
+
+std::span<const std::uint32_t> GrammarState::allowed() {
+  MasksAhead& ahead = matcher_->ahead;
+  if (ahead.row >= 0 && ahead.masks[static_cast<std::size_t>(ahead.row)].made)
+    return ahead.masks[static_cast<std::size_t>(ahead.row)].allowed;
+  ahead.row = MasksAhead::kAstray;
+  return matcher_->fill(ahead.masks[0].bits);
+}
+
+void GrammarState::look_ahead(std::span<const TokenId> tokens, std::span<const std::int32_t> depths) {
+  MasksAhead& ahead = matcher_->ahead;
+  ahead.tokens.assign(tokens.begin(), tokens.end());
+  ahead.depths.assign(depths.begin(), depths.end());
+  if (ahead.masks.size() < tokens.size()) ahead.masks.resize(tokens.size());
+  for (MasksAhead::Mask& mask : ahead.masks) mask.made = false;
+  const auto make = [&](std::int64_t row) {
+    MasksAhead::Mask& mask = ahead.masks[static_cast<std::size_t>(row)];
+    mask.allowed = matcher_->fill(mask.bits);
+    mask.made = true;
+  };
+  ahead.row = tokens.empty() ? 0 : MasksAhead::kBefore;
+  if (tokens.empty()) return make(0);
+  const TokenTree tree(std::ssize(tokens) - 1, depths);
+  int accepted = 0;  // of the path to the last row that may follow
+  for (std::int64_t row = 0; row < tree.rows(); ++row) {
+    if (tree.depth(row) > accepted) continue;  // behind one that may not
+    matcher_->roll_back(accepted - tree.depth(row));
+    accepted = tree.depth(row);
+    if (!matcher_->accept(tokens[static_cast<std::size_t>(row)])) continue;
+    ++accepted;
+    make(row);
+  }
+  matcher_->roll_back(accepted);
+}
+
+void mask_scores(std::span<const std::uint32_t> allowed, std::span<float> scores) {
+  if (allowed.empty()) return;
+  for (std::size_t word = 0; word * 32 < scores.size(); ++word) {
+    const std::uint32_t bits = word < allowed.size() ? allowed[word] : 0;
+    if (bits == ~0U) continue;
+    const std::size_t end = std::min(scores.size(), word * 32 + 32);
+    for (std::size_t i = word * 32; i < end; ++i) {
+      if ((bits >> (i % 32) & 1U) == 0) scores[i] = -std::numeric_limits<float>::infinity();
+    }
+  }
+}
+
+// ---- the cache ----
+
+/// The first of this many bytes of a rule name it in an error.
+constexpr std::size_t kShownBytes = 100;
+/// Tokens whose masks are made first, to see how long those of all will take.
+constexpr std::size_t kSampleTokens = 8192;
+
+/// The rule that is longest with its repeats written out, and so probably the one that takes long.
+std::string_view longest_rule(std::string_view text) {
+  std::string_view longest;
+  std::size_t most = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::string_view rule = text.substr(begin, text.find('\n', begin) - begin);
+    std::size_t length = rule.size();
+    for (std::size_t at = 0; (at = rule.find('{', at)) != rule.npos; ++at) {
+      if (const std::optional<Repeat> repeat = repeat_at(rule.substr(at)))
+        length += static_cast<std::size_t>(std::max(repeat->most, 0));
+    }
+    if (length > most) longest = rule;
+    most = std::max(most, length);
+    begin += rule.size() + 1;
+  }
+  return longest;
+}
+
+class GrammarCompiler::Engine {
+ public:
+  Engine(const GrammarVocabulary& vocabulary, double seconds_max)
+      : seconds_max_(seconds_max), tokens_(vocabulary.tokens.size()), all_(compiler(vocabulary, 1)) {
+    if (step_ == 1) return;
+    part_.emplace(compiler(vocabulary, step_));
+    one_.emplace(compiler(vocabulary, tokens_));
+  }
+
+  /// @param turns  that were not enough for it
+  Result<std::shared_ptr<const Grammar>> make(const std::string& given, int turns) {
+    ASSIGN_OR_RETURN(const std::string text, grammar_of_ebnf(given));
+    // XGrammar's cache of rules knows a token by its place among the grammar's, and so takes one for another.
+    if (text.find("Token") != text.npos) {
+      all_.ClearCache();
+      if (part_) part_->ClearCache(), one_->ClearCache();
+    }
+    // XGrammar remembers by the text that it was interrupted, and otherwise the masks that it has.
+    const std::string anew = text + std::string(static_cast<std::size_t>(turns), '\n');
+    if (part_) {
+      ASSIGN_OR_RETURN(const double rules_s, seconds(*one_, anew));
+      ASSIGN_OR_RETURN(const double part_s, seconds(*part_, anew));
+      const double all_s = rules_s + (part_s - rules_s) * static_cast<double>(step_);
+      if (all_s > seconds_max_) return too_long(text, all_s);
+    }
+    ASSIGN_OR_RETURN(xgrammar::CompiledGrammar compiled,
+                     engine_call("grammar", [&] { return all_.CompileGrammar(anew); }));
+    auto grammar = std::make_shared<const Grammar>(Grammar{std::move(compiled)});
+    // Most of what takes too long to follow does so from the first token on.
+    if (tokens_ > 0) {
+      GrammarState state(grammar, {0});
+      state.allowed();
+      if (const std::optional<Error> spent = state.spent()) return *spent;
+    }
+    return Result<std::shared_ptr<const Grammar>>(std::move(grammar));
+  }
+  Error too_long(const std::string& text, double seconds) const {
+    return Error(Errc::kUnsupported,
+                 "the grammar would take {:.0f} s to be made ready for {} tokens, wanted at most {}; "
+                 "its longest rule is {}",
+                 seconds, tokens_, seconds_max_, longest_rule(text).substr(0, kShownBytes));
+  }
+
+ private:
+  /// For each `step`-th token.
+  static xgrammar::GrammarCompiler compiler(const GrammarVocabulary& vocabulary, std::size_t step) {
+    std::vector<std::string> tokens;
+    for (std::size_t i = 0; i < vocabulary.tokens.size(); i += step) tokens.push_back(vocabulary.tokens[i]);
+    // No stop tokens: each answer has its own. RAW: the vocabulary is decoded already.
+    return {xgrammar::TokenizerInfo(tokens, xgrammar::VocabType::RAW, std::nullopt, std::vector<std::int32_t>{}),
+            // Its cache of rules is what makes a schema of many like properties cheap.
+            /*max_threads=*/1, /*cache_enabled=*/true, kEngineCacheBytesMax};
+  }
+  /// Of processor time, to make it ready.
+  static Result<double> seconds(xgrammar::GrammarCompiler& compiler, const std::string& text) {
+    const double start = thread_seconds();
+    RETURN_IF_ERROR(engine_call("grammar", [&] { return compiler.CompileGrammar(text); }));
+    return thread_seconds() - start;
+  }
+
+  const double seconds_max_;
+  const std::size_t tokens_, step_ = std::max<std::size_t>(tokens_ / kSampleTokens, 1);
+  xgrammar::GrammarCompiler all_;
+  std::optional<xgrammar::GrammarCompiler> part_ = {}, one_ = {};
+};
+
+GrammarCompiler::GrammarCompiler(std::function<Result<GrammarVocabulary>()> vocabulary, double seconds_max)
+    : vocabulary_(std::move(vocabulary)), seconds_max_(seconds_max) {}
+
+GrammarCompiler::~GrammarCompiler() {
+  thread_.request_stop();
+  changed_.notify_all();
+}
+
+GrammarWait GrammarCompiler::want(const std::string& text, const std::string& client) {
+  const std::lock_guard lock(mutex_);
+  EntryPtr& known = entries_[text];
+  if (known == nullptr) {
+    known = std::make_shared<Entry>(Entry{.text = text, .client = client});
+    queue_.push_back(known);
+    turns_.try_emplace(client, ++turn_);
+    if (!thread_.joinable()) thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
+    changed_.notify_all();
+  }
+  known->used = ++uses_;
+  std::shared_ptr<const bool> share = known->waited_for.lock();
+  if (share == nullptr) known->waited_for = share = std::make_shared<const bool>();
+  return [this, entry = known, share]() -> Result<std::shared_ptr<const Grammar>> {
+    const std::lock_guard look(mutex_);
+    return entry->made.value_or(std::shared_ptr<const Grammar>());
+  };
+}
+
+Result<std::shared_ptr<const Grammar>> GrammarCompiler::wait_for(const std::string& text) {
+  const GrammarWait made = want(text);
+  for (;;) {
+    ASSIGN_OR_RETURN(std::shared_ptr<const Grammar> grammar, made());
+    if (grammar != nullptr) return grammar;
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::milliseconds(10));
+  }
+}
+
+GrammarCompiler::EntryPtr GrammarCompiler::next() {
+  std::erase_if(queue_,
+                [&](const EntryPtr& entry) { return entry->waited_for.expired() && entries_.erase(entry->text) > 0; });
+  std::erase_if(turns_, [&](const auto& client) {
+    return std::ranges::none_of(queue_, [&](const EntryPtr& entry) { return entry->client == client.first; });
+  });
+  const auto first = std::ranges::min_element(
+      queue_, {}, [&](const EntryPtr& entry) { return std::pair(turns_.at(entry->client), entry->turns); });
+  if (first == queue_.end()) return nullptr;
+  EntryPtr entry = std::move(*first);
+  queue_.erase(first);
+  turns_[entry->client] = ++turn_;
+  return entry;
+}
+
+bool GrammarCompiler::make(Engine& engine, Entry& entry, const std::stop_token& stop) {
+  double taken = 0;
+  const EngineBudget budget([&](double seconds) {
+    taken = seconds;
+    const std::lock_guard lock(mutex_);
+    const bool others = std::ranges::any_of(queue_, [](const EntryPtr& other) { return !other->waited_for.expired(); });
+    const bool over = others && seconds > std::ldexp(kTurnSeconds, entry.turns);
+    return !stop.stop_requested() && !entry.waited_for.expired() && seconds <= seconds_max_ && !over;
+  });
+  bool interrupted = false;
+  Result<std::shared_ptr<const Grammar>> made = no_throw([&]() -> Result<std::shared_ptr<const Grammar>> {
+    try {
+      return engine.make(entry.text, entry.turns);
+    } catch (const EngineSpent&) {
+      interrupted = taken <= seconds_max_;
+      return engine.too_long(entry.text, taken);
+    }
+  });
+  const std::lock_guard lock(mutex_);
+  if (interrupted)
+    ++entry.turns;
+  else
+    entry.made = std::move(made);
+  return !interrupted;
+}
+
+void GrammarCompiler::run(const std::stop_token& stop) {
+  // It may take seconds, beside forward passes that people wait for.
+  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);
+  std::unique_ptr<Engine> engine;  // once there is a vocabulary
+  std::unique_lock lock(mutex_);
+  while (changed_.wait(lock, stop, [&] { return !queue_.empty(); })) {
+    if (stop.stop_requested()) return;
+    const EntryPtr entry = next();
+    if (entry == nullptr) continue;
+    lock.unlock();
+    const Result<void> ready = no_throw([&]() -> Result<void> {
+      if (engine != nullptr) return {};
+      ASSIGN_OR_RETURN(const GrammarVocabulary vocabulary, vocabulary_());
+      engine = std::make_unique<Engine>(vocabulary, seconds_max_);
+      return {};
+    });
+    const bool made = !ready || make(*engine, *entry, stop);
+    lock.lock();
+    if (!ready) entry->made = Error{Errc::kUnsupported, "no grammar can be followed: " + ready.error().message};
+    if (!made) {
+      queue_.push_back(entry);
+      turns_.try_emplace(entry->client, turn_);
+    }
+    trim();
+    changed_.notify_all();
+  }
+}
+
+void GrammarCompiler::trim() {
+  for (;;) {
+    std::size_t bytes = 0;
+    auto oldest = entries_.end();
+    for (auto it = entries_.begin(); it != entries_.end(); ++it) {
+      const auto& made = it->second->made;
+      if (!made) continue;
+      bytes += it->first.size() + (*made ? (**made)->compiled.MemorySizeBytes() : 0);
+      if (oldest == entries_.end() || it->second->used < oldest->second->used) oldest = it;
+    }
+    // The newest stays, however large: somebody is about to ask for it.
+    const bool fits = entries_.size() <= kEntriesMax && bytes <= kKeptBytesMax;
+    if (fits || oldest == entries_.end() || oldest->second->used == uses_) return;
+    entries_.erase(oldest);
+  }
+}
+
+}  // namespace outrider

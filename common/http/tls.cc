@@ -1,0 +1,162 @@
+#include "common/http/tls.h"
+
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <climits>
+#include <mutex>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "common/os/file_watch.h"
+#include "common/os/files.h"
+#include "common/os/logging.h"
+
+namespace outrider {
+namespace {
+
+template <auto release>
+struct Release {
+  void operator()(auto* object) const { release(object); }
+};
+using Context = std::unique_ptr<SSL_CTX, Release<SSL_CTX_free>>;
+using Ssl = std::unique_ptr<SSL, Release<SSL_free>>;
+
+/// Why OpenSSL said no.
+std::string reason() {
+  const char* const text = ERR_reason_error_string(ERR_peek_last_error());
+  ERR_clear_error();
+  return text == nullptr ? "no reason given" : text;
+}
+
+/// TLS 1.3; or 1.2 with keys that are agreed on for each connection, and encryption that vouches for itself.
+bool bound_versions(SSL_CTX* context) {
+  return SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION) == 1 &&
+         SSL_CTX_set_cipher_list(context, "ECDHE+AESGCM:ECDHE+CHACHA20") == 1;
+}
+
+class Session final : public TlsSession {
+ public:
+  explicit Session(Ssl ssl) : ssl_(std::move(ssl)) {}
+
+  Attempt handshake() override { return attempt(SSL_do_handshake(ssl_.get())); }
+  Attempt read(std::span<char> bytes) override {
+    return attempt(SSL_read(ssl_.get(), bytes.data(), static_cast<int>(std::min<std::size_t>(bytes.size(), INT_MAX))));
+  }
+  Attempt write(std::span<const char> bytes) override {
+    return attempt(SSL_write(ssl_.get(), bytes.data(), static_cast<int>(std::min<std::size_t>(bytes.size(), INT_MAX))));
+  }
+  bool has_unread() const override { return SSL_pending(ssl_.get()) > 0; }
+  void end() override {
+    if (SSL_is_init_finished(ssl_.get())) SSL_shutdown(ssl_.get());
+    ERR_clear_error();
+  }
+  std::string problem() const override { return problem_; }
+
+ private:
+  Attempt attempt(int result) {
+    if (result > 0) return {.bytes = static_cast<std::size_t>(result)};
+    const int error = SSL_get_error(ssl_.get(), result);
+    if (error == SSL_ERROR_SSL) problem_ = reason();
+    if (error == SSL_ERROR_SYSCALL) problem_ = "the connection was broken off";  // only close_notify is an end
+    ERR_clear_error();
+    return {.wait_for = static_cast<short>(error == SSL_ERROR_WANT_READ    ? POLLIN
+                                           : error == SSL_ERROR_WANT_WRITE ? POLLOUT
+                                                                           : 0)};
+  }
+
+  Ssl ssl_;
+  std::string problem_;
+};
+
+/// HTTP/1.1 where the client lets us choose; else it will see.
+int choose_protocol(SSL*, const unsigned char** chosen, unsigned char* size, const unsigned char* offered,
+                    unsigned int offered_size, void*) {
+  static constexpr unsigned char kOurs[] = "\x08http/1.1";
+  unsigned char* found = nullptr;
+  if (SSL_select_next_proto(&found, size, kOurs, sizeof kOurs - 1, offered, offered_size) != OPENSSL_NPN_NEGOTIATED)
+    return SSL_TLSEXT_ERR_NOACK;
+  *chosen = found;
+  return SSL_TLSEXT_ERR_OK;
+}
+
+Result<Context> read_context(const std::filesystem::path& certificate, const std::filesystem::path& key) {
+  for (const auto& file : {certificate, key}) RETURN_IF_ERROR(MappedFile::open(file));
+  Context context(SSL_CTX_new(TLS_server_method()));
+  if (context == nullptr || !bound_versions(context.get())) return Error{Errc::kIo, "TLS: " + reason()};
+  SSL_CTX_set_options(context.get(), SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
+  SSL_CTX_set_mode(context.get(), SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  SSL_CTX_set_alpn_select_cb(context.get(), choose_protocol, nullptr);
+  // Nobody is there to be asked for a password.
+  SSL_CTX_set_default_passwd_cb(context.get(), [](char*, int, int, void*) { return 0; });
+  if (SSL_CTX_use_certificate_chain_file(context.get(), certificate.c_str()) != 1)
+    return file_error(Errc::kMalformed, certificate, "{}, wanted a certificate in PEM", reason());
+  if (SSL_CTX_use_PrivateKey_file(context.get(), key.c_str(), SSL_FILETYPE_PEM) != 1) {
+    return file_error(Errc::kMalformed, key, "{}, wanted the key of {} in PEM, without a password", reason(),
+                      certificate.string());
+  }
+  return Result<Context>(std::move(context));
+}
+
+class Identity final : public TlsIdentity {
+ public:
+  Identity(FileWatch certificate, FileWatch key, Context context)
+      : certificate_(std::move(certificate)), key_(std::move(key)), context_(std::move(context)) {}
+
+  std::unique_ptr<TlsSession> session(int socket) override {
+    const std::lock_guard lock(mutex_);
+    refresh();
+    Ssl ssl(SSL_new(context_.get()));  // which holds on to the context
+    if (ssl == nullptr || SSL_set_fd(ssl.get(), socket) != 1) return nullptr;
+    SSL_set_accept_state(ssl.get());
+    return std::make_unique<Session>(std::move(ssl));
+  }
+
+ private:
+  void refresh() {
+    const bool certificate_changed = certificate_.changed(), key_changed = key_.changed();
+    if (!certificate_changed && !key_changed) return;
+    Result<Context> read = read_context(certificate_.path(), key_.path());
+    if (read)
+      context_ = std::move(*read);
+    else
+      log_error("event=tls_files_kept reason=\"{}\": those before hold on", read.error().message);
+  }
+
+  std::mutex mutex_;
+  FileWatch certificate_, key_;
+  Context context_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<TlsSession>> TlsSession::to(const std::string& host, int socket) {
+  const Context trust(SSL_CTX_new(TLS_client_method()));
+  Ssl ssl(trust == nullptr || !bound_versions(trust.get()) ? nullptr : SSL_new(trust.get()));  // which holds on to it
+  if (ssl == nullptr || SSL_CTX_set_default_verify_paths(trust.get()) != 1 || SSL_set_fd(ssl.get(), socket) != 1)
+    return Error{Errc::kIo, "TLS: " + reason()};
+  SSL_set_verify(ssl.get(), SSL_VERIFY_PEER, nullptr);
+  SSL_set_hostflags(ssl.get(), X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
+  const bool in_numbers = X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl.get()), host.c_str()) == 1;
+  if (!in_numbers &&
+      (SSL_set1_host(ssl.get(), host.c_str()) != 1 || SSL_set_tlsext_host_name(ssl.get(), host.c_str()) != 1))
+    return Error{Errc::kIo, "TLS takes no such name"};
+  ERR_clear_error();
+  SSL_set_mode(ssl.get(), SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  SSL_set_connect_state(ssl.get());
+  return std::unique_ptr<TlsSession>(std::make_unique<Session>(std::move(ssl)));
+}
+
+Result<std::shared_ptr<TlsIdentity>> TlsIdentity::load(const std::filesystem::path& certificate,
+                                                       const std::filesystem::path& key) {
+  FileWatch certificate_watch(certificate), key_watch(key);  // before they are read: what comes between is a change
+  ASSIGN_OR_RETURN(Context context, read_context(certificate, key));
+  return std::shared_ptr<TlsIdentity>(
+      std::make_shared<Identity>(std::move(certificate_watch), std::move(key_watch), std::move(context)));
+}
+
+}  // namespace outrider

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "common/model/audio/audio_config.h"
+#include "common/model/audio/audio_features.h"
+#include "common/model/gemma4/buffers.h"
+#include "common/model/gemma4/trace.h"
+#include "common/model/gemma4/weights.h"
+#include "common/model/gemma4/workspace.h"
+
+namespace outrider {
+
+/// What makes soft tokens of a sound, loaded and packed: an AudioTower, or 12B's FrameEmbedder. One encode at a time; a
+/// sound's rows depend on it alone and, as the kernels promise, not on the number of threads.
+class SoundEncoder {
+ public:
+  /// The one that the config names. @return as load_audio_config() and open_tower_weights().
+  static Result<std::unique_ptr<SoundEncoder>> load(const ModelFiles& files, WeightType type);
+  static Result<std::unique_ptr<SoundEncoder>> load(const AudioConfig& config,
+                                                    std::shared_ptr<const WeightSource> weights);
+  /// Whether it is among these weights.
+  static bool is_in(const AudioConfig& config, const WeightSource& weights);
+
+  virtual ~SoundEncoder() = default;
+
+  /// @param samples  at least kSamplesMin
+  /// @param between_steps  called several times, so that a caller's loop stays awake in a long sound.
+  /// @return [config().soft_tokens(), text_hidden_size]: rows of the text model's input, which its embedding's factor
+  ///   does not multiply. Valid until the next encode.
+  virtual Matrix<const float> encode(std::span<const float> samples, const Trace& trace = {},
+                                     const std::function<void()>* between_steps = nullptr) = 0;
+
+  const AudioConfig& config() const { return config_; }
+  virtual void report_buffers(const BufferSink& sink) const = 0;
+
+ protected:
+  explicit SoundEncoder(const AudioConfig& config) : config_(config) {}
+
+  AudioConfig config_;
+};
+
+}  // namespace outrider

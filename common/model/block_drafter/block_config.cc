@@ -1,0 +1,154 @@
+#include "common/model/block_drafter/block_config.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "common/base/json_fields.h"
+
+namespace outrider {
+namespace {
+
+using nlohmann::json;
+
+// As of text models: no plausible drafter reaches them.
+constexpr std::int64_t kVocabMax = 1 << 24, kWidthMax = 1 << 20, kHeadsMax = 1 << 10, kHeadDimMax = 1 << 13;
+constexpr std::int64_t kLayersMax = 64, kBlockMax = 64, kHiddenLayersMax = 32;
+
+/// Layers by the number of their output, counted from `first`.
+std::vector<int> read_hidden_layers(const JsonFields& keys, const char* key, std::int64_t first) {
+  std::vector<int> layers;
+  const json& list = keys.array(key);
+  for (const json& id : list) {
+    const bool sound = id.is_number_integer() && first <= id && id < kLayersMax * 16;
+    const int layer = sound ? static_cast<int>(id.get<std::int64_t>() - first) : -1;
+    if (!sound || std::ranges::count(layers, layer) > 0) {
+      keys.fail(Errc::kMalformed, key, list, fmt::format("distinct layers from {} on", first));
+      return {0};
+    }
+    layers.push_back(layer);
+  }
+  if (layers.empty() || std::ssize(layers) > kHiddenLayersMax)
+    keys.fail(Errc::kMalformed, key, list, fmt::format("1 to {} layers", kHiddenLayersMax));
+  return layers;
+}
+
+double read_rope_theta(const JsonFields& text) {
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (text.find(key) == nullptr) continue;
+    const JsonFields both = text.object(key);
+    // By kind of layer: speculators takes this for all of them.
+    const bool nested = both.find("sliding_attention") != nullptr;
+    const JsonFields rope = nested ? both.object("sliding_attention") : both;
+    rope.choice("rope_type", "default", {"default"});
+    if (rope.find("rope_theta") != nullptr) return rope.number("rope_theta", std::nullopt, 1, 1e12);
+  }
+  return text.number("rope_theta", 1e4, 1, 1e12);
+}
+
+/// What the layers are. Defaults are Qwen3Config's, since speculators writes nothing that is one.
+void read_layers(const JsonFields& text, BlockConfig* config) {
+  text.choice("model_type", "qwen3", {"qwen3"});
+  config->vocab_size = text.integer("vocab_size", 151936, 1, kVocabMax);
+  config->hidden_size = text.integer("hidden_size", 4096, 2, kWidthMax);
+  config->intermediate_size = text.integer("intermediate_size", 22016, 1, kWidthMax);
+  config->num_attention_heads = text.integer("num_attention_heads", 32, 1, kHeadsMax);
+  config->num_key_value_heads = text.integer("num_key_value_heads", 32, 1, kHeadsMax);
+  config->head_dim = text.integer("head_dim", 128, 2, kHeadDimMax);
+  config->rms_norm_eps = static_cast<float>(text.number("rms_norm_eps", 1e-6, 1e-12, 1));
+  config->rope_theta = read_rope_theta(text);
+  config->silu = text.choice("hidden_act", "silu", {"silu", "gelu_pytorch_tanh"}) == "silu";
+  text.only("attention_bias", false);
+  if (config->num_attention_heads % config->num_key_value_heads != 0)
+    text.fail(Errc::kMalformed, "num_attention_heads", config->num_attention_heads,
+              fmt::format("a multiple of num_key_value_heads = {}", config->num_key_value_heads));
+  if (config->head_dim % 2 != 0) text.fail(Errc::kMalformed, "head_dim", config->head_dim, "an even number");
+  if (config->hidden_size % 2 != 0) text.fail(Errc::kMalformed, "hidden_size", config->hidden_size, "an even number");
+
+  const std::int64_t layers = text.integer("num_hidden_layers", 32, 1, kLayersMax);
+  config->sliding.assign(static_cast<std::size_t>(layers), false);
+  if (!text.boolean("use_sliding_window", false)) return;
+  config->sliding_window = text.integer("sliding_window", 4096, 1, 1 << 20);
+  const json& types = text.array("layer_types");
+  if (std::ssize(types) != layers)
+    return text.fail(Errc::kMalformed, "layer_types", types, fmt::format("num_hidden_layers = {} of them", layers));
+  for (std::size_t i = 0; i < types.size(); ++i) config->sliding[i] = types[i] == "sliding_attention";
+}
+
+void read_speculators(const JsonFields& top, BlockConfig* config) {
+  const bool dspark = top.choice("speculators_model_type", std::nullopt, {"dflash", "dspark"}) == "dspark";
+  read_layers(top.object("transformer_layer_config"), config);
+  config->draft_vocab_size = top.integer("draft_vocab_size", 32000, 1, config->vocab_size);
+  config->block_size = static_cast<std::int32_t>(top.integer("block_size", 8, 2, kBlockMax));
+  config->drafts_from_anchor = top.boolean("sample_from_anchor", dspark);
+  config->sliding_causal = !top.boolean("sliding_window_non_causal", false);
+  config->mask_token_id = static_cast<TokenId>(top.integer("mask_token_id", std::nullopt, 0, config->vocab_size - 1));
+  // A hidden state of Hugging Face's list: 0 is the embedding, which no layer puts out.
+  config->hidden_layers = read_hidden_layers(top, "aux_hidden_state_layer_ids", 1);
+  if (dspark) config->markov_rank = top.integer("markov_rank", 256, 0, kWidthMax);
+  if (config->markov_rank > 0) top.choice("markov_head_type", "vanilla", {"vanilla"});
+}
+
+void read_dflash(const JsonFields& top, BlockConfig* config) {
+  const JsonFields dflash = top.object("dflash_config");
+  read_layers(top, config);
+  config->scales_embedding = true;
+  config->draft_vocab_size = config->vocab_size;
+  const JsonFields& with_size = top.find("block_size") != nullptr ? top : dflash;
+  config->block_size = static_cast<std::int32_t>(with_size.integer("block_size", std::nullopt, 2, kBlockMax));
+  config->mask_token_id =
+      static_cast<TokenId>(dflash.integer("mask_token_id", std::nullopt, 0, config->vocab_size - 1));
+  config->hidden_layers = read_hidden_layers(dflash, "target_layer_ids", 0);
+  if (top.find("final_logit_softcapping") != nullptr)
+    config->final_logit_softcapping = static_cast<float>(top.number("final_logit_softcapping", 0, 1e-3, 1e6));
+}
+
+Result<void> check_target(const BlockConfig& config, const TextConfig& target, const std::string& name) {
+  const auto compare = [&](const char* what, std::int64_t seen, std::int64_t wanted) -> Result<void> {
+    if (seen == wanted) return {};
+    return Error(Errc::kMismatch, "{}: {} is {}, wanted the target's {}", name, what, seen, wanted);
+  };
+  RETURN_IF_ERROR(compare("vocab_size", config.vocab_size, target.vocab_size));
+  RETURN_IF_ERROR(compare("hidden_size", config.hidden_size, target.hidden_size));
+  // Of the last one Hugging Face's list has the normed output.
+  const int highest = std::ranges::max(config.hidden_layers);
+  if (highest + 1 < target.num_hidden_layers) return {};
+  return Error(Errc::kMismatch, "{}: the output of layer {} is wanted, counted from 0, of a target with {} layers",
+               name, highest, target.num_hidden_layers);
+}
+
+}  // namespace
+
+bool is_block_drafter(const std::filesystem::path& model) {
+  const auto files = ModelFiles::open(model);
+  if (!files) return false;
+  const auto text = files->config_json();
+  if (!text || !*text) return false;
+  const json config = parse_json((*text)->text);
+  constexpr const char* kKeys[] = {"speculators_model_type", "dflash_config", "target_layer_ids"};
+  return std::ranges::any_of(kKeys, [&](const char* key) { return config.contains(key); });
+}
+
+Result<BlockConfig> parse_block_config(std::string_view json_text, std::string_view file) {
+  return read_json_object(json_text, file, [](const JsonFields& top, FirstError&) {
+    BlockConfig config{};
+    if (top.find("speculators_model_type") != nullptr) {
+      read_speculators(top, &config);
+    } else if (top.find("dflash_config") != nullptr) {
+      read_dflash(top, &config);
+    } else {
+      top.wrong("speculators_model_type", "a DSpark or DFlash drafter in the format of speculators, or dflash_config");
+    }
+    return config;
+  });
+}
+
+Result<BlockConfig> load_block_config(const ModelFiles& files, const TextConfig& target) {
+  ASSIGN_OR_RETURN(const ModelText text, files.need_config_json());
+  ASSIGN_OR_RETURN(BlockConfig config, parse_block_config(text.text, text.name));
+  RETURN_IF_ERROR(check_target(config, target, text.name));
+  return config;
+}
+
+}  // namespace outrider

@@ -1,0 +1,96 @@
+// vLLM's compressed-tensors (github.com/vllm-project/compressed-tensors): pack-quantized, int-quantized,
+// float-quantized, nvfp4-pack-quantized, naive-quantized. Which matrices are coded, and how, their tensors say.
+#include <algorithm>
+#include <initializer_list>
+
+#include <fmt/format.h>
+
+#include "common/compute/tensor/decode.h"
+#include "common/model/checkpoint/quantized.h"
+#include "common/model/checkpoint/safetensors.h"
+
+namespace outrider {
+namespace {
+
+class CompressedTensors final : public QuantizedFormat {
+ public:
+  explicit CompressedTensors(const JsonFields& config) {
+    config.choice("format", "pack-quantized",
+                  {"pack-quantized", "int-quantized", "float-quantized", "nvfp4-pack-quantized", "naive-quantized",
+                   "mixed-precision", "dense"});
+    config.choice("quantization_status", "compressed", {"compressed", "frozen"});
+    const JsonFields groups = config.object("config_groups");
+    for (const auto& [name, unused] : groups.raw().items()) {
+      const JsonFields weights = groups.object(name.c_str()).object("weights");
+      const bool floats = weights.choice("type", "int", {"int", "float"}) == "float";
+      const std::int64_t bits = weights.integer("num_bits", 8, 4, 8);
+      weights.choice("strategy", "tensor", {"tensor", "channel", "group", "block", "tensor_group"});
+      group_sizes_.push_back(weights.integer("group_size", -1, -1, 1 << 20));
+      if (const auto block = block_sizes(weights, "block_structure")) {
+        block_sizes_.push_back(block->first);
+        group_sizes_.push_back(block->second);
+      }
+      weights.boolean("symmetric", true);
+      if (!floats) int_bits_.push_back(bits);
+    }
+  }
+
+  Result<std::optional<TensorEntry>> matrix(const TensorEntry& tensor,
+                                            std::span<const TensorEntry> tensors) const override {
+    constexpr std::string_view kPacked = ".weight_packed", kWeight = ".weight";
+    const bool packed = tensor.name.ends_with(kPacked);
+    const std::string module = tensor.name.substr(0, tensor.name.size() - (packed ? kPacked : kWeight).size());
+    const bool codes = tensor.dtype == DType::kI8 || tensor.dtype == DType::kF8_E4M3;
+    if (!packed && !(tensor.name.ends_with(kWeight) && codes && tensor.shape.size() == 2))
+      return std::optional<TensorEntry>();
+    GroupedCodes m{.codes = &tensor, .group_sizes = group_sizes_, .block_sizes = block_sizes_};
+    ASSIGN_OR_RETURN(m.scales, need(tensor, tensors, module + ".weight_scale"));
+    m.zeros = find_tensor(tensors, module + ".weight_zero_point");
+    if (packed && tensor.dtype == DType::kU8) {
+      m.packing = CodePacking::kF4;
+      ASSIGN_OR_RETURN(const TensorEntry* global, need(tensor, tensors, module + ".weight_global_scale"));
+      RETURN_IF_ERROR(read_f32(*global, {&m.divisor, 1}));
+      m.out = tensor.shape.empty() ? 0 : tensor.shape[0];
+      m.in = tensor.shape.size() == 2 ? codes_in(tensor.shape[1], 2) : 0;
+    } else if (packed) {
+      ASSIGN_OR_RETURN(const TensorEntry* shape, need(tensor, tensors, module + ".weight_shape"));
+      std::vector<std::int64_t> sizes(2);
+      RETURN_IF_ERROR(read_i64(*shape, sizes));
+      m.out = sizes[0], m.in = sizes[1];
+      ASSIGN_OR_RETURN(m.bits, bits_of(tensor, m.in));
+    } else {
+      m.packing = tensor.dtype == DType::kI8 ? CodePacking::kInt8 : CodePacking::kF8;
+      m.bits = 8;
+      m.out = tensor.shape[0], m.in = tensor.shape[1];
+    }
+    if (m.packing == CodePacking::kF8 || m.packing == CodePacking::kF4) m.zeros = nullptr;  // floats have signs
+    ASSIGN_OR_RETURN(m.group_of, group_order(tensors, module + ".weight_g_idx"));
+    ASSIGN_OR_RETURN(TensorEntry entry, coded_entry(module + ".weight", m));
+    return std::optional(std::move(entry));
+  }
+
+ private:
+  /// Of the widths that a group of the configuration has, the one by which a row has so many words.
+  Result<int> bits_of(const TensorEntry& tensor, std::int64_t in) const {
+    for (const std::int64_t bits : int_bits_) {
+      const std::int64_t per_word = 32 / bits;
+      if (tensor.shape.size() == 2 && in > 0 && tensor.shape[1] == (in - 1) / per_word + 1)
+        return static_cast<int>(bits);
+    }
+    return file_error(
+        Errc::kMalformed, tensor.file,
+        "tensor {} has {} words a row for {} inputs, which no num_bits of quantization_config.config_groups "
+        "gives",
+        quote(tensor.name), tensor.shape.empty() ? 0 : tensor.shape.back(), in);
+  }
+
+  std::vector<std::int64_t> int_bits_, group_sizes_, block_sizes_;
+};
+
+}  // namespace
+
+std::unique_ptr<const QuantizedFormat> make_compressed_tensors(const JsonFields& config) {
+  return std::make_unique<CompressedTensors>(config);
+}
+
+}  // namespace outrider

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/model/gemma4/buffers.h"
+
+namespace outrider {
+
+/// K and V of the rows of token trees in one forward pass, as the caches store them: rows of two branches share a slot
+/// there (BranchRow). By layer of the cache and row of the forward pass.
+class BranchStore {
+ public:
+  /// Room for rows [0, rows) of a layer; what it held is lost.
+  void reserve(std::size_t layer, std::int64_t rows, std::size_t row_bytes) {
+    if (layers_.size() <= layer) layers_.resize(layer + 1);
+    layers_[layer].row_bytes = row_bytes;
+    const std::size_t bytes = 2 * static_cast<std::size_t>(rows) * row_bytes;
+    layers_[layer].bytes.resize(std::max(layers_[layer].bytes.size(), bytes));
+  }
+  std::byte* k(std::size_t layer, std::int64_t row) { return at(layer, 2 * row); }
+  std::byte* v(std::size_t layer, std::int64_t row) { return at(layer, 2 * row + 1); }
+  void report(const BufferSink& sink, const std::string& name) const {
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      const auto bytes = layers_[i].bytes.capacity();
+      if (bytes > 0)
+        sink({.name = fmt::format("{}.layers.{}", name, i),
+              .dtype = "U8",
+              .shape = {std::ssize(layers_[i].bytes)},
+              .bytes = bytes});
+    }
+  }
+
+ private:
+  struct Layer {
+    std::vector<std::byte> bytes = {};
+    std::size_t row_bytes = 0;
+  };
+  std::byte* at(std::size_t layer, std::int64_t half_row) {
+    return layers_[layer].bytes.data() + static_cast<std::size_t>(half_row) * layers_[layer].row_bytes;
+  }
+
+  std::vector<Layer> layers_;
+};
+
+}  // namespace outrider

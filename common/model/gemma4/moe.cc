@@ -1,0 +1,190 @@
+#include "common/model/gemma4/moe.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "common/compute/kernels/ops.h"
+
+namespace outrider {
+namespace {
+
+void softmax_in_place(std::span<float> z) {
+  const float largest = *std::max_element(z.begin(), z.end());
+  float sum = 0;
+  for (float& value : z) sum += value = std::exp(value - largest);
+  for (float& value : z) value /= sum;
+}
+
+}  // namespace
+
+// ---- router ----
+
+Result<Router> Router::load(const WeightReader& weights, const TextConfig& model) {
+  Router router;
+  router.eps_ = model.rms_norm_eps;
+  router.top_k_ = model.top_k_experts;
+  ASSIGN_OR_RETURN(router.scale_, weights.vector("scale", model.hidden_size));
+  ASSIGN_OR_RETURN(router.per_expert_scale_, weights.vector("per_expert_scale", model.num_experts));
+  ASSIGN_OR_RETURN(router.proj_, weights.as(WeightType::kF32).linear(model.hidden_size, {{"proj", model.num_experts}}));
+  return router;
+}
+
+std::vector<ExpertChoice> Router::choose(Matrix<const float> x, Workspace& workspace, const Trace& trace) const {
+  const std::int64_t count = x.size(0), hidden = x.size(1), experts = proj_.out_features();
+  const Matrix<float> input = workspace.router_input.view(count, hidden);
+  rms_norm(x, scale_, eps_, input);
+  scale_in_place(input, static_cast<float>(1.0 / std::sqrt(static_cast<double>(hidden))));
+  const Matrix<float> probabilities = workspace.router_probabilities.view(count, experts);
+  proj_.forward(input, probabilities);
+  for (std::int64_t r = 0; r < count; ++r) softmax_in_place(probabilities[r].span());
+
+  std::vector<ExpertChoice> choices;
+  choices.reserve(static_cast<std::size_t>(count * top_k_));
+  std::vector<std::int64_t> order(static_cast<std::size_t>(experts));
+  for (std::int64_t r = 0; r < count; ++r) {
+    const Vector<float> p = probabilities[r];
+    std::iota(order.begin(), order.end(), 0);
+    std::partial_sort(order.begin(), order.begin() + top_k_, order.end(),
+                      [&](std::int64_t a, std::int64_t b) { return p[a] > p[b] || (p[a] == p[b] && a < b); });
+    float sum = 0;
+    for (std::int64_t k = 0; k < top_k_; ++k) sum += p[order[static_cast<std::size_t>(k)]];
+    for (std::int64_t k = 0; k < top_k_; ++k) {
+      const std::int64_t e = order[static_cast<std::size_t>(k)];
+      choices.push_back({r, e, p[e] / sum * per_expert_scale_[static_cast<std::size_t>(e)]});
+    }
+  }
+
+  if (trace) {
+    trace.note("input", input);
+    trace.note("probabilities", probabilities);
+    Tensor chosen(count, top_k_), weights(count, top_k_);
+    for (std::size_t i = 0; i < choices.size(); ++i) {
+      chosen.view().data()[i] = static_cast<float>(choices[i].expert);
+      weights.view().data()[i] = choices[i].weight;
+    }
+    trace.note("chosen", chosen.view());
+    trace.note("weights", weights.view());
+  }
+  return choices;
+}
+
+void Router::report_buffers(const BufferSink& sink, const std::string& name) const {
+  report_linear(sink, name + ".proj", proj_);
+  report_vector(sink, name + ".scale", scale_);
+  report_vector(sink, name + ".per_expert_scale", per_expert_scale_);
+}
+
+// ---- experts ----
+
+Result<Experts> Experts::load(const WeightReader& weights, const TextConfig& model) {
+  Experts experts;
+  const std::int64_t count = model.num_experts, hidden = model.hidden_size, inner = model.moe_intermediate_size;
+  // GGUF files may have gate and up apart.
+  const bool apart = weights.has("gate_proj") && weights.has("up_proj");
+  const std::vector<WeightReader::Part> parts =
+      apart ? std::vector<WeightReader::Part>{{"gate_proj", inner}, {"up_proj", inner}}
+            : std::vector<WeightReader::Part>{{"gate_up_proj", 2 * inner}};
+  experts.shards_ = weights.shards();
+  experts.inner_ = inner;
+  experts.inner_own_ = place_of(experts.shards_).share(inner);
+  experts.hidden_own_ = place_of(experts.shards_).share(hidden);
+  const Columns gate_up[] = {experts.inner_own_, {inner + experts.inner_own_.begin, experts.inner_own_.count}};
+  ASSIGN_OR_RETURN(experts.gate_up_, weights.experts(count, hidden, parts, gate_up));
+  ASSIGN_OR_RETURN(experts.down_,
+                   weights.experts(count, inner, {{"down_proj", hidden}}, std::span(&experts.hidden_own_, 1)));
+  return experts;
+}
+
+void Experts::forward(Matrix<const float> x, std::vector<ExpertChoice> choices, Matrix<float> out,
+                      Workspace& workspace) const {
+  const std::int64_t hidden = x.size(1), own = inner_own_.count;
+  for (std::int64_t r = 0; r < out.size(0); ++r) std::fill_n(out[r].data(), hidden, 0.0f);
+  std::sort(choices.begin(), choices.end(), [](const ExpertChoice& a, const ExpertChoice& b) {
+    return a.expert != b.expert ? a.expert < b.expert : a.row < b.row;
+  });
+  // function(choices of one expert, the first's place among all)
+  const auto for_experts = [&](auto function) {
+    for (auto first = choices.begin(), last = first; first != choices.end(); first = last) {
+      last = std::find_if(first, choices.end(), [&](const ExpertChoice& c) { return c.expert != first->expert; });
+      function(std::span<const ExpertChoice>(first, last), first - choices.begin());
+    }
+  };
+  // All experts' rows one after the other, so that they are gathered together; room for the last one's whole heights.
+  const Matrix<float> product =
+      workspace.product.view(std::ssize(choices) + kGemmHeight, inner_).rows(0, std::ssize(choices));
+  for_experts([&](std::span<const ExpertChoice> chosen, std::int64_t place) {
+    const std::int64_t count = std::ssize(chosen);
+    const Matrix<float> rows = workspace.expert_rows.view(count, hidden);
+    for (std::int64_t i = 0; i < count; ++i)
+      std::copy_n(x[chosen[static_cast<std::size_t>(i)].row].data(), hidden, rows[i].data());
+    const Matrix<float> gate_up = workspace.gate_up.view(count, 2 * own);
+    gate_up_[static_cast<std::size_t>(chosen[0].expert)].forward(rows, gate_up);
+    gelu_mul(gate_up.columns(0, own), gate_up.columns(own, own),
+             product.rows(place, count).columns(inner_own_.begin, own));
+  });
+  gather(shards_, product, inner_own_);
+  for_experts([&](std::span<const ExpertChoice> chosen, std::int64_t place) {
+    const Matrix<float> rows = workspace.expert_rows.view(std::ssize(chosen), hidden_own_.count);
+    down_[static_cast<std::size_t>(chosen[0].expert)].forward(product.rows(place, std::ssize(chosen)), rows);
+    for (std::int64_t i = 0; const ExpertChoice& choice : chosen) {
+      const float* from = rows[i++].data();
+      float* to = out[choice.row].data() + hidden_own_.begin;
+      for (std::int64_t c = 0; c < hidden_own_.count; ++c) to[c] += choice.weight * from[c];
+    }
+  });
+  gather(shards_, out, hidden_own_);
+}
+
+void Experts::report_buffers(const BufferSink& sink, const std::string& name) const {
+  for (std::size_t e = 0; e < gate_up_.size(); ++e) {
+    report_linear(sink, fmt::format("{}.{}.gate_up", name, e), gate_up_[e]);
+    report_linear(sink, fmt::format("{}.{}.down", name, e), down_[e]);
+  }
+}
+
+// ---- both, beside the dense MLP ----
+
+Result<Moe> Moe::load(const WeightReader& weights, const TextConfig& model) {
+  Moe moe;
+  moe.eps_ = model.rms_norm_eps;
+  moe.top_k_ = model.top_k_experts;
+  ASSIGN_OR_RETURN(moe.post_feedforward_norm_1_,
+                   weights.vector("post_feedforward_layernorm_1.weight", model.hidden_size));
+  ASSIGN_OR_RETURN(moe.pre_feedforward_norm_2_,
+                   weights.vector("pre_feedforward_layernorm_2.weight", model.hidden_size));
+  ASSIGN_OR_RETURN(moe.post_feedforward_norm_2_,
+                   weights.vector("post_feedforward_layernorm_2.weight", model.hidden_size));
+  ASSIGN_OR_RETURN(moe.router_, Router::load(weights.under("router"), model));
+  ASSIGN_OR_RETURN(moe.experts_, Experts::load(weights.under("experts"), model));
+  return moe;
+}
+
+void Moe::add_to(Matrix<const float> x, Matrix<float> h, Workspace& workspace, const Trace& trace) const {
+  const Matrix<float> input = workspace.experts_input.view(x.size(0), x.size(1));
+  const Matrix<float> output = workspace.experts_output.view(x.size(0), x.size(1));
+
+  rms_norm(h, post_feedforward_norm_1_, eps_, h);
+  trace.note("dense_normed", h);
+  rms_norm(x, pre_feedforward_norm_2_, eps_, input);
+  trace.note("experts_input", input);
+  experts_.forward(input, router_.choose(x, workspace, trace.under("router")), output, workspace);
+  trace.note("experts_output", output);
+  rms_norm(output, post_feedforward_norm_2_, eps_, output);
+  trace.note("experts_normed", output);
+  add_in_place(h, output);
+}
+
+void Moe::report_buffers(const BufferSink& sink, const std::string& name) const {
+  report_vector(sink, name + ".post_feedforward_norm_1", post_feedforward_norm_1_);
+  report_vector(sink, name + ".pre_feedforward_norm_2", pre_feedforward_norm_2_);
+  report_vector(sink, name + ".post_feedforward_norm_2", post_feedforward_norm_2_);
+  router_.report_buffers(sink, name + ".router");
+  experts_.report_buffers(sink, name + ".experts");
+}
+
+std::size_t Moe::weight_bytes() const {
+  return router_.weight_bytes() + static_cast<std::size_t>(top_k_) * experts_.expert_bytes();
+}
+
+}  // namespace outrider

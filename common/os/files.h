@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "common/base/result.h"
+
+namespace outrider {
+
+/// A file mapped read-only into memory. Move only; a span from bytes() lives as long as the
+/// mapping, wherever the MappedFile is moved to.
+///
+/// Pages are read when first touched. A file that shrinks while it is mapped ends the process
+/// (SIGBUS): replace checkpoints by renaming, never by writing into them.
+class MappedFile {
+ public:
+  /// @return kNotFound if there is no such file, kIo if it is not a regular file or cannot be read.
+  static Result<MappedFile> open(const std::filesystem::path& path);
+
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  ~MappedFile();
+
+  /// Empty for an empty file.
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  explicit MappedFile(std::span<const std::byte> bytes) : bytes_(bytes) {}
+
+  std::span<const std::byte> bytes_;  // What munmap needs; empty means nothing is mapped.
+};
+
+/// What is wrong with a file: "FILE: PROBLEM". @param file  its path, or what its reader's caller calls it
+template <typename... Args>
+Error file_error(Errc code, const std::filesystem::path& file, fmt::format_string<Args...> problem, Args&&... args) {
+  return {code, file.string() + ": " + fmt::format(problem, std::forward<Args>(args)...)};
+}
+
+/// What the last call of the system said: "PATH: cannot ACTION: why". kNotFound if there is no such file, else kIo.
+Error system_error(const std::filesystem::path& path, const char* action);
+
+/// A whole small file of text, without a byte order mark.
+/// @return as MappedFile::open; kOutOfRange for a file of more than 100 MB.
+Result<std::string> read_text(const std::filesystem::path& path);
+
+}  // namespace outrider

@@ -1,0 +1,75 @@
+#include "common/wire/messages/membership.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace outrider {
+
+std::string to_text(const Notice& notice) {
+  return notice.session == SessionId{} ? notice.text : fmt::format("session={} {}", value(notice.session), notice.text);
+}
+
+Membership::Event Membership::on_message(const Message& message, TimePoint now) {
+  heard_ = now;
+  if (const auto* welcome = std::get_if<Welcome>(&message.body)) {
+    joined_ = true;
+    refused_pause_ = {};
+    refused_.clear();
+    // A coordinator that started anew, or that gave us up, knows none of our sessions, and no Free will come for them.
+    return std::exchange(number_, welcome->membership) == welcome->membership ? Event::kDealtWith
+                                                                              : Event::kForgetSessions;
+  }
+  if (const auto* refuse = std::get_if<Refuse>(&message.body)) {
+    on_refuse(*refuse, now);
+    return Event::kDealtWith;
+  }
+  if (std::holds_alternative<WhoAreYou>(message.body)) {
+    joined_ = false;
+    next_hello_ = now;
+    return Event::kDealtWith;
+  }
+  if (const auto* heartbeat = std::get_if<Heartbeat>(&message.body)) {
+    if (heartbeat->sent_ns > 0) send({.body = *heartbeat});
+    return Event::kDealtWith;
+  }
+  // Before the Welcome it is not known whose sessions these are; the coordinator repeats what counts.
+  return joined_ ? Event::kSession : Event::kDealtWith;
+}
+
+void Membership::on_refuse(const Refuse& refuse, TimePoint now) {
+  if (config_.exit_when_refused) {
+    refusal_ = Error{refuse.code, refuse.message};
+    return;
+  }
+  // Whoever is wrong, we or those who came first, may leave.
+  joined_ = false;
+  refused_pause_ = std::clamp(2 * refused_pause_, config_.hello_interval, config_.refused_pause_max);
+  next_hello_ = now + refused_pause_;
+  if (refused_ == refuse.message) return;
+  refused_ = refuse.message;
+  warn(fmt::format("the coordinator refused us: {}; asking again, ever more rarely", refuse.message));
+}
+
+void Membership::on_tick(TimePoint now) {
+  const bool spoke = heard_ != TimePoint() && refused_pause_ == Duration::zero();
+  if (spoke && now - std::max(heard_, redialled_) > config_.peer_timeout) {
+    output_.redial = true;
+    redialled_ = now;
+  }
+  if (joined_ && now - heard_ > config_.peer_timeout) {
+    joined_ = false;
+    next_hello_ = now;
+    warn(fmt::format("coordinator silent for {:.1f} s; introducing ourselves again", to_seconds(now - heard_)));
+  }
+  if (!joined_) {
+    if (next_hello_ && now < *next_hello_) return;
+    next_hello_ = now + config_.hello_interval;
+    return send({.body = hello_});
+  }
+  if (next_heartbeat_ && now < *next_heartbeat_) return;
+  next_heartbeat_ = now + config_.heartbeat_interval;
+  send({.body = Heartbeat{}});
+}
+
+}  // namespace outrider

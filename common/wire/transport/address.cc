@@ -1,0 +1,128 @@
+#include "common/wire/transport/address.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include "common/base/text.h"
+#include "common/os/descriptor.h"
+
+namespace outrider {
+namespace {
+
+constexpr const char* kTcp = "tcp://";
+
+struct HostPort {
+  std::string host, port;  ///< host without brackets
+};
+
+HostPort host_and_port(const std::string& address) {
+  const std::string rest = address.substr(std::strlen(kTcp));
+  const std::size_t colon = std::min(rest.rfind(':'), rest.size());
+  std::string host = rest.substr(0, colon);
+  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  return {std::move(host), colon < rest.size() ? rest.substr(colon + 1) : ""};
+}
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+/// @param flags  of getaddrinfo. @param failed  its error
+AddressList look_up(const HostPort& where, int flags, int* failed) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* list = nullptr;
+  *failed = getaddrinfo(where.host.c_str(), where.port.c_str(), &hints, &list);
+  return AddressList(*failed == 0 ? list : nullptr, freeaddrinfo);
+}
+
+}  // namespace
+
+bool is_sane(const std::string& address) {
+  if (!address.starts_with(kTcp)) return true;
+  const std::size_t begin = std::strlen(kTcp), colon = address.rfind(':');
+  const std::string host = address.substr(begin, std::max(begin, colon) - begin), port = address.substr(colon + 1);
+  if (host.find(':') != host.npos && !(host.starts_with('[') && host.ends_with(']'))) return false;
+  return port == "*" || to_number<std::uint16_t>(port);
+}
+
+Result<std::vector<std::string>> split_addresses(const std::string& addresses) {
+  std::vector<std::string> list;
+  for (std::size_t begin = 0, end = 0; end != addresses.npos; begin = end + 1) {
+    end = addresses.find(',', begin);
+    std::string address = addresses.substr(begin, end == addresses.npos ? end : end - begin);
+    const bool sane = address.starts_with(kTcp) && is_sane(address) && !address.ends_with('*');
+    const std::string host = sane ? host_and_port(address).host : "";
+    const bool tcp = !host.empty() && host != "*";
+    if (!tcp && !(address.starts_with("inproc://") && end == address.npos && begin == 0)) {
+      return Error(Errc::kInvalidArgument, "cannot connect to {}: wanted {}, or several of them with commas between",
+                   address, kAddressForm);
+    }
+    list.push_back(std::move(address));
+  }
+  return list;
+}
+
+bool is_local(const std::string& address) {
+  if (address.starts_with("inproc://")) return true;
+  if (!address.starts_with(kTcp)) return false;
+  const HostPort where = host_and_port(address);
+  if (where.host == "localhost") return true;
+  // Not by getaddrinfo, for which * is the loopback interface.
+  in_addr ipv4{};
+  in6_addr ipv6{};
+  if (inet_pton(AF_INET, where.host.c_str(), &ipv4) == 1) return ntohl(ipv4.s_addr) >> 24 == 127;
+  return inet_pton(AF_INET6, where.host.c_str(), &ipv6) == 1 && IN6_IS_ADDR_LOOPBACK(&ipv6) != 0;
+}
+
+Result<std::vector<std::string>> resolve(const std::string& address) {
+  const HostPort where = host_and_port(address);
+  int failed = 0;
+  const AddressList list = look_up(where, 0, &failed);
+  if (!list) return Error(Errc::kNotFound, "the name does not resolve ({})", gai_strerror(failed));
+  std::vector<std::string> numeric;
+  for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
+    char host[NI_MAXHOST];
+    if (getnameinfo(entry->ai_addr, entry->ai_addrlen, host, sizeof host, nullptr, 0, NI_NUMERICHOST) != 0) continue;
+    const bool ipv6 = entry->ai_family == AF_INET6;
+    std::string one = fmt::format("{}{}{}{}:{}", kTcp, ipv6 ? "[" : "", host, ipv6 ? "]" : "", where.port);
+    if (std::ranges::find(numeric, one) == numeric.end()) numeric.push_back(std::move(one));
+  }
+  return numeric;
+}
+
+std::string why_unreachable(const std::string& numeric) {
+  constexpr int kWaitMs = 250;
+  int failed = 0;
+  const AddressList list = look_up(host_and_port(numeric), AI_NUMERICHOST, &failed);
+  if (!list) return gai_strerror(failed);
+  const Descriptor fd(::socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (fd < 0) return std::generic_category().message(errno);
+  int error = ::connect(fd, list->ai_addr, list->ai_addrlen) == 0 ? 0 : errno;
+  if (error == EINPROGRESS) {
+    pollfd wait{fd, POLLOUT, 0};
+    socklen_t size = sizeof error;
+    if (::poll(&wait, 1, kWaitMs) == 0) {
+      error = ETIMEDOUT;
+    } else {
+      ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+    }
+  }
+  if (error == 0) return "";
+  std::string text = std::generic_category().message(error);
+  text[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(text[0])));
+  return text;
+}
+
+}  // namespace outrider

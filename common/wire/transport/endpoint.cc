@@ -1,0 +1,585 @@
+#include "common/wire/transport/endpoint.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <zmq.hpp>
+
+#include "common/base/token_bucket.h"
+#include "common/os/descriptor.h"
+#include "common/os/logging.h"
+#include "common/wire/transport/address.h"
+#include "common/wire/transport/authorization.h"
+#include "common/wire/transport/codec.h"
+#include "common/wire/transport/dialer.h"
+#include "common/wire/transport/gatekeeper.h"
+#include "common/wire/transport/listener_guard.h"
+
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
+#endif
+
+namespace outrider {
+namespace {
+
+int to_zmq_ms(Duration d) { return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(d).count()); }
+
+Error zmq_error(const char* verb, const std::string& address, int number) {
+  const bool nonsense = number == EINVAL || number == EPROTONOSUPPORT || number == ENOCOMPATPROTO;
+  return Error(nonsense ? Errc::kInvalidArgument : Errc::kIo, "cannot {} {}: {}{}", verb, address, zmq_strerror(number),
+               nonsense ? std::string(", wanted ") + kAddressForm : "");
+}
+
+/// As ZeroMQ says it of an address that makes no sense.
+void check_address(const std::string& address) {
+  const bool known = address.starts_with("tcp://") || address.starts_with("inproc://");
+  if (known && is_sane(address)) return;
+  errno = EINVAL;
+  throw zmq::error_t();
+}
+
+void set_options(zmq::socket_t& socket, const EndpointOptions& options) {
+  socket.set(zmq::sockopt::linger, to_zmq_ms(options.linger));
+  socket.set(zmq::sockopt::sndhwm, options.queue_messages_max);
+  socket.set(zmq::sockopt::rcvhwm, options.queue_messages_max);
+  socket.set(zmq::sockopt::maxmsgsize,
+             static_cast<std::int64_t>(std::max(options.limits.header_bytes_max, options.limits.tensor_bytes_max)));
+  // What opens a TCP connection and then does not speak ZMTP is dropped, not kept for ever.
+  socket.set(zmq::sockopt::handshake_ivl, 5'000);
+  // To notice a host that vanished without closing its connection, which TCP by itself may take hours
+  // for. Slow enough that cores full of GEMM cannot fake a dead peer; the protocol's own heartbeats
+  // judge whether a node still works. Not ZMTP's heartbeats: libzmq 4.3.4 aborts when a connection with
+  // them is remade while its queue is full (libzmq issue 3937).
+  socket.set(zmq::sockopt::tcp_maxrt, 10'000);
+  socket.set(zmq::sockopt::tcp_keepalive, 1);
+  socket.set(zmq::sockopt::tcp_keepalive_idle, 5);
+  socket.set(zmq::sockopt::tcp_keepalive_intvl, 2);
+  socket.set(zmq::sockopt::tcp_keepalive_cnt, 3);
+  // A restarted coordinator is found at once; one that stays away costs little. Without the
+  // maximum there is no back-off.
+  socket.set(zmq::sockopt::reconnect_ivl, 50);
+  socket.set(zmq::sockopt::reconnect_ivl_max, 1'000);
+}
+
+/// So that ZeroMQ lets nobody in where there is nobody to ask. Its headers name the option to builds with drafts only;
+/// it is there in all.
+Result<void> enforce_domain(zmq::socket_t& socket) {
+  constexpr int kZapEnforceDomain = 93;
+  const int on = 1;
+  if (zmq_setsockopt(socket.handle(), kZapEnforceDomain, &on, sizeof on) == 0) return {};
+  return Error(Errc::kUnsupported, "this ZeroMQ cannot enforce keys: {}", zmq_strerror(errno));
+}
+
+/// A ZeroMQ frame that shares `bytes` until ZeroMQ, on whatever thread, is done with it.
+zmq::message_t to_frame(const SharedBytes& bytes) {
+  auto* const holder = new SharedBytes(bytes);
+  return zmq::message_t(
+      const_cast<std::byte*>(bytes.bytes().data()), bytes.bytes().size(),
+      [](void*, void* hint) { delete static_cast<SharedBytes*>(hint); }, holder);
+}
+
+/// The frame's bytes, 8-byte aligned.
+SharedBytes to_shared(zmq::message_t frame) {
+  const std::size_t size = frame.size();
+  if (reinterpret_cast<std::uintptr_t>(frame.data()) % alignof(std::uint64_t) == 0) {
+    const auto owner = std::make_shared<zmq::message_t>(std::move(frame));
+    return SharedBytes(owner, {owner->data<const std::byte>(), size});
+  }
+  // Why: ZeroMQ hands out small TCP frames in place within its 8 KiB receive buffer, at any
+  // address. A copy of one is cheap; large frames have memory of their own, aligned.
+  const std::shared_ptr<std::uint64_t[]> copy =
+      std::make_shared_for_overwrite<std::uint64_t[]>(size / sizeof(std::uint64_t) + 1);
+  std::memcpy(copy.get(), frame.data(), size);
+  return SharedBytes(copy, {reinterpret_cast<const std::byte*>(copy.get()), size});
+}
+
+// ThreadSanitizer does not see how ZeroMQ, which is not built with it, hands in-process bytes from
+// one thread to another.
+#ifdef __SANITIZE_THREAD__
+char handover;
+void bytes_leave() { __tsan_release(&handover); }
+void bytes_arrive() { __tsan_acquire(&handover); }
+#else
+void bytes_leave() {}
+void bytes_arrive() {}
+#endif
+
+/// Takes one frame. @return false when there is none.
+bool take(zmq::socket_t& socket, zmq::message_t& frame) {
+  int rc;
+  do {
+    rc = zmq_msg_recv(frame.handle(), socket.handle(), ZMQ_DONTWAIT);
+  } while (rc < 0 && errno == EINTR);
+  return rc >= 0;
+}
+
+/// Queues one frame. @return 0 or the error number.
+int put(zmq::socket_t& socket, zmq::message_t& frame, bool more) {
+  const int flags = ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0);
+  int rc;
+  do {
+    rc = zmq_msg_send(frame.handle(), socket.handle(), flags);
+  } while (rc < 0 && errno == EINTR);
+  return rc < 0 ? errno : 0;
+}
+
+}  // namespace
+
+/// A file descriptor that poll sees as readable after signal(), until clear().
+class EventFd {
+ public:
+  EventFd() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+    if (fd_ < 0) throw zmq::error_t();  // carries errno
+  }
+
+  int fd() const { return fd_; }
+  void signal() { [[maybe_unused]] const int rc = eventfd_write(fd_, 1); }
+  void clear() {
+    eventfd_t count;
+    [[maybe_unused]] const int rc = eventfd_read(fd_, &count);
+  }
+
+ private:
+  const Descriptor fd_;
+};
+
+struct TransportContext::Impl {
+  explicit Impl(Security given) : security(std::move(given)) { zmq.set(zmq::ctxopt::max_sockets, kSocketsMax); }
+  /// What a bound socket needs so that only authorized keys get in; nothing where it may do without.
+  Result<std::optional<KeyPair>> keys_to_listen(const std::string& address);
+  /// What a socket needs to connect; nothing where it may do without.
+  Result<std::optional<Dialer::Credentials>> keys_to_connect(const std::vector<std::string>& addresses);
+
+  static constexpr int kSocketsMax = 16'384;  ///< three for each connection over TCP; a server has one for each request
+  const Security security;
+  zmq::context_t zmq{1};
+  std::unique_ptr<Gatekeeper> gatekeeper;  ///< before the context in the order of ends: it has a socket
+  std::atomic<bool> warned = false;        ///< that connections are insecure
+  std::atomic<bool> connected = false;     ///< some endpoint was, once
+
+ private:
+  /// Whether keys are needed or asked for. @param address  that is not of this machine, or ""
+  Result<bool> wants_keys(const std::string& address, bool asked_for);
+  Result<KeyPair> own_key(const std::string& address) const;
+};
+
+Result<bool> TransportContext::Impl::wants_keys(const std::string& address, bool asked_for) {
+  if (asked_for && security.insecure)
+    return Error{Errc::kInvalidArgument, "--insecure goes without keys, and there are options that name some"};
+  if (asked_for || address.empty()) return asked_for;
+  if (security.insecure && !warned.exchange(true)) {
+    log_warn(
+        "event=insecure address={} reason=\"--insecure: nothing on this connection is encrypted, nobody has to prove "
+        "who "
+        "they are (docs/security.md)\"",
+        address);
+  }
+  return !security.insecure;
+}
+
+/// The file that was asked for, or the one at its default place.
+std::filesystem::path file_or_default(const std::filesystem::path& given, const char* name) {
+  const std::filesystem::path folder = key_folder();
+  return given.empty() && !folder.empty() ? folder / name : given;
+}
+
+/// Says what to do where a file is missing.
+Error missing(const std::string& address, const char* what, const std::filesystem::path& path, const char* advice,
+              const Error& error) {
+  if (error.code != Errc::kNotFound && !path.empty()) return error;
+  const std::string where = address.empty() ? "" : fmt::format("{} can be another machine's, and ", address);
+  return Error(Errc::kInvalidArgument,
+               "{}there is no {} {}: {}; --insecure goes without keys where the other end does too (docs/security.md)",
+               where, what, path.empty() ? "(no home folder to look in)" : path.string(), advice);
+}
+
+Result<KeyPair> TransportContext::Impl::own_key(const std::string& address) const {
+  const std::filesystem::path path = file_or_default(security.key, kPrivateKeyFile);
+  Result<KeyPair> own = read_private_key(path);
+  if (own) return own;
+  return missing(address, "private key", path, "make one by 'outrider keys new'", own.error());
+}
+
+Result<std::optional<KeyPair>> TransportContext::Impl::keys_to_listen(const std::string& address) {
+  if (address.starts_with("inproc://")) return std::optional<KeyPair>();
+  const std::string elsewhere = is_local(address) ? "" : address;
+  ASSIGN_OR_RETURN(const bool wanted, wants_keys(elsewhere, !security.key.empty() || !security.authorized.empty()));
+  if (!wanted) return std::optional<KeyPair>();
+  ASSIGN_OR_RETURN(const KeyPair own, own_key(elsewhere));
+  if (gatekeeper == nullptr) {
+    const std::filesystem::path path = file_or_default(security.authorized, kAuthorizedFile);
+    auto started = Gatekeeper::start(zmq.handle(), path);
+    if (!started) {
+      return missing(elsewhere, "list of keys that may connect", path,
+                     "add some by 'outrider keys authorize ROLE NAME KEY'", started.error());
+    }
+    gatekeeper = std::move(*started);
+  }
+  return std::optional(own);
+}
+
+Result<std::optional<Dialer::Credentials>> TransportContext::Impl::keys_to_connect(
+    const std::vector<std::string>& addresses) {
+  const auto remote = std::ranges::find_if_not(addresses, is_local);
+  const std::string elsewhere = remote == addresses.end() ? "" : *remote;
+  ASSIGN_OR_RETURN(const bool wanted,
+                   wants_keys(elsewhere, !security.key.empty() || !security.coordinator_keys.empty()));
+  if (!wanted) return std::optional<Dialer::Credentials>();
+  Dialer::Credentials credentials;
+  ASSIGN_OR_RETURN(credentials.own, own_key(elsewhere));
+  std::vector<std::string> known = security.coordinator_keys;
+  const std::filesystem::path path = file_or_default("", kKnownFile);
+  if (known.empty()) known = {path.string()};
+  for (const std::string& one : known) {
+    const auto keys = read_public_keys(one);
+    if (!keys && !security.coordinator_keys.empty()) return keys.error();
+    if (!keys) {
+      return missing(elsewhere, "coordinator's public key", path,
+                     "put it there ('outrider keys public' prints it at the coordinator) or give --coordinator-key",
+                     keys.error());
+    }
+    credentials.coordinator.insert(credentials.coordinator.end(), keys->begin(), keys->end());
+  }
+  return std::optional(std::move(credentials));
+}
+
+TransportContext::TransportContext(Security security) : impl_(std::make_unique<Impl>(std::move(security))) {}
+TransportContext::~TransportContext() = default;
+TransportContext::TransportContext(TransportContext&&) noexcept = default;
+TransportContext& TransportContext::operator=(TransportContext&&) noexcept = default;
+
+struct Endpoint::Impl {
+  struct Chatter;
+  Impl(zmq::context_t& context, bool is_bound, const EndpointOptions& opts)
+      : bound(is_bound), options(opts), socket(context, bound ? zmq::socket_type::router : zmq::socket_type::dealer) {
+    set_options(socket, options);
+    // Else a ROUTER drops in silence what it cannot deliver.
+    if (bound) socket.set(zmq::sockopt::router_mandatory, true);
+  }
+
+  bool readable() const { return (socket.get(zmq::sockopt::events) & ZMQ_POLLIN) != 0; }
+  /// Hears what became of connections. A connected one sends again what was lost with a connection that never was.
+  void service();
+  /// Takes the first frames of a message, up to the one after its peer's name. Drops what comes from deaf_to.
+  bool take_first(zmq::message_t& frame, PeerId& from);
+  /// Where only those have something: sleeps for a moment, or until somebody else has. So little is taken of them that
+  /// their queues are full, ZeroMQ reads their connections no more, and TCP holds them up.
+  void wait_for_others(Duration timeout);
+  /// Hears nothing more of the connection over which the message came that was taken last. An earlier one of that key
+  /// is cut: each takes a look for each message of somebody else, and ZeroMQ would read on what has come over it.
+  void be_deaf_to_speaker(Chatter& of_key);
+  /// Whether the key of the message that was taken last may join as a worker.
+  bool may_join() const {
+    const auto of_key = chatter.find(speaker.key);
+    return of_key == chatter.end() || now() >= of_key->second.may_join;
+  }
+  /// For zmq_poll: readable when service() has something to do.
+  void* monitor() const { return dialer ? dialer->monitor() : guard ? guard->monitor() : nullptr; }
+
+  const bool bound;  ///< a ROUTER, whose messages carry the peer's name; else a DEALER
+  const EndpointOptions options;
+  zmq::socket_t socket;
+  std::string address;
+  const Gatekeeper* gatekeeper = nullptr;      ///< set where peers have keys
+  std::unique_ptr<Dialer> dialer;              ///< over TCP, connected; ends before the socket, as does the monitor
+  std::atomic<bool>* was_connected = nullptr;  ///< the context's, with a dialer
+  std::unique_ptr<ListenerGuard> guard;        ///< over TCP, bound; likewise
+  std::deque<Frames> unsent;                   ///< handed to ZeroMQ while there was no connection
+  EventFd wake_event;
+  std::atomic<bool> woken = false;  ///< the event has been signalled, or is about to be
+
+  // Of a bound socket with keys.
+  struct Speaker {
+    PeerId peer;
+    std::string key;
+    int fd = -1;  ///< ZeroMQ's
+  } speaker;      ///< of what was taken last
+  struct Chatter {
+    TokenBucket bucket;            ///< of what it may say in vain
+    int fd = -1;                   ///< of its connection that nothing is heard of
+    std::uint64_t connection = 0;  ///< the number of that (ReceiveBudget)
+    TimePoint may_join{};          ///< as a worker, again
+  };
+  std::map<std::string, Chatter> chatter;  ///< by key
+  std::unordered_set<PeerId> deaf_to;      ///< connections over which too much came in vain
+  bool only_deaf = false;                  ///< nobody else has something, as far as is known
+  RateLimit deaf_notices;
+};
+
+/// Queues one message. @param to  null: of a connected socket. @return 0 or the error number.
+int put_message(zmq::socket_t& socket, const PeerId* to, const Frames& frames) {
+  std::vector<zmq::message_t> parts;
+  if (to != nullptr) parts.emplace_back(*to);
+  for (const SharedBytes& frame : frames) parts.push_back(to_frame(frame));
+
+  bytes_leave();
+
+  // The first part decides: it finds the peer, and a place in its queue for the whole message.
+  int error = put(socket, parts[0], parts.size() > 1);
+  if (error != 0) return error;
+  // When the connection dies between two parts, ZeroMQ drops the message but still wants the rest
+  // of it, or it would take the next message for that rest.
+  for (std::size_t i = 1; i < parts.size(); ++i) {
+    const int rest = put(socket, parts[i], i + 1 < parts.size());
+    if (error == 0) error = rest;
+  }
+  return error;
+}
+
+/// Whether a message came over the network. @param peer  its peer's address; empty: of this process
+bool is_from_elsewhere(const std::string& peer) {
+  if (peer.empty()) return false;
+  std::string_view host = peer;
+  constexpr std::string_view kMapped = "::ffff:";  // IPv4 at a socket that takes IPv6 too
+  if (host.starts_with(kMapped)) host.remove_prefix(kMapped.size());
+  return !is_local(fmt::format("tcp://{}:0", host));
+}
+
+void Endpoint::Impl::service() {
+  if (guard) guard->service();
+  if (dialer == nullptr) return;
+  const bool anew = dialer->service();
+  address = dialer->address();
+  if (anew) {  // perhaps connected already, too
+    for (const Frames& frames : unsent) (void)put_message(socket, nullptr, frames);
+  }
+  if (!dialer->connected()) return;
+  unsent.clear();
+  *was_connected = true;
+}
+
+bool Endpoint::Impl::take_first(zmq::message_t& frame, PeerId& from) {
+  constexpr int kDroppedMax = 64;
+  PeerId first_dropped;
+  only_deaf = false;
+  for (int dropped = 0; !only_deaf; ++dropped) {
+    if (!take(socket, frame)) {
+      service();
+      return false;
+    }
+    if (!bound) {
+      if (dialer) dialer->heard();
+      return true;
+    }
+    from = frame.to_string();
+    take(socket, frame);  // ZeroMQ delivers whole messages, so the rest is there
+    if (guard) guard->heard(zmq_msg_get(frame.handle(), ZMQ_SRCFD), from);
+    if (deaf_to.empty() || !deaf_to.contains(from)) return true;
+    while (frame.more()) take(socket, frame);
+    // ZeroMQ takes peers in turn: once around, and nobody else has said anything.
+    only_deaf = from == first_dropped || dropped == kDroppedMax;
+    if (dropped == 0) first_dropped = from;
+  }
+  return false;
+}
+
+void Endpoint::Impl::wait_for_others(Duration timeout) {
+  constexpr Duration kPause = std::chrono::milliseconds(1);
+  // ZeroMQ's descriptor: readable once a peer whose queue was empty has something, not for what is in the queues.
+  pollfd items[] = {{.fd = socket.get(zmq::sockopt::fd), .events = POLLIN, .revents = 0},
+                    {.fd = wake_event.fd(), .events = POLLIN, .revents = 0}};
+  poll(items, 2, to_zmq_ms(std::min(timeout, kPause)));
+  (void)readable();  // notices it
+}
+
+void Endpoint::Impl::be_deaf_to_speaker(Chatter& of_key) {
+  constexpr std::size_t kDeafMax = 4096;
+  constexpr Duration kJoinPause = std::chrono::seconds(8);  // or it would be given texts, and leave them, all the time
+  if (deaf_to.size() == kDeafMax) deaf_to.clear();          // whoever of them is still there is soon found again
+  deaf_to.insert(speaker.peer);
+  guard->cut(of_key.fd, of_key.connection, "another one under its key says too much that is of no use");
+  of_key.fd = speaker.fd;
+  of_key.connection = guard->number(speaker.fd);
+  of_key.may_join = now() + kJoinPause;
+  const std::optional<std::string> more = deaf_notices.pass(now());
+  if (!more) return;
+  const std::optional<Identity> identity = gatekeeper->identity(speaker.key.c_str());
+  log_warn(
+      "event=in_vain key={} reason=\"more than {} messages a second that were of no use: nothing more is heard of "
+      "this connection\"{}",
+      identity ? identity->name : speaker.key, options.in_vain_per_second, *more);
+}
+
+Endpoint::Endpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Endpoint::~Endpoint() = default;
+
+Result<std::unique_ptr<Endpoint>> Endpoint::bind(TransportContext& context, const std::string& address,
+                                                 const EndpointOptions& options) {
+  try {
+    auto impl = std::make_unique<Impl>(context.impl_->zmq, true, options);
+    check_address(address);
+    ASSIGN_OR_RETURN(const std::optional<KeyPair> own, context.impl_->keys_to_listen(address));
+    if (own) {
+      // Without a domain, or with nobody to ask, ZeroMQ would let every key in.
+      impl->gatekeeper = context.impl_->gatekeeper.get();
+      impl->socket.set(zmq::sockopt::zap_domain, Gatekeeper::kDomain);
+      RETURN_IF_ERROR(enforce_domain(impl->socket));
+      impl->socket.set(zmq::sockopt::curve_server, true);
+      zmq_setsockopt(impl->socket.handle(), ZMQ_CURVE_SECRETKEY, own->secret.data(), own->secret.size());
+    }
+    impl->socket.set(zmq::sockopt::ipv6, address.find('[') != address.npos);
+    if (address.starts_with("tcp://"))
+      impl->guard = std::make_unique<ListenerGuard>(
+          context.impl_->zmq.handle(), impl->socket.handle(),
+          ReceiveBudget::Limits{.message_bytes_max = options.limits.message_bytes_max, .keys = own.has_value()});
+    impl->socket.bind(address);
+    impl->address = impl->socket.get(zmq::sockopt::last_endpoint);
+    return std::unique_ptr<Endpoint>(new Endpoint(std::move(impl)));
+  } catch (const zmq::error_t& error) {
+    return zmq_error("listen at", address, error.num());
+  }
+}
+
+Result<std::unique_ptr<Endpoint>> Endpoint::connect(TransportContext& context, const std::string& addresses,
+                                                    const EndpointOptions& options) {
+  ASSIGN_OR_RETURN(std::vector<std::string> list, split_addresses(addresses));
+  try {
+    auto impl = std::make_unique<Impl>(context.impl_->zmq, false, options);
+    impl->address = list[0];
+    if (list[0].starts_with("inproc://")) {
+      impl->socket.connect(list[0]);
+    } else {
+      ASSIGN_OR_RETURN(std::optional<Dialer::Credentials> credentials, context.impl_->keys_to_connect(list));
+      impl->dialer = std::make_unique<Dialer>(context.impl_->zmq.handle(), impl->socket.handle(), std::move(list),
+                                              std::move(credentials));
+      impl->was_connected = &context.impl_->connected;
+      impl->service();
+    }
+    return std::unique_ptr<Endpoint>(new Endpoint(std::move(impl)));
+  } catch (const zmq::error_t& error) {
+    return zmq_error("connect to", addresses, error.num());
+  }
+}
+
+const std::string& Endpoint::address() const { return impl_->address; }
+
+std::optional<Error> Endpoint::trouble() const { return impl_->dialer ? impl_->dialer->trouble() : std::nullopt; }
+
+int Endpoint::connections() const { return impl_->dialer ? impl_->dialer->connections() : 1; }
+
+bool Endpoint::connected() const { return !impl_->dialer || impl_->dialer->connected(); }
+
+bool Endpoint::was_there() const { return impl_->was_connected != nullptr && *impl_->was_connected; }
+
+int Endpoint::places() const { return impl_->dialer ? impl_->dialer->places() : 1; }
+
+void Endpoint::redial() {
+  if (impl_->dialer) impl_->dialer->redial();
+}
+
+Result<std::size_t> Endpoint::send(const PeerId& to, const Message& message) {
+  const Frames frames = encode(message);
+  std::size_t bytes = 0;
+  for (const SharedBytes& frame : frames) bytes += frame.bytes().size();
+  int error = put_message(impl_->socket, impl_->bound ? &to : nullptr, frames);
+  if (impl_->dialer && !impl_->dialer->connected() && (error == 0 || error == EAGAIN)) {
+    // Kept for the next place that is tried; between two ZeroMQ has no queue at all.
+    const bool room = std::ssize(impl_->unsent) < impl_->options.queue_messages_max;
+    if (room) impl_->unsent.push_back(frames);
+    error = room ? 0 : EAGAIN;
+  }
+  if (error == 0) return bytes;
+  if (error == EAGAIN) {
+    return Error(Errc::kUnavailable, "cannot send {}: {} messages are waiting for {}", name_of(message),
+                 impl_->options.queue_messages_max, impl_->address);
+  }
+  return Error(Errc::kPeerGone, "cannot send {}: {}", name_of(message), zmq_strerror(error));
+}
+
+std::optional<Received> Endpoint::receive() {
+  if (impl_->guard) impl_->guard->check();
+  zmq::message_t frame;
+  PeerId from;
+  if (!impl_->take_first(frame, from)) return std::nullopt;
+  bytes_arrive();
+
+  // One frame too many is kept for decode() to complain about; the rest only counted.
+  const std::size_t frames_max = impl_->options.limits.tensors_max + 2;
+  Frames frames;
+  std::size_t bytes = 0;
+  const char* const peer_address = zmq_msg_gets(frame.handle(), "Peer-Address");  // none in process
+  const std::string peer = peer_address == nullptr ? "" : peer_address;           // it goes with the frame
+  std::optional<Identity> identity;                                               // now, not when it connected
+  if (impl_->gatekeeper != nullptr) {
+    const char* const key = zmq_msg_gets(frame.handle(), "User-Id");
+    identity = impl_->gatekeeper->identity(key);
+    impl_->speaker.peer = from;
+    impl_->speaker.fd = zmq_msg_get(frame.handle(), ZMQ_SRCFD);
+    impl_->speaker.key = key == nullptr ? "" : key;  // in the string that is there: it is as long each time
+  }
+  for (bool more = true; more; more = more && take(impl_->socket, frame)) {
+    more = frame.more();
+    bytes += frame.size();
+    if (frames.size() < frames_max) frames.push_back(to_shared(std::move(frame)));
+  }
+  if (impl_->gatekeeper != nullptr && !identity)
+    return Received{std::move(from), Error{Errc::kMismatch, "this key was revoked"}, bytes, true};
+  SessionId about{};
+  Result<Message> message = decode(frames, impl_->options.limits, &about);
+  if (impl_->gatekeeper == nullptr) {
+    Hello* const hello = message ? std::get_if<Hello>(&message->body) : nullptr;
+    if (hello != nullptr) hello->unproven = is_from_elsewhere(peer);
+    return Received{std::move(from), std::move(message), bytes, false, about};
+  }
+  Result<void> admitted = message ? admit(*identity, *message) : Result<void>();
+  if (message && std::holds_alternative<Hello>(message->body) && !impl_->may_join())
+    admitted = Error{Errc::kUnavailable,
+                     "too much that was of no use was said under this key: it may join again in some seconds"};
+  if (!admitted) return Received{std::move(from), admitted.error(), bytes, true};
+  return Received{std::move(from), std::move(message), bytes, false, about};
+}
+
+std::vector<PeerId> Endpoint::arriving() {
+  if (impl_->guard) return impl_->guard->arriving();
+  if (impl_->dialer && impl_->dialer->arriving()) return {""};
+  return {};
+}
+
+std::vector<PeerId> Endpoint::leaving() { return impl_->guard ? impl_->guard->leaving() : std::vector<PeerId>(); }
+
+bool Endpoint::spoke_in_vain() {
+  if (impl_->gatekeeper == nullptr) return false;
+  const int most = impl_->options.in_vain_per_second;
+  const TokenBucket full(Duration(std::chrono::seconds(1)) / most, most);
+  const auto of_key = impl_->chatter.try_emplace(impl_->speaker.key, Impl::Chatter{full}).first;
+  if (of_key->second.bucket.pass(now())) return false;
+  impl_->be_deaf_to_speaker(of_key->second);
+  return true;
+}
+
+void Endpoint::wait(Duration timeout) {
+  if (impl_->only_deaf) {
+    impl_->wait_for_others(timeout);
+  } else {
+    // zmq_poll and not poll: a socket's descriptor is edge-triggered, and says nothing of messages
+    // that an earlier call has already noticed.
+    zmq_pollitem_t items[] = {{impl_->socket.handle(), 0, ZMQ_POLLIN, 0},
+                              {nullptr, impl_->wake_event.fd(), ZMQ_POLLIN, 0},
+                              {impl_->monitor(), -1, ZMQ_POLLIN, 0}};
+    zmq_poll(items, impl_->monitor() != nullptr ? 3 : 2, to_zmq_ms(timeout));
+  }
+  impl_->service();
+  // In this order: a wake() after the exchange signals again, one before it is answered by our
+  // return.
+  impl_->wake_event.clear();
+  impl_->woken.exchange(false);
+}
+
+void Endpoint::wake() {
+  if (!impl_->woken.exchange(true)) impl_->wake_event.signal();
+}
+
+}  // namespace outrider

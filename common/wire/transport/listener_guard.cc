@@ -1,0 +1,75 @@
+#include "common/wire/transport/listener_guard.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include <fmt/format.h>
+#include <zmq.hpp>
+
+namespace outrider {
+namespace {
+/// One handle more for this process. @return whether the system allows it.
+bool raise_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return false;
+  ++limit.rlim_cur;
+  return setrlimit(RLIMIT_NOFILE, &limit) == 0;
+}
+
+/// ZeroMQ's thread may have taken the last one for somebody who dialled, and may again.
+Descriptor open_spare() {
+  constexpr int kTriesMax = 16;
+  Descriptor fd;
+  for (int tries = 0; tries < kTriesMax; ++tries) {
+    fd = Descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (fd >= 0 || errno != EMFILE || !raise_limit()) break;
+  }
+  return fd;
+}
+}  // namespace
+
+ListenerGuard::ListenerGuard(void* context, void* socket, const ReceiveBudget::Limits& limits)
+    : monitor_(context, socket,
+               ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPT_FAILED | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED),
+      spare_(open_spare()),
+      receive_budget_(limits) {}
+
+void ListenerGuard::service() {
+  bool full = false;
+  if (spare_ < 0) spare_ = open_spare();
+  while (const std::optional<Monitor::Event> event = monitor_.take()) {
+    const int value = static_cast<int>(event->value);
+    switch (event->number) {
+      case ZMQ_EVENT_LISTENING:
+        listener_ = value;
+        // ZeroMQ's thread may be faster than turn_away(), which must not wait for the next connection then.
+        ::fcntl(listener_, F_SETFL, ::fcntl(listener_, F_GETFL) | O_NONBLOCK);
+        break;
+      case ZMQ_EVENT_ACCEPTED: receive_budget_.opened(value); break;
+      case ZMQ_EVENT_DISCONNECTED: receive_budget_.closed(value); break;
+      default: full = full || value == EMFILE || value == ENFILE;
+    }
+  }
+  if (full && listener_ >= 0) turn_away();
+}
+
+void ListenerGuard::turn_away() {
+  spare_ = Descriptor();
+  int turned_away = 0;
+  for (int fd = 0; (fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC)) >= 0; ++turned_away) ::close(fd);
+  spare_ = open_spare();
+  const int cut = receive_budget_.cut_silent(now());
+  if (const auto more = limit_.pass(now())) {
+    log_warn("event=no_file_handles reason=\"{}; see ulimit -n\"{}",
+             cut > 0 || turned_away > 0
+                 ? fmt::format("{} connections cut that had said nothing, {} turned away", cut, turned_away)
+                 : "others wait for one, and all that are connected have said something",
+             *more);
+  }
+}
+
+}  // namespace outrider

@@ -1,0 +1,36 @@
+#include "common/wire/transport/pump.h"
+
+namespace outrider {
+
+void Pump::log(const std::vector<Notice>& notices) {
+  for (const Notice& notice : notices) {
+    if (const auto more = notices_.pass(now()))
+      log_at(notice.warning ? LogLevel::kWarn : LogLevel::kInfo, "{}{}", to_text(notice), *more);
+  }
+}
+
+void Pump::reject(const Received& received) {
+  const auto& [from, message, bytes, refused, about] = received;
+  const Error& error = message.error();
+  const bool version = error.code == Errc::kVersionMismatch;
+  if (version && from.empty()) {
+    version_mismatch_ = Error(error.code, "{}: {}", endpoint_.address(), error.message);
+    return;
+  }
+  warn_limited(fmt::format("event={} reason=\"{}\"", refused ? "refused" : "bad_frame", error.message));
+  // Best effort: a peer that cannot read it sees by our version what is wrong. Only the bound end
+  // answers, or two versions would refuse each other's refusals for ever.
+  if (version || refused) (void)endpoint_.send(from, {.body = Refuse{error.code, error.message}});
+}
+
+void Pump::say_trouble() {
+  const std::optional<Error> trouble = endpoint_.trouble();
+  if (trouble_.is_due(trouble ? trouble->message : "", now()))
+    warn_limited(fmt::format("event=no_coordinator reason=\"{}\"; trying on", trouble->message));
+}
+
+void Pump::warn_limited(const std::string& text) {
+  if (const auto more = limit_.pass(now())) log_warn("{}{}", text, *more);
+}
+
+}  // namespace outrider

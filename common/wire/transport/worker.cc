@@ -1,0 +1,39 @@
+#include "common/wire/transport/worker.h"
+
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+#include "common/wire/messages/messages.h"
+
+namespace outrider {
+
+Result<std::string> chosen_name(const WorkerOptions& options, std::string otherwise) {
+  if (options.name.size() > kNameBytes.max)
+    return Error(Errc::kInvalidArgument, "--name: {} bytes, wanted at most {}", options.name.size(), kNameBytes.max);
+  return options.name.empty() ? std::move(otherwise) : options.name;
+}
+
+Result<void> Solitude::check(bool joined, TimePoint now) {
+  if (joined || seconds_max_ == 0) {
+    alone_since_.reset();
+    return {};
+  }
+  if (!alone_since_) alone_since_ = now;
+  if (now - *alone_since_ <= std::chrono::seconds(seconds_max_)) return {};
+  return Error(Errc::kUnavailable, "no coordinator for {} s (--exit-when-alone)", seconds_max_);
+}
+
+Result<void> ReadyFile::show(bool joined) {
+  if (path_.empty() || joined_ == joined) return {};
+  std::error_code failed;
+  if (joined) {
+    if (!std::ofstream(path_)) return Error(Errc::kIo, "--ready-file {}: cannot be written", path_);
+  } else if (std::filesystem::remove(path_, failed); failed) {
+    return Error(Errc::kIo, "--ready-file {}: cannot be removed: {}", path_, failed.message());
+  }
+  joined_ = joined;
+  return {};
+}
+
+}  // namespace outrider

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <optional>
+#include <stop_token>
+
+#include "common/base/result.h"
+#include "common/base/time.h"
+#include "common/wire/transport/pump.h"
+#include "common/wire/transport/worker.h"
+
+namespace outrider {
+
+/// A worker's loop, on its one thread (ADR 3): hands messages and time to its core, which is an EncoderCore, a
+/// VerifierCore or a DrafterCore, sends what the core says, and does the work that it asks for.
+template <typename Core>
+class WorkerLoop {
+ public:
+  /// All of these outlive the loop.
+  WorkerLoop(Core& core, Endpoint& endpoint, const WorkerOptions& options)
+      : core_(core), endpoint_(endpoint), pump_(endpoint), solitude_(options), ready_file_(options) {}
+
+  /// Runs until `stop` (then Ok), or until the worker is refused and not to try again, stays without a coordinator for
+  /// longer than its options allow, or cannot do its work (then the reason).
+  /// @param drain_wait  how long after `stop`, when it takes nothing new, what is here may take to its end
+  /// @param take  take(Core::Output&) keeps the work that is in it; there is none while other work is under way
+  /// @param work  work() does what take() kept. False: there was nothing.
+  template <typename Take, typename Work>
+  Result<void> run(std::stop_token stop, Duration drain_wait, Take take, Work work) {
+    const std::stop_callback wake_on_stop(stop, [&] { endpoint_.wake(); });
+    std::optional<TimePoint> drain_until;
+    while (!core_.membership().refusal() && !pump_.version_mismatch()) {
+      if (stop.stop_requested()) {
+        if (!drain_until) {
+          drain_until = outrider::now() + drain_wait;
+          core_.drain();
+        }
+        if (core_.session_count() == 0 || !core_.membership().joined() || outrider::now() >= *drain_until) break;
+      }
+      RETURN_IF_ERROR(solitude_.check(core_.membership().joined(), now()));
+      RETURN_IF_ERROR(ready_file_.show(core_.membership().joined()));
+      exchange();
+      const std::optional<TimePoint> due = hand_over(take);
+      // No memory for another session's K/V, say: what is left of the engine is of no use to anybody.
+      const Result<bool> worked = no_throw([&] { return Result<bool>(work()); });
+      if (!worked) return Error{worked.error().code, "the engine stopped: " + worked.error().message};
+      if (*worked) {
+        hand_over(take);  // at once: a verdict must not wait for what has arrived meanwhile
+      } else {
+        pump_.wait(due, now());
+      }
+    }
+    if (pump_.version_mismatch()) return *pump_.version_mismatch();
+    if (core_.membership().refusal()) return *core_.membership().refusal();
+    hand_over(take);
+    return {};
+  }
+
+  /// To be called now and then by work that may last: messages and heartbeats go on.
+  void between_steps() {
+    if (outrider::now() - exchanged_ <= Pump::kTick) return;
+    exchange();
+    hand_over([](const typename Core::Output&) {});
+  }
+
+  /// The core's time.
+  TimePoint now() { return clock_.now(); }
+
+ private:
+  void exchange() {
+    pump_.receive([&](const PeerId&, Message message) { core_.on_message(std::move(message), now()); });
+    if (!endpoint_.arriving().empty()) core_.on_arriving(now());
+    core_.on_tick(now());
+    exchanged_ = outrider::now();
+  }
+  /// @return when the core's tick is due, if that is known
+  template <typename Take>
+  std::optional<TimePoint> hand_over(Take take) {
+    typename Core::Output output = core_.take_output();
+    pump_.deliver(output);
+    take(output);
+    return output.due;
+  }
+
+  Core& core_;
+  Endpoint& endpoint_;
+  Pump pump_;
+  LoopClock clock_;
+  Solitude solitude_;
+  ReadyFile ready_file_;
+  TimePoint exchanged_ = outrider::now();
+};
+
+}  // namespace outrider

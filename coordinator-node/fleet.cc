@@ -1,0 +1,280 @@
+#include "coordinator-node/fleet.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include <fmt/format.h>
+
+namespace outrider {
+namespace {
+
+/// Whether a worker is an encoder whose soft tokens a text of this verifier may have, room aside.
+bool encodes_for(const Worker& worker, const Hello& verifier, const std::string& encoding_class) {
+  const std::string& own = worker.hello.encoding_class;
+  return worker.encodes() && !worker.draining && !worker.suspect &&
+         (verifier.no_towers || verifier.encoding_class == own) && (encoding_class.empty() || encoding_class == own);
+}
+
+/// Rows of a prompt that a verifier has not been given weigh as much as one sequence more.
+constexpr double kRowsOfAText = 512;
+/// A round trip as long weighs as much as one sequence more.
+constexpr double kFarLinkS = 0.02;
+
+}  // namespace
+
+bool Fleet::takes(const Worker& worker, const Requirements& wanted) const {
+  const Hello& hello = worker.hello;
+  const bool of_class =
+      !wanted.numeric_class || (!hello.numeric_class.empty() && hello.numeric_class == *wanted.numeric_class);
+  const bool named = !wanted.only_name || hello.name == wanted.name;
+  const bool excepted = !wanted.except.empty() && hello.name == wanted.except;
+  const bool encodes =
+      !hello.no_towers && (wanted.encoding_class.empty() || hello.encoding_class == wanted.encoding_class);
+  const bool encoded = !wanted.media || encodes || has_encoder(hello, wanted.encoding_class);
+  return worker.verifies() && !worker.draining && of_class && named && !excepted && encoded &&
+         hello.facts.context_max >= wanted.context_min;
+}
+
+void Worker::hear(TimePoint now) {
+  heard = spoke = now;
+  arriving.since.reset();
+  if (!verifies() && now >= ask_again) suspect = false;
+  reputation.on_time(now);
+}
+
+void Worker::hear_bytes(TimePoint now) {
+  constexpr Duration kMessageMax = std::chrono::minutes(10);  // or a dribble would keep it alive for ever
+  if (now - spoke > kMessageMax) return;
+  heard = arriving.last = now;
+  if (!arriving.since) arriving.since = now;
+}
+
+void Worker::pause_rows(TimePoint now) {
+  constexpr Duration kPauseMin = std::chrono::minutes(1), kPauseMax = std::chrono::minutes(64);
+  rows_pause = std::clamp(2 * rows_pause, kPauseMin, kPauseMax);
+  rows_again = now + rows_pause;
+}
+
+void Worker::measure(Duration time) {
+  // Why not the mean: a worker in the middle of a forward pass answers late, which is not the way's fault. So the
+  // estimate falls at once and rises slowly.
+  rtt = rtt == Duration::zero() ? time : std::min(time, rtt + (time - rtt) / 64);
+}
+
+void Worker::miss(TimePoint now) {
+  // One that is alive and misses its time again may be too slow or too far away for ever.
+  constexpr Duration kRetryMin = std::chrono::seconds(1), kRetryMax = std::chrono::seconds(64);
+  suspect = true;
+  ask_again = now + retry;
+  retry = std::clamp(2 * retry, kRetryMin, kRetryMax);
+}
+
+Worker* Fleet::find(const PeerId& peer) {
+  const auto known = workers_.find(peer);
+  return known == workers_.end() ? nullptr : &known->second;
+}
+
+const PairFacts* Fleet::facts() const {
+  if (facts_) return &*facts_;
+  const auto verifier = std::ranges::find_if(workers_, [](const auto& entry) { return entry.second.verifies(); });
+  return verifier == workers_.end() ? nullptr : &verifier->second.hello.facts;
+}
+
+void Fleet::keep_facts(const PairFacts& facts) {
+  if (!facts_) facts_ = facts;
+}
+
+bool Fleet::has_verifier(const Requirements& wanted) const {
+  return std::ranges::any_of(workers_, [&](const auto& entry) { return takes(entry.second, wanted); });
+}
+
+Worker& Fleet::join(const PeerId& peer, const Hello& hello, TimePoint now) {
+  const auto [entry, is_new] = workers_.try_emplace(peer);
+  Worker& worker = entry->second;
+  worker.hello = hello;
+  worker.heard = worker.spoke = now;
+  if (!is_new) return worker;
+  worker.membership = next_membership_++;
+  if (!worker.drafts()) return worker;
+  if (const auto before = departed_.extract(key_name(hello.name))) worker.reputation = before.mapped();
+  return worker;
+}
+
+Fleet::Workers::node_type Fleet::remove(const PeerId& peer) {
+  auto gone = workers_.extract(peer);
+  if (gone.empty() || !gone.mapped().drafts()) return gone;
+  const Reputation& reputation = gone.mapped().reputation;
+  const std::string key = key_name(gone.mapped().hello.name);
+  const auto known = departed_.find(key);
+  if (known == departed_.end() ? departed_.size() < kDepartedMax : known->second.is_better_than(reputation))
+    departed_[key] = reputation;
+  if (choose_drafter().empty())
+    for (auto& [other, worker] : workers_) worker.reputation.end_pause();
+  return gone;
+}
+
+std::vector<PeerId> Fleet::silent(Duration timeout, TimePoint now) const {
+  std::vector<PeerId> peers;
+  for (const auto& [peer, worker] : workers_) {
+    if (now - worker.heard > timeout) peers.push_back(peer);
+  }
+  return peers;
+}
+
+Worker* Fleet::usable_drafter(const PeerId& peer) {
+  Worker* drafter = find(peer);
+  return drafter == nullptr || drafter->suspect || drafter->reputation.paused() ? nullptr : drafter;
+}
+
+PeerId Fleet::choose_drafter(const DrafterWish& wish) const {
+  const auto may = [&](const auto& entry) {
+    const Hello& hello = entry.second.hello;
+    return entry.second.may_draft() && !(wish.proven && hello.unproven) &&
+           !(entry.second.needs_rows() ? wish.no_rows : wish.no_tokens || hello.facts.context_max < wish.positions) &&
+           std::ranges::find(wish.except, entry.first) == wish.except.end();
+  };
+  const auto best = std::ranges::min_element(workers_, {}, [&](const auto& entry) {
+    const Worker& worker = entry.second;
+    return std::pair(!may(entry), worker.reputation.burden(worker.sessions) * (1 + to_seconds(worker.rtt) / kFarLinkS) *
+                                      slowness(worker.hello.needs));
+  });
+  return best == workers_.end() || !may(*best) ? "" : best->first;
+}
+
+void Fleet::count_speed(DraftInput needs, int tokens, double seconds) {
+  constexpr double kKeep = 0.99;
+  constexpr double kKeepOther = 0.9996;  // tried again after some 2,000 rounds without it, for a text or so
+  for (Speed& other : speeds_) other.fade(kKeepOther);
+  Speed& speed = speeds_[static_cast<std::size_t>(needs)];
+  speed.fade(kKeep);
+  speed.rounds += 1;
+  speed.tokens += tokens;
+  speed.seconds += seconds;
+}
+
+double Fleet::slowness(DraftInput needs) const {
+  const Speed& speed = speeds_[static_cast<std::size_t>(needs)];
+  if (!speed.tried()) return 0.5;
+  double best = speed.value();
+  for (const Speed& other : speeds_)
+    if (other.tried()) best = std::max(best, other.value());
+  return best / speed.value();
+}
+
+int Fleet::drafters_at_work() const {
+  return std::max(1, static_cast<int>(std::ranges::count_if(workers_, [](const auto& entry) {
+                    return entry.second.drafts() && entry.second.sessions > 0;
+                  })));
+}
+
+bool Fleet::has_encoder(const Hello& verifier, const std::string& encoding_class) const {
+  return std::ranges::any_of(workers_,
+                             [&](const auto& entry) { return encodes_for(entry.second, verifier, encoding_class); });
+}
+
+PeerId Fleet::choose_encoder(const Hello& verifier, const std::string& encoding_class) const {
+  const auto rank = [&](const auto& entry) {
+    const Worker& worker = entry.second;
+    const bool may =
+        encodes_for(worker, verifier, encoding_class) && worker.sessions < worker.hello.capacity.sessions_max;
+    return std::pair(!may, worker.sessions);
+  };
+  const auto best = std::ranges::min_element(workers_, {}, rank);
+  return best == workers_.end() || rank(*best).first ? "" : best->first;
+}
+
+std::optional<std::string> Fleet::count_round(const PeerId& drafter, bool held, TimePoint now) {
+  Worker* worker = find(drafter);
+  if (worker == nullptr) return std::nullopt;
+  double best_other = 0;
+  for (const auto& [peer, other] : workers_) {
+    if (peer != drafter && other.may_draft() && other.reputation.is_known())
+      best_other = std::max(best_other, other.reputation.yield());
+  }
+  if (!worker->reputation.count(held, best_other, now)) return std::nullopt;
+  return fmt::format(
+      "drafter {}: a first draft holds in {:.0f} % of its rounds, in {:.0f} % of another's; no texts for {:.0f} s",
+      worker->hello.name, 100 * worker->reputation.yield(), 100 * best_other, to_seconds(worker->reputation.pause()));
+}
+
+double Fleet::typical_verify_s() const {
+  double sum = 0;
+  int known = 0;
+  for (const auto& [peer, worker] : workers_) {
+    const double seconds = worker.plain_pass_s();
+    sum += seconds;
+    known += seconds > 0;
+  }
+  return known > 0 ? sum / known : 1;
+}
+
+std::optional<Fleet::Offer> Fleet::choose_verifier(Position positions, const Requirements& wanted) const {
+  std::optional<Offer> best;
+  std::tuple<bool, bool, bool, double> best_rank;
+  const double typical_s = typical_verify_s();
+  bool worth_waiting = false;
+  for (const auto& [peer, worker] : workers_) {
+    if (!takes(worker, wanted)) continue;
+    const Capacity& capacity = worker.hello.capacity;
+    Offer offer{.verifier = peer, .positions = std::min(positions, worker.hello.facts.context_max)};
+    const std::int64_t bytes = capacity.kv_cost.bytes(offer.positions);
+    offer.refuses = bytes > capacity.kv_bytes_max;
+    worth_waiting = worth_waiting || !offer.refuses;
+    const bool full = worker.sessions >= capacity.sessions_max || bytes > capacity.kv_bytes_max - worker.kv_bytes;
+    if (full && !offer.refuses) continue;
+    const double known_s = worker.plain_pass_s();
+    const auto new_rows = static_cast<double>(wanted.prompt - worker.given.common(wanted.prefixes));
+    const double texts = worker.sessions + 1 + new_rows / kRowsOfAText;
+    const std::tuple rank(offer.refuses, worker.suspect, worker.hello.name != wanted.name,
+                          texts * (known_s > 0 ? known_s : typical_s));
+    if (best && best_rank <= rank) continue;
+    best = std::move(offer);
+    best_rank = rank;
+  }
+  return best && best->refuses && worth_waiting ? std::nullopt : best;
+}
+
+std::int64_t Fleet::max_tokens_that_fit(std::int64_t prompt) const {
+  std::int64_t most = 0;
+  for (const auto& [peer, worker] : workers_) {
+    if (!takes(worker, {})) continue;
+    const Capacity& capacity = worker.hello.capacity;
+    const Position positions =
+        std::min(capacity.kv_cost.positions(capacity.kv_bytes_max), worker.hello.facts.context_max);
+    most = std::max(most, positions - prompt + 1);  // the last token of an answer needs no K/V
+  }
+  return most;
+}
+
+bool Fleet::is_news(const PeerId& peer, const std::string& text, TimePoint now) {
+  std::erase_if(reported_, [&](const auto& said) { return now - said.second.when > kRepeat; });
+  const auto said = reported_.find(peer);
+  if (said != reported_.end() && said->second.text == text) return false;
+  if (said != reported_.end() || reported_.size() < kReportedMax) reported_[peer] = {text, now};
+  return true;
+}
+
+void Fleet::describe(Status& status) const {
+  for (const auto& [peer, worker] : workers_) {
+    ++(worker.verifies() ? status.verifiers : worker.drafts() ? status.drafters : status.encoders);
+    if (status.workers.size() == kWorkersMax) continue;
+    // Two hosts may have one name, and one worker is here twice after a reconnect, until the old peer counts as gone.
+    std::string name = worker.hello.name;
+    const auto is_taken = [&] {
+      return std::ranges::any_of(status.workers, [&](const WorkerStatus& other) { return other.name == name; });
+    };
+    for (int n = 2; is_taken(); ++n) name = fmt::format("{}#{}", worker.hello.name, n);
+    status.workers.push_back({.role = worker.hello.role,
+                              .name = std::move(name),
+                              .sessions = worker.sessions,
+                              .draining = worker.draining,
+                              .rtt_ns = worker.rtt.count(),
+                              .kv_bytes = worker.kv_bytes,
+                              .kv_bytes_max = worker.verifies() ? worker.hello.capacity.kv_bytes_max : 0,
+                              .yield = worker.drafts() ? worker.reputation.yield() : 0,
+                              .late_rounds = worker.late_rounds,
+                              .paused = worker.reputation.paused()});
+  }
+}
+
+}  // namespace outrider

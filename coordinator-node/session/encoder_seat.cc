@@ -1,0 +1,90 @@
+#include "coordinator-node/session/encoder_seat.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include <fmt/format.h>
+
+#include "common/wire/messages/media_bytes.h"
+#include "common/wire/messages/soft_tokens.h"
+
+namespace outrider {
+
+void EncoderSeat::sit_at(const PeerId& encoder) {
+  place_ = Place(environment_.fleet, encoder);
+  ask();
+}
+
+void EncoderSeat::ask() const {
+  DCHECK(sequence_.has_media());
+  const WireMedium& next = sequence_.request.media[sequence_.encoded];
+  pending_.ask(environment_, peer(),
+               {.session = id_,
+                .round = round_.id,
+                .base = next.first,
+                .body = Encode{.medium = next, .cache_scope = sequence_.request.cache_scope}});
+}
+
+void EncoderSeat::leave() {
+  if (place_.worker() != nullptr) environment_.send(peer(), {.session = id_, .round = round_.id, .body = Free{}});
+  place_.leave();
+}
+
+EncoderSeat::Next EncoderSeat::lose(Error why) {
+  leave();
+  if (++lost_ > environment_.failover.limit)
+    return {Next::What::kFail, {why.code, fmt::format("{}; the text has lost {} encoders", why.message, lost_)}};
+  return {Next::What::kElsewhere, std::move(why)};
+}
+
+EncoderSeat::Next EncoderSeat::distrust(Error why) {
+  Worker& encoder = environment_.fleet.at(peer());
+  encoder.miss(environment_.now);
+  environment_.warn_of(peer(), fmt::format("encoder {}: {}", encoder.hello.name, why.message), id_);
+  why.message = "the encoder: " + why.message;
+  return lose(std::move(why));
+}
+
+std::optional<EncoderSeat::Next> EncoderSeat::on_message(Message message, const Hello& verifier, Duration waited) {
+  pending_.heard();
+  if (std::holds_alternative<Heartbeat>(message.body)) return Next();  // in work
+  if (const auto* failed = std::get_if<Failed>(&message.body)) {
+    // The encoder may not have room that we think it has: a Free was lost, and it is asked again.
+    if (failed->code == Errc::kUnavailable) return Next();
+    return Next{Next::What::kFail, environment_.for_client(peer(), *failed, id_)};
+  }
+  auto* encoded = std::get_if<Encoded>(&message.body);
+  if (encoded == nullptr) return std::nullopt;
+  if (message.base != sequence_.request.media[sequence_.encoded].first) return Next();  // late
+  return accept(std::move(*encoded), verifier, waited);
+}
+
+EncoderSeat::Next EncoderSeat::accept(Encoded encoded, const Hello& verifier, Duration waited) {
+  Worker& encoder = environment_.fleet.at(peer());
+  if (auto ok = check_encoded(encoder.hello.facts, encoded.medium); !ok) return distrust(ok.error());
+  encoder.retry = {};
+  ledger_.metrics.encode_ns += std::clamp<std::int64_t>(encoded.encode_ns, 0, waited.count());
+  WireMedium& medium = sequence_.request.media[sequence_.encoded];
+  const std::int64_t bytes = media_bytes(sequence_.request.media) - std::ssize(medium.content.data.bytes()) +
+                             std::ssize(encoded.medium.content.data.bytes());
+  if (bytes > kMediaBytesMax && verifier.no_towers) {
+    return {Next::What::kFail,
+            {Errc::kUnsupported,
+             fmt::format("pictures and sounds become {} bytes of soft tokens, wanted at most {}: choose fewer, or a "
+                         "smaller number of soft tokens",
+                         bytes, kMediaBytesMax)}};
+  }
+  if (bytes <= kMediaBytesMax) {
+    medium = {.first = medium.first, .content = std::move(encoded.medium.content), .together = encoded.medium.together};
+    encoding_class = encoder.hello.encoding_class;
+    ++sequence_.encoded;
+    if (sequence_.has_media() && !encoder.draining) return ask(), Next();
+  }
+  const bool goes_on = bytes <= kMediaBytesMax && sequence_.has_media();
+  leave();
+  if (goes_on) return {Next::What::kElsewhere, {Errc::kUnavailable, "the encoder is draining"}};
+  return {.what = Next::What::kPrefill};
+}
+
+}  // namespace outrider

@@ -1,0 +1,19 @@
+#include "coordinator-node/session/environment.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include <fmt/format.h>
+
+namespace outrider {
+
+Error Environment::for_client(const PeerId& worker, const Failed& failed, SessionId session) {
+  constexpr Errc kOfTheRequest[] = {Errc::kInvalidArgument, Errc::kUnsupported, Errc::kOutOfRange, Errc::kUnavailable,
+                                    Errc::kNotFound};
+  if (std::ranges::find(kOfTheRequest, failed.code) != std::end(kOfTheRequest)) return {failed.code, failed.message};
+  const Hello& hello = fleet.at(worker).hello;
+  warn_of(worker, fmt::format("{} {}: {}", to_string(hello.role), hello.name, failed.message), session);
+  return {failed.code, fmt::format("the {} failed; its coordinator's log says why", to_string(hello.role))};
+}
+
+}  // namespace outrider

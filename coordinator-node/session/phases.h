@@ -1,0 +1,64 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace outrider {
+
+/// Where a session is.
+enum class Phase : std::uint8_t {
+  kWaiting,    ///< in the queue; has no verifier and no drafter
+  kMoving,     ///< needs a verifier, since the one that it had has left it
+  kEncoding,   ///< has a verifier; an Encode is out to an encoder, and repeated until its answer is there
+  kPrefill,    ///< the Prefill is out, and repeated until its Verdict is there
+  kPaused,     ///< stepwise: a round is open, nothing is out, the client is to take a Step
+  kDrafting,   ///< a Draft is out to a drafter whose replica ends at base(): Candidates, NeedKv or the time end it
+  kVerifying,  ///< a Verify is out, and repeated until its Verdict is there
+  kEnded,      ///< client and workers have been told
+};
+inline const char* to_string(Phase phase) {
+  return std::array{"waiting", "moving", "encoding", "prefill", "paused", "drafting", "verifying", "ended"}.at(
+      static_cast<std::size_t>(phase));
+}
+
+/// From one phase to another, and what happens then. Every phase but kEnded may also end: the answer is complete, the
+/// client cancels, or the session fails.
+struct Transition {
+  Phase from, to;
+  const char* when;
+};
+/// docs/protocol.md, "The phases of a session", is this table; a test prints it.
+inline constexpr std::array kTransitions = {
+    Transition{Phase::kWaiting, Phase::kPrefill, "its turn has come and a verifier has room"},
+    Transition{Phase::kWaiting, Phase::kEncoding, "the same, and an encoder has room for its pictures or sounds"},
+    Transition{Phase::kMoving, Phase::kPrefill, "another verifier has room"},
+    Transition{Phase::kMoving, Phase::kEncoding, "the same, with pictures or sounds that nobody has encoded"},
+    Transition{Phase::kEncoding, Phase::kEncoding, "the encoder is lost or drains, and another goes on"},
+    Transition{Phase::kEncoding, Phase::kPrefill, "everything is encoded, or the verifier's own towers go on"},
+    Transition{Phase::kEncoding, Phase::kMoving, "the verifier is lost or drains, or nobody is left who could encode"},
+    Transition{Phase::kPrefill, Phase::kDrafting, "the Verdict came; the policy wants drafts"},
+    Transition{Phase::kPrefill, Phase::kVerifying,
+               "the same, with drafts at hand or none wanted; or another verifier has caught up"},
+    Transition{Phase::kPrefill, Phase::kPaused, "the Verdict came; the client takes the steps"},
+    Transition{Phase::kPrefill, Phase::kMoving, "the verifier is lost or drains"},
+    Transition{Phase::kPaused, Phase::kDrafting, "the client asked for drafts"},
+    Transition{Phase::kPaused, Phase::kPaused,
+               "the client asked for drafts, and nobody drafts, or the same are shown again"},
+    Transition{Phase::kPaused, Phase::kVerifying, "the client asked to verify"},
+    Transition{Phase::kPaused, Phase::kMoving, "the client asked to verify, and the verifier is lost or drains"},
+    Transition{Phase::kDrafting, Phase::kVerifying, "the drafts came, or are too late"},
+    Transition{Phase::kDrafting, Phase::kPaused, "the same; the client takes the steps"},
+    Transition{Phase::kDrafting, Phase::kMoving, "the same, and the verifier is lost or drains"},
+    Transition{Phase::kVerifying, Phase::kDrafting, "the Verdict came; the policy wants drafts"},
+    Transition{Phase::kVerifying, Phase::kVerifying, "the Verdict came; drafts are at hand, or none are wanted"},
+    Transition{Phase::kVerifying, Phase::kPaused, "the Verdict came; the client takes the steps"},
+    Transition{Phase::kVerifying, Phase::kMoving, "the verifier is lost or drains"},
+};
+inline bool may_follow(Phase from, Phase to) {
+  return (to == Phase::kEnded && from != Phase::kEnded) ||
+         std::ranges::any_of(kTransitions, [&](const Transition& t) { return t.from == from && t.to == to; });
+}
+
+}  // namespace outrider

@@ -1,0 +1,146 @@
+#include "coordinator-node/session/verifier_seat.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace outrider {
+namespace {
+
+/// How often one verifier may be silent for too long before each time counts as one more that is lost.
+constexpr std::ptrdiff_t kSilentMax = 8;
+
+/// Whether each has so many alternatives, all of the vocabulary.
+bool are_valid(const std::vector<TokenLogprobs>& logprobs, std::size_t alternatives, std::int32_t vocab_size) {
+  return std::ranges::all_of(logprobs, [&](const TokenLogprobs& token) {
+    return token.top.size() == std::min(alternatives, static_cast<std::size_t>(vocab_size)) &&
+           std::ranges::all_of(token.top, [&](const Logprob& entry) { return entry.token < vocab_size; });
+  });
+}
+
+}  // namespace
+
+Fleet::Requirements VerifierSeat::requirements(const EncoderSeat& encoder) const {
+  Fleet::Requirements wanted{.media = sequence_.has_media(),
+                             .encoding_class = encoder.encoding_class,
+                             .prompt = sequence_.prompt_size,
+                             .prefixes = sequence_.prefixes};
+  if (except.empty() && !sequence_.has_token()) return wanted;
+  wanted.numeric_class = numeric_class;
+  wanted.except = except;
+  if (!sequence_.has_token()) return wanted;
+  wanted.context_min = sequence_.prompt_size + sequence_.request.max_tokens - 1;
+  if (resuming) wanted.name = reported_name;
+  return wanted;
+}
+
+void VerifierSeat::take(const Fleet::Offer& offer) {
+  place_ = Place(environment_.fleet, offer.verifier);
+  worker().given.add(sequence_.prefixes);
+  if (!offer.refuses) set_aside(offer.positions);
+}
+
+void VerifierSeat::leave(RoundId round) {
+  policy.reset();
+  if (place_.worker() != nullptr) environment_.send(peer(), {.session = id_, .round = round, .body = Free{}});
+  place_.leave();
+}
+
+void VerifierSeat::leave_if_draining(const EncoderSeat& encoder, RoundId round) {
+  const Worker* verifier = place_.worker();
+  if (verifier == nullptr || !verifier->draining) return;
+  const auto offer = environment_.fleet.choose_verifier(sequence_.positions(), requirements(encoder));
+  if (offer && !offer->refuses) leave(round);
+}
+
+bool VerifierSeat::contradicts(const Verdict& verdict) const {
+  return numeric_class && !sequence_.drafts_have_a_say() && verdict.next_token != sequence_.tokens.back();
+}
+
+Result<void> VerifierSeat::check(const Verdict& verdict, const Round& round, bool prefill) const {
+  const SamplingParams& sampling = sequence_.request.sampling;
+  const std::int32_t vocab_size = hello().facts.vocab_size;
+  const std::int64_t drafts = prefill ? 0 : round.drafts.size(), row = prefill ? 0 : round.row_of(verdict);
+  const bool has_token = sequence_.has_token();
+  const Position committed = !prefill    ? sequence_.base() + verdict.accepted + 1
+                             : has_token ? sequence_.base()
+                                         : sequence_.prompt_size;
+  if (row < 0 || row > drafts || verdict.accepted != round.drafts.tree().depth(row) || verdict.committed != committed ||
+      verdict.next_token < 0 || verdict.next_token >= vocab_size) {
+    return Error(Errc::kMalformed, "it accepted {} of {} drafts, the last of row {}, and committed {}, wanted {}",
+                 verdict.accepted, drafts, row, verdict.committed, committed);
+  }
+  if (prefill && !has_token && sampling.prompt_logprobs && scored != sequence_.prompt_size) {
+    return Error(Errc::kMalformed, "log-probabilities of the prompt's first {} tokens, it has {}", scored,
+                 sequence_.prompt_size);
+  }
+  const std::size_t wanted = sampling.logprobs ? static_cast<std::size_t>(verdict.accepted) + 1 : 0;
+  if (verdict.logprobs.size() != wanted || !are_valid(verdict.logprobs, sampling.alternatives(), vocab_size)) {
+    return Error(Errc::kMalformed, "{} logprobs for {} tokens, or not those that were asked for",
+                 verdict.logprobs.size(), verdict.accepted + 1);
+  }
+  return {};
+}
+
+bool VerifierSeat::take_scores(const PromptScores& scores) {
+  const std::optional<std::int32_t> wanted = sequence_.request.sampling.prompt_logprobs;
+  const Position end = scores.first + std::ssize(scores.logprobs);
+  if (sequence_.has_token() || !wanted || scores.first != scored || end > sequence_.prompt_size ||
+      !are_valid(scores.logprobs, static_cast<std::size_t>(*wanted), hello().facts.vocab_size))
+    return false;
+  scored = end;
+  return true;
+}
+
+void VerifierSeat::report(Tokens& tokens, const std::string& encoding_class) {
+  const std::int64_t max_tokens = sequence_.request.max_tokens;
+  if (max_tokens != reported_max_tokens_) tokens.max_tokens = reported_max_tokens_ = max_tokens;
+  const Worker* verifier = place_.worker();
+  // One without a class nobody can stand in for.
+  if (verifier == nullptr || verifier->hello.numeric_class.empty() || reported_name == verifier->hello.name) return;
+  tokens.numeric_class = verifier->hello.numeric_class;
+  tokens.encoding_class = encoding_class;
+  tokens.verifier_name = reported_name = verifier->hello.name;
+}
+
+void VerifierSeat::count_loss(Errc code) {
+  const auto times = std::ranges::count(silent_, peer());
+  if (code == Errc::kPeerGone) silent_.push_back(peer());
+  if (code != Errc::kPeerGone || times == 0 || times > kSilentMax) ++lost_;
+}
+
+std::optional<Error> VerifierSeat::lose(Error error) {
+  why = std::move(error);
+  if (lost_ <= environment_.failover.limit) return std::nullopt;
+  ++environment_.failovers.failed;
+  std::string what = why.message;
+  if (lost_ > 1) what += fmt::format("; the text has lost {} verifiers", lost_);
+  return Error{why.code, std::move(what)};
+}
+
+void VerifierSeat::count_failover(Ledger& ledger) const {
+  const bool exact = !sequence_.has_token() || numeric_class;
+  const Duration paused = environment_.now - missed_since;
+  ++(exact ? environment_.failovers.exact : environment_.failovers.inexact);
+  environment_.failovers.resume_ns += paused.count();
+  ledger.count_failover(exact, paused);
+}
+
+std::optional<Error> VerifierSeat::on_unassigned(EncoderSeat& encoder, Duration alone) {
+  if (alone < environment_.failover.wait) return std::nullopt;
+  if (environment_.failover.allow_inexact && std::exchange(numeric_class, std::nullopt)) {
+    encoder.encoding_class.clear();
+    unassigned_since = environment_.now;
+    return std::nullopt;
+  }
+  ++environment_.failovers.failed;
+  std::string what = why.message;
+  if (alone > Duration::zero()) {
+    what += fmt::format("; {} joined within {:.1f} s",
+                        numeric_class ? "none that would give the same bytes" : "no other", to_seconds(alone));
+  }
+  return Error{why.code, std::move(what)};
+}
+
+}  // namespace outrider

@@ -1,0 +1,181 @@
+#include "drafter-node/block/block_model.h"
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+#include <utility>
+
+#include "common/compute/kernels/ops.h"
+#include "common/compute/tensor/decode.h"
+#include "common/model/checkpoint/pack.h"
+#include "common/model/gemma4/generation_config.h"
+#include "common/pair/pair_files.h"
+#include "common/wire/messages/donor_rows.h"
+#include "drafter-node/families.h"
+
+namespace outrider {
+namespace {
+
+class BlockText final : public DraftText {
+ public:
+  /// @param changes  counts those of all texts of the model
+  BlockText(KvCache cache, std::shared_ptr<std::int64_t> changes)
+      : cache_(std::move(cache)), changes_(std::move(changes)) {}
+  void extend(const KvRows& rows) override {
+    waiting_.push_back(rows);
+    length_ = rows.to;
+    version_ = ++*changes_;
+  }
+  Position length() const override { return length_; }
+  std::int64_t behind() const override { return length_ - cache_.length(); }
+  KvCache& cache() { return cache_; }
+  /// No other text has the same, and this one gets another with new rows.
+  std::int64_t version() const { return version_; }
+
+  /// Computes K/V of the next rows, BlockDrafter::kRowsMax at most.
+  void catch_up(BlockDrafter& drafter, Buffer& scratch) {
+    while (!waiting_.empty() && waiting_.front().to <= cache_.length()) waiting_.pop_front();
+    if (waiting_.empty()) return;
+    const DonorDelta& halves = waiting_.front().donors.front();
+    const std::int64_t half = halves.key.shape[1] * halves.key.shape[2], skipped = cache_.length() - halves.first;
+    const std::int64_t count = std::min(BlockDrafter::kRowsMax, halves.key.shape[0] - skipped);
+    const Matrix<float> rows = scratch.view(count, 2 * half);
+    const auto read = [&](const WireTensor& from, std::int64_t row, Matrix<float> to) {
+      const std::size_t row_bytes = stored_bytes(from.dtype, static_cast<std::size_t>(half));
+      decode(from.dtype, from.data.bytes().data() + static_cast<std::size_t>(skipped + row) * row_bytes,
+             to[row].span());
+    };
+    for (std::int64_t r = 0; r < count; ++r) {
+      read(halves.key, r, rows.columns(0, half));
+      read(halves.value, r, rows.columns(half, half));
+    }
+    drafter.add_rows(cache_, rows);
+  }
+
+ private:
+  std::deque<KvRows> waiting_;  ///< the first may have K/V in part
+  Position length_ = 0;
+  std::int64_t version_ = 0;
+  KvCache cache_;
+  std::shared_ptr<std::int64_t> changes_;
+};
+
+BlockText& text_of(const DraftPoint& point) { return static_cast<BlockText&>(*point.text); }
+
+class BlockModel final : public DraftModel {
+ public:
+  explicit BlockModel(std::unique_ptr<BlockDrafter> drafter) : drafter_(std::move(drafter)) {}
+  DraftTraits traits() const override { return {.block = drafter_->config().drafts()}; }
+  std::int64_t vocab_size() const override { return drafter_->config().vocab_size; }
+  std::unique_ptr<DraftText> open() const override {
+    return std::make_unique<BlockText>(drafter_->make_cache(), changes_);
+  }
+  void step_each(std::span<const DraftPoint> points, const VisitPoint& visit) override {
+    for (const DraftPoint& point : points) text_of(point).catch_up(*drafter_, rows_);
+    add_blocks(points);
+    std::vector<std::size_t> visited;
+    std::vector<TokenId> before;
+    for (std::size_t i = 0; i < points.size(); ++i) {
+      if (find(points[i]) == nullptr) continue;
+      visited.push_back(i);
+      before.push_back(points[i].path.back());
+    }
+    if (visited.empty()) return;
+    std::optional<Matrix<const float>> markov;
+    if (drafter_->config().markov_rank > 0) markov = drafter_->markov(before);
+    const std::int64_t width = drafter_->config().draft_vocab_size;
+    for (std::size_t i = 0; i < visited.size(); ++i) {
+      const DraftPoint& point = points[visited[i]];
+      const bool within = std::ssize(point.path) <= drafter_->config().drafts();
+      if (!within) {
+        visit(visited[i], {}, {}, {});
+        continue;
+      }
+      const auto place = find(point)->scores.begin() + (std::ssize(point.path) - 1) * width;
+      scores_.assign(place, place + width);
+      if (markov)
+        add_in_place(Matrix<float>(scores_.data(), {1, width}), markov->rows(static_cast<std::int64_t>(i), 1));
+      visit(visited[i], drafter_->vocabulary(), scores_, {});
+    }
+  }
+
+ private:
+  /// What a pass said of a block, before the Markov head.
+  struct Said {
+    std::int64_t version;  ///< the text's
+    TokenId token;
+    std::vector<float> scores;
+  };
+  /// Blocks that are kept: of as many texts as take part in a pass of the engine. With 262,144 tokens each is 7 to 16
+  /// MB.
+  static constexpr std::size_t kSaidMax = 16;
+
+  /// Null where a draft is not wanted, or the block's pass is still to come.
+  const Said* find(const DraftPoint& point) const {
+    if (point.path.empty() || text_of(point).behind() > 0) return nullptr;
+    const auto at = std::ranges::find_if(said_, [&](const Said& said) {
+      return said.version == text_of(point).version() && said.token == point.path.front();
+    });
+    return at == said_.end() ? nullptr : &*at;
+  }
+  /// A pass for the points whose block is not there yet, as far as it has room.
+  void add_blocks(std::span<const DraftPoint> points) {
+    std::vector<BlockDrafter::Block> blocks;
+    std::vector<Said> fresh;
+    for (const DraftPoint& point : points) {
+      BlockText& text = text_of(point);
+      const bool wanted = !point.path.empty() && text.behind() == 0 && find(point) == nullptr;
+      const bool comes = std::ranges::find(fresh, text.version(), &Said::version) != fresh.end();
+      if (!wanted || comes || std::ssize(blocks) == drafter_->blocks_max()) continue;
+      blocks.push_back({&text.cache(), point.path.front()});
+      fresh.push_back({text.version(), point.path.front(), {}});
+    }
+    if (blocks.empty()) return;
+    const Matrix<const float> scores = drafter_->draft(blocks);
+    const std::int64_t drafts = drafter_->config().drafts();
+    for (std::size_t i = 0; i < fresh.size(); ++i) {
+      if (said_.size() == kSaidMax) said_.pop_front();
+      for (std::int64_t r = 0; r < drafts; ++r) {
+        const auto row = scores[static_cast<std::int64_t>(i) * drafts + r].span();
+        fresh[i].scores.insert(fresh[i].scores.end(), row.begin(), row.end());
+      }
+      said_.push_back(std::move(fresh[i]));
+    }
+  }
+
+  std::unique_ptr<BlockDrafter> drafter_;
+  std::shared_ptr<std::int64_t> changes_ = std::make_shared<std::int64_t>(0);
+  std::deque<Said> said_;  ///< the latest last
+  std::vector<float> scores_;
+  Buffer rows_;
+};
+
+}  // namespace
+
+std::unique_ptr<DraftModel> make_draft_model(std::unique_ptr<BlockDrafter> drafter) {
+  return std::make_unique<BlockModel>(std::move(drafter));
+}
+
+Result<LoadedDrafter> load_block_drafter(const DrafterOptions& options) {
+  if (options.backbone.empty())
+    return Error(Errc::kInvalidArgument, "{} is a block drafter, wanted its target too (--backbone)",
+                 options.draft_model.string());
+  if (options.worker.verify_weights) RETURN_IF_ERROR(verify_packs({options.backbone}));
+  ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(options.backbone));
+  ASSIGN_OR_RETURN(const ModelFiles drafter_files, ModelFiles::open(options.draft_model));
+  ASSIGN_OR_RETURN(const TextConfig backbone, load_text_config(files));
+  ASSIGN_OR_RETURN(const std::shared_ptr<const WeightSource> backbone_weights,
+                   open_weights(files, options.weight_type));
+  ASSIGN_OR_RETURN(std::unique_ptr<BlockDrafter> drafter,
+                   BlockDrafter::load(drafter_files, backbone, *backbone_weights, options.weight_type));
+  ASSIGN_OR_RETURN(GenerationConfig generation, load_generation_config(files));
+  PairFacts facts = pair_facts(backbone, *backbone_weights);
+  facts.donors = {hidden_rows_donor(drafter->config().hidden_layers, backbone.hidden_size)};
+  return LoadedDrafter{.model = make_draft_model(std::move(drafter)),
+                       .facts = std::move(facts),
+                       .path = options.draft_model.string(),
+                       .stop_ids = std::move(generation.eos_token_ids),
+                       .tokenizer = options.backbone};
+}
+
+}  // namespace outrider

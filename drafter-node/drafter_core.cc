@@ -1,0 +1,192 @@
+#include "drafter-node/drafter_core.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "common/wire/messages/donor_rows.h"
+
+namespace outrider {
+
+DrafterCore::DrafterCore(const DrafterConfig& config, Hello hello)
+    : config_(config),
+      needs_(hello.needs),
+      own_kv_(hello.needs == DraftInput::kTokens || takes_hidden_rows(hello.facts)),
+      membership_(config.link, std::move(hello), {.sessions_max = config.sessions_max}) {}
+
+void DrafterCore::on_message(Message message, TimePoint now) {
+  const Membership::Event event = membership_.on_message(message, now);
+  while (event == Membership::Event::kForgetSessions && !sessions_.empty()) free(sessions_.begin()->first);
+  if (event != Membership::Event::kSession) return;
+  if (std::holds_alternative<Draft>(message.body)) return on_draft(std::move(message), now);
+  if (auto* chunk = std::get_if<KvChunk>(&message.body)) {
+    // Rows after those that a draft wants are of a later round: nobody waits for it any more.
+    if (Session* session = find_or_open(message.session, now);
+        session != nullptr && extend(*session, message.session, std::move(chunk->kv))) {
+      drop_job(message.session);
+      catch_up(*session, message.session);
+    }
+    return;
+  }
+  if (std::holds_alternative<Free>(message.body)) return free(message.session);
+  membership_.warn(fmt::format("a drafter has no use for '{}'; dropped", name_of(message)), message.session);
+}
+
+DrafterCore::Session* DrafterCore::find_or_open(SessionId id, TimePoint now) {
+  // A late duplicate may open a freed session again; it ends idle. A session that left for another
+  // drafter may come back in earnest.
+  if (!sessions_.contains(id) && std::ssize(sessions_) >= config_.sessions_max) return nullptr;
+  Session& session = sessions_[id];
+  session.heard = now;
+  return &session;
+}
+
+bool DrafterCore::accept_rows(const Session& session, SessionId id, const KvRows& kv) {
+  if (kv.from > session.replica_end) return false;  // something before it was lost
+  if (auto ok = check_rows(membership_.facts(), kv, needs_); !ok) {
+    membership_.warn(ok.error().message + "; dropped", id);
+    return false;
+  }
+  return true;
+}
+
+bool DrafterCore::extend(Session& session, SessionId id, KvRows kv) {
+  if (kv.empty() || !accept_rows(session, id, kv) || kv.to <= session.replica_end) return false;
+  if (own_kv_) session.behind += kv.to - session.replica_end;
+  session.replica_end = kv.to;
+  next_work_.push_back({.kind = DraftWork::Kind::kExtend, .session = id, .kv = std::move(kv)});
+  return true;
+}
+
+std::vector<DrafterCore::Job>::iterator DrafterCore::find_job(SessionId id) {
+  return std::ranges::find_if(jobs_, [&](const Job& job) { return job.turn.session == id; });
+}
+
+void DrafterCore::drop_job(SessionId id) {
+  if (const auto job = find_job(id); job != jobs_.end()) jobs_.erase(job);
+}
+
+Result<void> DrafterCore::check_input(const Draft& draft, Position base) const {
+  const PairFacts& facts = membership_.facts();
+  if (needs_ == DraftInput::kTargetRows)
+    return draft.hidden ? check_hidden(facts, *draft.hidden) : Error(Errc::kMismatch, "no hidden row, wanted one");
+  if (draft.tree) return Error(Errc::kMismatch, "a tree, wanted a chain");
+  if (base + draft.draft_length <= facts.context_max) return {};
+  return Error(Errc::kMismatch, "{} drafts after position {}, the drafter's context has {}", draft.draft_length, base,
+               facts.context_max);
+}
+
+void DrafterCore::catch_up(const Session& session, SessionId id) {
+  if (session.behind > 0) jobs_.push_back({.turn = {id, session.round, session.replica_end}, .asked = false});
+}
+
+void DrafterCore::on_draft(Message message, TimePoint now) {
+  const PairFacts& facts = membership_.facts();
+  const auto answer = [&](Body body) { membership_.answer(message, std::move(body)); };
+  Session* session = find_or_open(message.session, now);
+  if (session == nullptr) {
+    return answer(Failed{Errc::kUnavailable,
+                         fmt::format("{} sessions, this drafter takes {}", sessions_.size(), config_.sessions_max)});
+  }
+  if (message.round < session->round) return;  // late
+  if (message.round == session->round && session->last_answer) return membership_.send(*session->last_answer);
+  if (message.round == session->round && find_job(message.session) != jobs_.end()) return;  // repeated
+  drop_job(message.session);                                                                // overtaken
+  auto& draft = std::get<Draft>(message.body);
+  if (auto ok = check_input(draft, message.base); !ok) return answer(Failed{Errc::kMismatch, ok.error().message});
+  const TokenId highest = std::accumulate(draft.known.begin(), draft.known.end(), draft.token,
+                                          [](TokenId a, TokenId b) { return std::max(a, b); });
+  if (highest >= facts.vocab_size) {
+    return answer(
+        Failed{Errc::kMismatch, fmt::format("draft after token {}, wanted one below {}", highest, facts.vocab_size)});
+  }
+  if (draft.sampling) {
+    if (auto ok = check_sampling(*draft.sampling, facts.vocab_size); !ok)
+      return answer(Failed{Errc::kMismatch, ok.error().message});
+  }
+  if (draft.draft_length < 1) {
+    return answer(Failed{Errc::kMismatch, fmt::format("{} drafts, wanted one or more", draft.draft_length)});
+  }
+  if (draft.tree && (draft.ahead > 0 || draft.want_state || !draft.known.empty()))
+    return answer(Failed{Errc::kMismatch, "a tree that is to be gone on from, wanted a chain"});
+  session->round = message.round;
+  session->last_answer.reset();
+  // A lost or late delta: say from where to send again. What did arrive is kept.
+  if (session->replica_end != message.base || message.base == 0)
+    return answer(NeedKv{std::min(session->replica_end, message.base)});
+  if (session->behind > kCatchUpRows) {
+    catch_up(*session, message.session);
+    return answer(NeedKv{message.base});
+  }
+  if (draft.known.empty()) session->asked = ++asked_;
+  if (draft.known.empty() || draft.ahead > 0) {
+    jobs_.push_back({.turn = {message.session, message.round, message.base},
+                     .rows = draft.tree ? kTreeStepRows : 1,
+                     .asked = draft.known.empty()});
+  }
+  next_work_.push_back({.kind = DraftWork::Kind::kDraft,
+                        .session = message.session,
+                        .round = message.round,
+                        .base = message.base,
+                        .draft = std::move(draft)});
+}
+
+void DrafterCore::on_turn(const DraftTurn& turn, DraftProgress progress) {
+  const auto job = find_job(turn.session);
+  if (job == jobs_.end() || job->turn != turn) return;  // freed or overtaken meanwhile
+  const bool asked = job->asked;
+  sessions_.at(turn.session).behind = progress.behind;
+  for (Candidates& drafts : progress.drafts) {
+    Message answer{.session = turn.session, .round = turn.round, .base = turn.base, .body = std::move(drafts)};
+    if (asked) sessions_.at(turn.session).last_answer = answer;
+    membership_.send(std::move(answer));
+    job->asked = false;
+  }
+  if (!progress.more) {
+    jobs_.erase(job);
+  } else if (!asked) {
+    std::rotate(job, job + 1, jobs_.end());
+  }
+}
+
+std::size_t DrafterCore::drafting() const {
+  constexpr std::uint64_t kLately = 64;
+  return static_cast<std::size_t>(std::ranges::count_if(
+      sessions_, [&](const auto& entry) { return entry.second.asked > 0 && asked_ - entry.second.asked < kLately; }));
+}
+
+std::vector<DraftTurn> DrafterCore::next_pass() const {
+  const std::size_t width = std::min((drafting() + 1) / 2, kPassRowsMax);
+  std::vector<DraftTurn> pass;
+  std::size_t rows = 0;
+  for (const Job& job : jobs_) {
+    if (!job.asked) continue;
+    rows += job.rows;
+    if (!pass.empty() && rows > width) return pass;
+    pass.push_back(job.turn);
+  }
+  if (pass.empty() && !jobs_.empty()) pass.push_back(jobs_.front().turn);
+  return pass;
+}
+
+void DrafterCore::on_tick(TimePoint now) {
+  membership_.on_tick(now);
+  std::vector<SessionId> idle;
+  for (const auto& [id, session] : sessions_) {
+    if (now - session.heard > config_.session_idle_max) idle.push_back(id);
+  }
+  for (const SessionId id : idle) free(id);
+  if (!work_.empty() || !pass_.empty()) return;
+  work_ = std::exchange(next_work_, {});
+  pass_ = next_pass();
+}
+
+void DrafterCore::free(SessionId id) {
+  if (sessions_.erase(id) == 0) return;
+  drop_job(id);
+  next_work_.push_back({.kind = DraftWork::Kind::kRelease, .session = id});
+}
+
+}  // namespace outrider

@@ -1,0 +1,138 @@
+// What a backbone of several processes takes beside one of as many threads in one process, in turns, with random
+// weights; and what their gathers take.
+//   shards SHAPE TYPE LAYERS SHARDS THREADS_EACH [TURNS]
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <barrier>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+#include <vector>
+
+#include "common/base/time.h"
+#include "common/compute/kernels/team.h"
+#include "common/os/host.h"
+#include "lab/random_weights.h"
+#include "lab/shapes.h"
+#include "verifier-node/sequences.h"
+#include "verifier-node/shared_memory_shards.h"
+
+namespace {
+
+using namespace outrider;
+
+constexpr std::int64_t kRowsMax = 128, kContext = 64;
+constexpr std::int64_t kRows[] = {1, 5, 16, kRowsMax};
+
+struct Setting {
+  TextConfig config;
+  WeightType type;
+  int threads;
+};
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+/// What each gather takes, microseconds.
+std::vector<double> gathers(Shards& shards, std::int64_t rows, std::int64_t width) {
+  Tensor tensor(rows, width);
+  std::vector<double> times;
+  for (int i = 0; i < 3000; ++i) {
+    const TimePoint start = now();
+    shards.gather(tensor.view(), shards.place().share(width));
+    times.push_back(1e6 * to_seconds(now() - start));
+  }
+  return times;
+}
+
+std::unique_ptr<Backbone> load(const Setting& setting, Shards* shards) {
+  return Backbone::load(setting.config, random_weights(setting.type, "random"), kRowsMax, shards).value();
+}
+
+void gather_all(Shards& shards) {
+  for (const auto& [rows, width] :
+       {std::pair(1, 5376), std::pair(5, 5376), std::pair(128, 5376), std::pair(1, 262144)}) {
+    const std::vector<double> times = gathers(shards, rows, width);
+    if (shards.place().rank == 0)
+      std::printf("gather of %d x %d floats: median %.1f us, least %.1f\n", rows, width, median(times),
+                  *std::ranges::min_element(times));
+  }
+}
+
+/// Seconds of a pass of so many rows after kContext of them.
+double pass(Sequences& sequences, std::int64_t rows) {
+  const std::vector<TokenId> tokens(static_cast<std::size_t>(rows), 5), context(kContext, 7);
+  sequences.open(SessionId{1});
+  const Sequences::Rows first[] = {{SessionId{1}, context}},
+                        more[] = {{SessionId{1}, tokens, std::min<std::int64_t>(rows, 16)}};
+  sequences.forward(first, nullptr);
+  const TimePoint start = now();
+  sequences.forward(more, nullptr);
+  const double seconds = to_seconds(now() - start);
+  sequences.release(SessionId{1});
+  return seconds;
+}
+
+void compare(const Setting& setting, SharedMemoryShards& shards, int count, int turns) {
+  constexpr std::size_t kCases = std::size(kRows);
+  std::vector<double> times[2][kCases];
+  std::barrier turn(2);
+  const auto measure = [&](Sequences& sequences, std::size_t which) {
+    for (int i = 0; i < 2 * turns; ++i, turn.arrive_and_wait()) {
+      if (static_cast<std::size_t>(i) % 2 != which) continue;
+      for (std::size_t c = 0; c < kCases; ++c) times[which][c].push_back(pass(sequences, kRows[c]));
+    }
+  };
+  std::thread whole([&] {
+    set_team_size(setting.threads * count);
+    Sequences sequences(load(setting, nullptr));
+    turn.arrive_and_wait();
+    measure(sequences, 0);
+  });
+  std::thread split([&] {
+    use_share_of_cores(0, count);
+    set_team_size(setting.threads);
+    gather_all(shards);
+    Sequences sequences(load(setting, &shards));
+    turn.arrive_and_wait();
+    measure(sequences, 1);
+  });
+  whole.join();
+  split.join();
+  for (std::size_t c = 0; c < kCases; ++c) {
+    const double one = median(times[0][c]), many = median(times[1][c]);
+    std::printf("%lld rows: one process %.2f ms, %d shards %.2f ms, speed %.2f times\n",
+                static_cast<long long>(kRows[c]), 1e3 * one, count, 1e3 * many, one / many);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 6) {
+    std::fprintf(stderr, "usage: shards SHAPE TYPE LAYERS SHARDS THREADS_EACH [TURNS]\n");
+    return 2;
+  }
+  const ModelShape shape = reduced(published_shape(argv[1]).value(), std::atoi(argv[3]));
+  const Setting setting{.config = parse_text_config(backbone_config_json(shape), argv[1]).value(),
+                        .type = parse_weight_type(argv[2]).value(),
+                        .threads = std::atoi(argv[5])};
+  const int count = std::atoi(argv[4]);
+  const Descriptor memory = SharedMemoryShards::create(count).value();
+  for (int rank = 1; rank < count; ++rank) {
+    if (fork() != 0) continue;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    use_share_of_cores(rank, count);
+    set_team_size(setting.threads);
+    const auto shards = SharedMemoryShards::join(memory, {rank, count}).value();
+    gather_all(*shards);
+    Sequences(load(setting, shards.get())).follow();
+  }
+  const auto shards = SharedMemoryShards::join(memory, {0, count}).value();
+  compare(setting, *shards, count, argc > 6 ? std::atoi(argv[6]) : 9);
+}

@@ -1,0 +1,379 @@
+#include "launch/cluster/kubernetes.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "launch/cluster/kubernetes_job.h"
+
+namespace outrider {
+namespace {
+
+constexpr const char *kService = "tcp://outrider-coordinator:7070", *kImageModel = "/usr/share/outrider/models/nano";
+constexpr const char* kPod = "/spec/template/spec";
+
+Error no_manifest(const std::string& why) { return {Errc::kInvalidArgument, "kubernetes: " + why}; }
+
+std::string namespace_of(const Plan& plan) { return plan.kubernetes.ns.empty() ? "outrider" : plan.kubernetes.ns; }
+
+std::string image_of(const Plan& plan, const std::string& version) {
+  return plan.kubernetes.image.empty() ? "outrider:" + version : plan.kubernetes.image;
+}
+
+RenderedFile namespace_file(const Plan& plan) {
+  return {"kubernetes/namespace.yaml", fmt::format("apiVersion: v1\nkind: Namespace\nmetadata:\n  name: {}\n  labels:\n"
+                                                   "    pod-security.kubernetes.io/enforce: restricted\n",
+                                                   in_quotes(namespace_of(plan)))};
+}
+
+/// Options of a command line as one word each: --threads=8.
+std::vector<std::string> joined(const std::vector<std::string>& options) {
+  std::vector<std::string> words;
+  for (const std::string& word : options) {
+    if (word.starts_with("--") || words.empty())
+      words.push_back(word);
+    else
+      words.back() += "=" + word;
+  }
+  return words;
+}
+
+/// Takes an option out. @return its value; empty: it was not there.
+std::string take(std::vector<std::string>& words, const std::string& option) {
+  const auto found =
+      std::ranges::find_if(words, [&](const std::string& word) { return word.starts_with(option + "="); });
+  if (found == words.end()) return "";
+  const std::string value = found->substr(option.size() + 1);
+  words.erase(found);
+  return value;
+}
+
+/// The same where the value may be the next word.
+std::string take_either(std::vector<std::string>& words, const std::string& option) {
+  const auto found = std::ranges::find(words, option);
+  if (found == words.end() || found + 1 == words.end()) return take(words, option);
+  const std::string value = *(found + 1);
+  words.erase(found, found + 2);
+  return value;
+}
+
+/// Operations of a JSON patch (RFC 6902) on a workload.
+class Patch {
+ public:
+  Patch(const char* kind, std::string name) : kind_(kind), name_(std::move(name)) {}
+
+  void operation(const char* op, const std::string& path, const std::string& value) {
+    text_ += fmt::format("      - op: {}\n        path: {}\n        value: {}\n", op, path, value);
+  }
+  void remove(const std::string& path) { text_ += fmt::format("      - op: remove\n        path: {}\n", path); }
+  void argument(const std::string& word) {
+    operation("add", fmt::format("{}/containers/0/args/-", kPod), in_quotes(in_pod(word)));
+  }
+  void resource(const char* what, const std::string& amount) {
+    for (const char* side : {"requests", "limits"})
+      operation("replace", fmt::format("{}/containers/0/resources/{}/{}", kPod, side, what), in_quotes(amount));
+  }
+  std::string text() const {
+    if (text_.empty()) return "";
+    return fmt::format("  - target:\n      kind: {}\n      name: {}\n    patch: |\n{}", kind_, name_, text_);
+  }
+
+ private:
+  const char* kind_;
+  const std::string name_;
+  std::string text_;
+};
+
+Result<void> check_role(const RolePlan& role, const std::string& key) {
+  if (!role.cpuset.empty()) return no_manifest(key + ".cpuset: the kubelet gives pods their CPUs");
+  if (!role.deadline.empty())
+    return no_manifest(key + ".deadline: a Deployment would start the pod again; wanted none");
+  return {};
+}
+
+template <class Group>
+Result<void> check_groups(const std::vector<Group>& groups, const char* key, const std::string& claim) {
+  if (groups.size() > 1)
+    return no_manifest(
+        fmt::format("{} groups of {}, wanted one: the base has one workload for them", groups.size(), key));
+  for (const Group& group : groups) RETURN_IF_ERROR(check_role(group, fmt::format("{}[0]", key)));
+  if (key == std::string("drafters") && !groups.empty() && groups[0].model.starts_with("/packs/") && claim.empty())
+    return no_manifest(fmt::format(
+        "drafters[0].model is {}, and drafters have no volume there; wanted kubernetes.claim", groups[0].model));
+  return {};
+}
+
+class Overlay {
+ public:
+  Overlay(const Plan& plan, const ProcessPlan& processes, std::string version)
+      : plan_(plan), processes_(processes), version_(std::move(version)) {}
+
+  Result<void> check() const;
+  std::string kustomization() const;
+  std::string job() const;
+
+ private:
+  std::string model_of(const std::string& groups) const {
+    const std::string& model = groups.empty() ? plan_.model : groups;
+    return model.empty() ? kImageModel : model;
+  }
+  void add_role(Patch& patch, const RolePlan& role, const char* name, bool has_environment) const;
+  template <class Group>
+  std::string worker(const Group& group, const char* role, const char* kind, const std::string& memory) const;
+  std::string volume(const char* name) const;
+
+  const Plan& plan_;
+  const ProcessPlan& processes_;
+  const std::string version_;
+};
+
+Result<void> Overlay::check() const {
+  if (!plan_.coordinator.listen.empty())
+    return no_manifest(fmt::format("coordinator.listen is {}: the Service has port 7070", plan_.coordinator.listen));
+  RETURN_IF_ERROR(check_role(plan_.coordinator, "coordinator"));
+  RETURN_IF_ERROR(check_groups(plan_.verifiers, "verifiers", plan_.kubernetes.claim));
+  RETURN_IF_ERROR(check_groups(plan_.drafters, "drafters", plan_.kubernetes.claim));
+  if (!plan_.encoders.empty()) return no_manifest("encoders: the base has no workload for them");
+  for (const RunPlan& run : plan_.run) {
+    for (const std::string& word : run.command) {
+      if (word.find("{run_dir}") != word.npos)
+        return no_manifest("run: {run_dir} is on this machine, and pods do not see it");
+    }
+  }
+  return {};
+}
+
+/// What all roles have.
+void Overlay::add_role(Patch& patch, const RolePlan& role, const char* name, bool has_environment) const {
+  std::vector<std::string> entries;
+  for (const auto& [key, value] : role.environment)
+    entries.push_back(fmt::format("{{name: {}, value: {}}}", in_quotes(key), in_quotes(in_pod(value))));
+  const std::string path = fmt::format("{}/containers/0/env", kPod);
+  if (!has_environment && !entries.empty()) patch.operation("add", path, fmt::format("[{}]", fmt::join(entries, ", ")));
+  for (const std::string& entry : entries) {
+    if (has_environment) patch.operation("add", path + "/-", entry);
+  }
+  if (role.hosts.empty()) return;
+  std::vector<std::string> nodes;
+  for (const PlannedProcess& process : processes_.processes) {
+    const std::string node = in_quotes(process.host.name);
+    if (process.role == name && std::ranges::count(nodes, node) == 0) nodes.push_back(node);
+  }
+  patch.operation(
+      "add", fmt::format("{}/affinity", kPod),
+      fmt::format("{{nodeAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: {{nodeSelectorTerms: "
+                  "[{{matchExpressions: [{{key: kubernetes.io/hostname, operator: In, values: [{}]}}]}}]}}}}}}",
+                  fmt::join(nodes, ", ")));
+}
+
+template <class Group>
+std::string Overlay::worker(const Group& group, const char* role, const char* kind, const std::string& memory) const {
+  Patch patch(kind, fmt::format("outrider-{}", role));
+  std::vector<std::string> options = joined(group.options);
+  std::string threads = take(options, "--threads");
+  const PlannedProcess& first = *std::ranges::find(processes_.processes, role, &PlannedProcess::role);
+  if ((threads.empty() || threads == "0") && first.host.cpus > 0) threads = std::to_string(first.host.cpus);
+  const std::string dtype = group.dtype.empty() ? plan_.dtype : group.dtype;
+  for (const auto& [option, value] :
+       {std::pair("--backbone", group.backbone), {"--assistant", group.assistant}, {"--dtype", dtype}}) {
+    if (!value.empty()) patch.argument(fmt::format("{}={}", option, value));
+  }
+  for (const std::string& option : options) patch.argument(option);
+  if (!threads.empty() && threads != "0") patch.resource("cpu", threads);
+  if (!memory.empty()) patch.resource("memory", memory);
+  // A model that is in the image wants no volume.
+  if (kind == std::string("StatefulSet") && !model_of(group.model).starts_with("/packs/")) {
+    patch.remove("/spec/volumeClaimTemplates");
+    patch.operation("add", fmt::format("{}/volumes/-", kPod), "{name: packs, emptyDir: {}}");
+  }
+  add_role(patch, group, role, /*has_environment=*/true);
+  return patch.text();
+}
+
+/// The claim at /packs of a Deployment whose base has none there.
+std::string Overlay::volume(const char* name) const {
+  if (plan_.kubernetes.claim.empty()) return "";
+  Patch patch("Deployment", name);
+  patch.operation("add", fmt::format("{}/volumes/-", kPod),
+                  fmt::format("{{name: packs, persistentVolumeClaim: {{claimName: {}, readOnly: true}}}}",
+                              in_quotes(plan_.kubernetes.claim)));
+  patch.operation("add", fmt::format("{}/containers/0/volumeMounts/-", kPod),
+                  "{name: packs, mountPath: /packs, readOnly: true}");
+  return patch.text();
+}
+
+std::string Overlay::kustomization() const {
+  const std::string image = image_of(plan_, version_);
+  const std::size_t colon = image.rfind(':');
+  const bool tagged = colon != image.npos && image.find('/', colon) == image.npos;
+  const VerifierPlan& verifiers = plan_.verifiers.front();
+  const int drafters = processes_.count("drafter");
+  std::string text = fmt::format(
+      "# Rendered by `outrider launch`: lines may be changed.\n"
+      "apiVersion: kustomize.config.k8s.io/v1beta1\n"
+      "kind: Kustomization\n"
+      "namespace: {}\n"
+      "resources:\n  - base\n  - namespace.yaml\n{}"
+      "images:\n  - name: outrider\n    newName: {}\n    newTag: {}\n"
+      "configMapGenerator:\n  - name: outrider-model\n    behavior: merge\n    literals:\n"
+      "      - {}\n      - {}\n      - {}\n      - {}\n"
+      "replicas:\n  - name: outrider-verifier\n    count: {}\n  - name: outrider-drafter\n    count: {}\n"
+      "patches:\n",
+      in_quotes(namespace_of(plan_)), plan_.run.empty() ? "" : "  - run.yaml\n",
+      in_quotes(tagged ? image.substr(0, colon) : image), in_quotes(tagged ? image.substr(colon + 1) : "latest"),
+      in_quotes("verifier=" + model_of(verifiers.model)),
+      in_quotes("drafter=" + model_of(plan_.drafters.empty() ? "" : plan_.drafters[0].model)),
+      in_quotes("client=" + model_of(plan_.drafters.empty() ? "" : plan_.drafters[0].model)),
+      in_quotes("name=" + std::filesystem::path(model_of(verifiers.model)).filename().string()),
+      processes_.count("verifier"), drafters);
+  Patch coordinator("Deployment", "outrider-coordinator");
+  for (const std::string& option : joined(plan_.coordinator.options)) coordinator.argument(option);
+  add_role(coordinator, plan_.coordinator, "coordinator", /*has_environment=*/false);
+  text += coordinator.text() + worker(verifiers, "verifier", "StatefulSet", plan_.kubernetes.verifier_memory);
+  if (drafters > 0) {
+    text += worker(plan_.drafters[0], "drafter", "Deployment", plan_.kubernetes.drafter_memory) +
+            volume("outrider-drafter");
+    // As many as the plan has; whoever wants them to follow the load raises the second.
+    Patch scaler("HorizontalPodAutoscaler", "outrider-drafter");
+    for (const char* bound : {"minReplicas", "maxReplicas"})
+      scaler.operation("replace", fmt::format("/spec/{}", bound), std::to_string(drafters));
+    text += scaler.text();
+  } else {
+    text +=
+        "  - patch: |\n      $patch: delete\n      apiVersion: autoscaling/v2\n      kind: HorizontalPodAutoscaler\n"
+        "      metadata:\n        name: outrider-drafter\n";
+  }
+  return text + volume("outrider-serve");
+}
+
+std::string Overlay::job() const {
+  KubernetesJob job{.about =
+                        "The plan's commands, one after the other. One that fails is tried again: what ends with "
+                        "75 goes on where it was.",
+                    .name = "outrider-run",
+                    .image = "outrider",
+                    .claim = plan_.kubernetes.claim,
+                    .queue = plan_.kubernetes.queue};
+  for (const RunPlan& run : plan_.run) {
+    job.commands.push_back(
+        fill_in(run.command, {.values = {{"{coordinator}", kService}, {"{model}", "$(MODEL)"}},
+                              .program = "outrider",
+                              .client_key = {"--key=/keys/client", "--coordinator-key=/keys/coordinator.pub"},
+                              .write = in_pod}));
+  }
+  return job.manifest();
+}
+
+/// What a plan with shards may not have.
+Result<void> check_sharded(const Plan& plan) {
+  const std::vector<std::string>& words = plan.run.size() == 1 ? plan.run[0].command : std::vector<std::string>();
+  if (words.size() < 2 || words[0] != "outrider" || words[1] != "batch")
+    return no_manifest("shards: wanted one command under run, and that an outrider batch");
+  for (const char* other :
+       {"{coordinator}", "{run_dir}", "--connect", "--endpoint", "--plan", "--shard", "--threads"}) {
+    if (std::ranges::any_of(words, [&](const std::string& word) { return word.find(other) != word.npos; }))
+      return no_manifest(fmt::format("shards: the batch has {}, wanted all of it in one process", other));
+  }
+  if (plan.kubernetes.claim.empty())
+    return no_manifest("shards: no kubernetes.claim, wanted the volume of the batch's files");
+  if (!plan.drafters.empty() || !plan.encoders.empty() || !plan.hosts.empty() || plan.verifiers.size() != 1)
+    return no_manifest("shards: a pod is a whole process; wanted one group of verifiers, and no other role or hosts");
+  return check_role(plan.verifiers[0], "verifiers[0]");
+}
+
+/// A batch whose lines the pods of an Indexed Job share, each a process by itself; and what makes one output of theirs.
+Result<std::vector<RenderedFile>> render_sharded(const Plan& plan, const std::string& version) {
+  RETURN_IF_ERROR(check_sharded(plan));
+  const VerifierPlan& group = plan.verifiers.front();
+  std::vector<std::string> options = joined(group.options), words = plan.run[0].command;
+  const std::string threads = take(options, "--threads"), output = take_either(words, "--output");
+  if (!options.empty() || !group.hosts.empty() || group.count > 1 || !group.backbone.empty() ||
+      !group.assistant.empty() || !plan.coordinator.options.empty())
+    return no_manifest(
+        "shards: wanted threads, model, dtype and environment of verifiers[0] alone, and nothing of the coordinator");
+  if (!output.starts_with("/packs/") || !output.ends_with(".jsonl"))
+    return no_manifest(fmt::format("shards: --output is '{}', wanted /packs/NAME.jsonl", output));
+  const std::string stem = in_pod(output.substr(0, output.rfind('.')));
+  const std::string dtype = group.dtype.empty() ? plan.dtype : group.dtype;
+  const std::string& model = group.model.empty() ? plan.model : group.model;
+  const std::int64_t shards = plan.kubernetes.shards;
+  KubernetesJob job{.about = fmt::format("A batch in {} parts. A pod that is taken away goes on where it was.", shards),
+                    .name = "outrider-run",
+                    .image = in_quotes(image_of(plan, version)),
+                    .ns = namespace_of(plan),
+                    .environment = group.environment,
+                    .dials = false,
+                    .shards = shards,
+                    .claim = plan.kubernetes.claim,
+                    .queue = plan.kubernetes.queue};
+  KubernetesJob merge = job;
+  job.cpu = threads.empty() || threads == "0" ? "1" : threads;
+  job.memory = plan.kubernetes.verifier_memory.empty() ? "4Gi" : plan.kubernetes.verifier_memory;
+  words = fill_in(words, {.values = {{"{model}", in_pod(model.empty() ? kImageModel : model)}},
+                          .program = "outrider",
+                          .client_key = {},
+                          .write = in_pod});
+  words.insert(words.end(), {"--threads=" + job.cpu, fmt::format("--shard=$(JOB_COMPLETION_INDEX)/{}", shards),
+                             fmt::format("--output={}.$(JOB_COMPLETION_INDEX).jsonl", stem)});
+  if (!dtype.empty()) words.push_back("--dtype=" + dtype);
+  job.commands = {words};
+  merge.about = "Makes one output of the parts, once all are done.";
+  merge.name = "outrider-merge";
+  merge.shards = 0;
+  merge.tries = 3;  // lines with errors are a failure too, though the output is there
+  words = {"outrider", "batch", "merge", stem + ".jsonl"};
+  for (std::int64_t i = 0; i < shards; ++i) words.push_back(fmt::format("{}.{}.jsonl", stem, i));
+  merge.commands = {words};
+  return std::vector<RenderedFile>{
+      namespace_file(plan), {"kubernetes/run.yaml", job.manifest()}, {"kubernetes/merge.yaml", merge.manifest()}};
+}
+
+}  // namespace
+
+Result<std::vector<RenderedFile>> render_kubernetes(const Plan& plan, const ProcessPlan& processes,
+                                                    const std::string& version) {
+  if (plan.kubernetes.shards > 0) return render_sharded(plan, version);
+  const Overlay overlay(plan, processes, version);
+  RETURN_IF_ERROR(overlay.check());
+  std::vector<RenderedFile> files = {{"kubernetes/kustomization.yaml", overlay.kustomization()}, namespace_file(plan)};
+  if (!plan.run.empty()) files.push_back({"kubernetes/run.yaml", overlay.job()});
+  return files;
+}
+
+std::string how_to_apply(const Plan& plan, const std::string& run_dir) {
+  const std::string name = shell_line({namespace_of(plan)}), folder = shell_line({run_dir});
+  if (plan.kubernetes.shards > 0) {
+    return fmt::format(
+        "kubectl -n {0} delete job outrider-run outrider-merge --ignore-not-found\n"
+        "kubectl apply -f {1}/kubernetes/namespace.yaml -f {1}/kubernetes/run.yaml\n"
+        "kubectl -n {0} wait --for=condition=complete --timeout=-1s job/outrider-run\n"
+        "kubectl apply -f {1}/kubernetes/merge.yaml\n"
+        "until kubectl -n {0} logs --follow job/outrider-merge 2>/dev/null; do sleep 1; done\n",
+        name, folder);
+  }
+  std::string text = fmt::format("kubectl apply -f {}/kubernetes/namespace.yaml\n", folder);
+  for (const auto& [role, other] : {std::pair("coordinator", "authorized_keys"),
+                                    {"verifier", "coordinator.pub"},
+                                    {"drafter", "coordinator.pub"},
+                                    {"client", "coordinator.pub"}}) {
+    text += fmt::format(
+        "kubectl -n {0} create secret generic outrider-{1}-keys --from-file={2}/keys/{1} --from-file={2}/keys/{3}{4} "
+        "--dry-run=client -o yaml | kubectl apply -f -\n",
+        name, role, folder, other,
+        role == std::string_view("client") ? " --from-literal=api-key=$(openssl rand -hex 24)" : "");
+  }
+  // A Job's template cannot be changed.
+  if (!plan.run.empty()) text += fmt::format("kubectl -n {} delete job outrider-run --ignore-not-found\n", name);
+  return text + fmt::format(
+                    "kubectl apply -k {0}/kubernetes\n"
+                    "# where pods of another run folder were running, whose keys were others:\n"
+                    "#   kubectl -n {1} rollout restart deployment,statefulset\n"
+                    "# at the end, with the volumes and the packs on them:\n"
+                    "#   kubectl delete namespace {1}\n",
+                    folder, name);
+}
+
+}  // namespace outrider

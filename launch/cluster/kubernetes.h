@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/base/result.h"
+#include "launch/cluster/plan.h"
+#include "launch/cluster/process_plan.h"
+#include "launch/cluster/run_folder.h"
+
+namespace outrider {
+
+/// The base of launch/kubernetes, which the program carries: kubernetes/base/... in a run folder.
+const std::vector<RenderedFile>& kubernetes_base();
+
+/// The plan as a Kustomize overlay of that base: kubernetes/... in a run folder. Hosts become an affinity to the nodes
+/// of these names; threads, whole CPUs; commands, a Job.
+/// @param version  of this program, for the image's tag
+/// @return kInvalidArgument for what the base cannot be or Kubernetes does itself.
+Result<std::vector<RenderedFile>> render_kubernetes(const Plan& plan, const ProcessPlan& processes,
+                                                    const std::string& version);
+
+/// What a person types to apply it. @param run_dir  with kubernetes/ and the run's keys in it
+std::string how_to_apply(const Plan& plan, const std::string& run_dir);
+
+}  // namespace outrider

@@ -1,0 +1,189 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "common/base/fields.h"
+#include "common/base/result.h"
+#include "coordinator-node/coordinator_node.h"
+#include "drafter-node/drafter_node.h"
+#include "encoder-node/encoder_node.h"
+#include "verifier-node/verifier_node.h"
+
+namespace outrider {
+
+// What a plan says. Each struct lists its keys once, in fields(): from that come the reader, which refuses every other
+// key, and the published schema (`outrider launch --schema`).
+
+/// What people are told of a key.
+struct KeyInfo {
+  const char* help;
+  bool required = false;
+};
+
+/// A host, or several that are alike.
+struct HostPlan {
+  std::string name;              ///< a host set
+  std::string address;           ///< a set of as many names as `name`; empty: the name itself
+  std::vector<std::string> ssh;  ///< more arguments of ssh, before the address
+  std::int64_t cpus = 0;         ///< 0: not said
+
+  static void fields(auto& v, auto& m) {
+    v("name", m.name, KeyInfo{"A host, or a set like node[1-8,12]", true});
+    v("address", m.address, KeyInfo{"What ssh dials, a set of as many names (default: the name)"});
+    v("ssh", m.ssh, KeyInfo{"More arguments for ssh, such as -p and 2222"});
+    v("cpus", m.cpus, KeyInfo{"CPUs of each; no process there may want more threads"}, Range<std::int64_t>{0, 65536});
+  }
+};
+
+/// Lines of a script's header; no value: without this line.
+using SlurmHeader = std::map<std::string, std::optional<std::string>>;
+
+/// What every role has. The keys of the role's own options are those of its command line, without the dashes before
+/// them and with _ for -.
+struct RolePlan {
+  std::string hosts;  ///< host sets; empty: all hosts in turn
+  std::string cpuset, deadline;
+  std::map<std::string, std::string> environment;
+  std::vector<std::string> options;  ///< as on the command line
+
+  static void fields(auto& v, auto& m) {
+    v("hosts", m.hosts, KeyInfo{"Where: hosts or sets of them; one named twice has two (default: all in turn)"});
+    v("cpuset", m.cpuset, KeyInfo{"CPUs that the process may use, as taskset writes them: 0-7,16"});
+    v("environment", m.environment, KeyInfo{"Variables for the process"});
+    v("deadline", m.deadline,
+      KeyInfo{"It drains a minute before this: a local time, a duration like 2h, or slurm, where its host's job ends"});
+  }
+};
+
+struct CoordinatorPlan : RolePlan {
+  std::string listen;
+
+  static void fields(auto& v, auto& m) {
+    RolePlan::fields(v, m);
+    v("listen", m.listen, KeyInfo{"Address (default: any port, of loopback if all is on one host, else of all)"});
+    v.template options<CoordinatorOptions>(m.options);
+  }
+};
+
+template <class Options>
+struct WorkerPlan : RolePlan {
+  std::int64_t count = 0;  ///< 0: one for each of `hosts`, or one
+  std::string model, backbone, assistant, dtype;
+  SlurmHeader slurm_header;  ///< of drafters
+
+  static void fields(auto& v, auto& m) {
+    v("count", m.count, KeyInfo{"How many (default: one for each entry of hosts, or one)"},
+      Range<std::int64_t>{0, 4096});
+    RolePlan::fields(v, m);
+    v("model", m.model, KeyInfo{"Directory of the pair, as its host sees it (default: the plan's)"});
+    v("backbone", m.backbone, KeyInfo{"The target by itself"});
+    v("assistant", m.assistant, KeyInfo{"The assistant by itself"});
+    v("dtype", m.dtype, KeyInfo{"Weights (default: the plan's)"});
+    if constexpr (std::is_same_v<Options, DrafterOptions>)
+      v("slurm_header", m.slurm_header, KeyInfo{"elastic: lines of the header of this group's array, before others"});
+    v.template options<Options>(m.options);
+  }
+};
+using VerifierPlan = WorkerPlan<VerifierOptions>;
+using DrafterPlan = WorkerPlan<DrafterOptions>;
+using EncoderPlan = WorkerPlan<EncoderOptions>;
+
+/// A command to run against the cluster, to its end.
+struct RunPlan {
+  std::vector<std::string> command;
+
+  static void fields(auto& v, auto& m) {
+    v("command", m.command,
+      KeyInfo{"Words of the command. outrider is this program; {coordinator}, {run_dir} and {model} are put in", true});
+  }
+};
+
+/// How the plan becomes jobs of Slurm.
+struct SlurmPlan {
+  std::string shape;  ///< one, het, elastic
+  SlurmHeader header, drafter_header;
+  std::int64_t drain_seconds = 120;
+
+  static void fields(auto& v, auto& m) {
+    v("shape", m.shape,
+      KeyInfo{"one: one allocation; het: a job of two components, drafters in the second; elastic: drafters are an "
+              "array of jobs that come and go"},
+      {"one", "het", "elastic"});
+    v("header", m.header,
+      KeyInfo{"Lines of the script's header: option and value. \"\": an option without value; null: no such line"});
+    v("drafter_header", m.drafter_header, KeyInfo{"The same of the second component, or of all arrays of drafters"});
+    v("drain_seconds", m.drain_seconds,
+      KeyInfo{"Before the time limit: when what runs is asked to come to its end. Slurm may be a minute early"},
+      Range<std::int64_t>{0, 86400});
+  }
+};
+
+/// How the plan becomes an overlay of Kubernetes.
+struct KubernetesPlan {
+  std::string image, ns, claim, verifier_memory, drafter_memory, queue;
+  std::int64_t shards = 0;  ///< 0: the plan is a cluster
+
+  static void fields(auto& v, auto& m) {
+    v("image", m.image, KeyInfo{"Image and tag, as packaging/Containerfile makes one (default: outrider:VERSION)"});
+    v("namespace", m.ns, KeyInfo{"Namespace (default: outrider)"});
+    v("claim", m.claim,
+      KeyInfo{"A PersistentVolumeClaim that is there: at /packs of drafters and front ends, and of commands, which may "
+              "write to it"});
+    v("verifier_memory", m.verifier_memory, KeyInfo{"Of each verifier, as Kubernetes writes it: 64Gi (default: 4Gi)"});
+    v("drafter_memory", m.drafter_memory, KeyInfo{"Of each drafter (default: 1Gi)"});
+    v("shards", m.shards,
+      KeyInfo{"Pods of an Indexed Job that share the plan's batch, each a process by itself (default: a cluster)"},
+      Range<std::int64_t>{0, 4096});
+    v("queue", m.queue, KeyInfo{"The Job's queue of Kueue (default: none)"});
+  }
+};
+
+struct Plan {
+  std::string program, model, dtype;
+  std::vector<HostPlan> hosts;
+  CoordinatorPlan coordinator;
+  std::vector<VerifierPlan> verifiers;
+  std::vector<DrafterPlan> drafters;
+  std::vector<EncoderPlan> encoders;
+  std::vector<RunPlan> run;
+  SlurmPlan slurm;
+  KubernetesPlan kubernetes;
+  nlohmann::json lock;
+
+  static void fields(auto& v, auto& m) {
+    v("program", m.program, KeyInfo{"outrider, as the hosts see it (default: in ssh's PATH, else this program)"});
+    v("model", m.model, KeyInfo{"Directory of the pair, as the hosts see it (default: the nano pair)"});
+    v("dtype", m.dtype, KeyInfo{"Weights of all workers (default: a pack's own, else bf16)"});
+    v("hosts", m.hosts, KeyInfo{"The hosts that roles may name (default: this one, localhost)"});
+    v("coordinator", m.coordinator, KeyInfo{"The coordinator"});
+    v("verifiers", m.verifiers, KeyInfo{"Groups of verifiers", true});
+    v("drafters", m.drafters, KeyInfo{"Groups of drafters"});
+    v("encoders", m.encoders, KeyInfo{"Groups of encoders (default: none; verifiers encode pictures and sounds)"});
+    v("run", m.run,
+      KeyInfo{"Commands, one after the other, once the cluster is ready. None: it runs until told to end"});
+    v("slurm", m.slurm, KeyInfo{"For the backend slurm"});
+    v("kubernetes", m.kubernetes, KeyInfo{"For the backend kubernetes"});
+    v("lock", m.lock, KeyInfo{"What a lock.json says of the hosts that ran it; not read"});
+  }
+};
+
+/// @param file  its name in messages.
+/// @return the first thing wrong with it, by the key's name; an unknown key's message has its nearest neighbour.
+Result<Plan> read_plan(const nlohmann::json& object, std::string_view file);
+
+/// Puts the hosts of an MPI-like host file, "HOST [role=ROLE] [slots=N] [address=ADDRESS]" a line, in place of the
+/// plan's own. A line without role is for a drafter.
+/// @return kInvalidArgument, naming the line, for anything else, and for a plan that says itself where roles run.
+Result<void> place_on_hosts(nlohmann::json& plan, std::string_view text, std::string_view file);
+
+/// The plan's JSON schema (draft 2020-12).
+nlohmann::ordered_json plan_schema();
+
+}  // namespace outrider

@@ -1,0 +1,211 @@
+#include "launch/cluster/push.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <iterator>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "common/base/complain.h"
+#include "common/base/text.h"
+#include "common/os/child.h"
+#include "launch/cluster/backend.h"
+
+namespace outrider {
+namespace {
+namespace fs = std::filesystem;
+
+/// Hosts that hang are rsync's and ssh's to notice.
+constexpr int kSeconds = 24 * 3600, kStartSeconds = 60;
+
+/// A file or a folder here, and what it becomes there.
+using Item = std::pair<fs::path, fs::path>;
+
+/// What goes to one host.
+struct Transfer {
+  Host host;
+  std::vector<Item> items;
+  bool failed = false;
+};
+
+/// The directories of a process's models.
+std::vector<std::string> models_of(const PlannedProcess& process) {
+  std::vector<std::string> models;
+  for (const char* option : {"--model", "--backbone", "--assistant"}) {
+    const auto found = std::ranges::find(process.options, option);
+    if (found != process.options.end()) models.push_back(*(found + 1));
+  }
+  return models;
+}
+
+Result<std::vector<Transfer>> transfers_of(const Plan& plan, const ProcessPlan& processes, const PushSources& sources) {
+  if (plan.program.empty())
+    return Error{Errc::kInvalidArgument, "program: the plan does not say where the program goes on the hosts"};
+  std::vector<Transfer> transfers;
+  std::set<std::vector<std::string>> seen;
+  for (const Host& host : processes.hosts) {
+    std::set<fs::path> there;
+    Transfer transfer{host, {{sources.program, plan.program}}};
+    for (const PlannedProcess& process : processes.processes) {
+      if (process.host.address != host.address || process.host.ssh != host.ssh) continue;
+      for (const std::string& model : models_of(process)) {
+        if (hub_name(model)) continue;  // which each host downloads
+        const bool replaced = model == plan.model && !sources.model.empty();
+        if (there.insert(model).second) transfer.items.emplace_back(replaced ? sources.model : fs::path(model), model);
+      }
+    }
+    for (const auto& [from, to] : transfer.items) {
+      if (!to.is_absolute()) return Error(Errc::kInvalidArgument, "{}: wanted an absolute path", to.string());
+      std::error_code error;
+      if (!fs::exists(from, error)) return Error(Errc::kNotFound, "{}: is not here", from.string());
+    }
+    // Hosts of one address are one machine.
+    std::vector<std::string> dialled = host.ssh;
+    dialled.push_back(host.address);
+    if (seen.insert(std::move(dialled)).second) transfers.push_back(std::move(transfer));
+  }
+  return transfers;
+}
+
+/// The files of an item: here and there.
+std::vector<Item> files_of(const Item& item) {
+  if (!fs::is_directory(item.first)) return {item};
+  std::vector<Item> files;
+  for (const auto& entry :
+       fs::recursive_directory_iterator(item.first, fs::directory_options::follow_directory_symlink)) {
+    if (entry.is_regular_file()) files.emplace_back(entry.path(), item.second / fs::relative(entry.path(), item.first));
+  }
+  std::ranges::sort(files);
+  return files;
+}
+
+std::vector<Item> files_for(const Transfer& transfer) {
+  std::vector<Item> files;
+  for (const Item& item : transfer.items) std::ranges::copy(files_of(item), std::back_inserter(files));
+  return files;
+}
+
+std::vector<std::string> rsync_command(const Host& host, const Item& item) {
+  const std::string end = fs::is_directory(item.first) ? "/" : "";
+  const std::string address = host.address.find(':') == std::string::npos ? host.address : "[" + host.address + "]";
+  return {"rsync",
+          "--archive",
+          "--copy-links",
+          "--checksum",
+          "--mkpath",
+          "--protect-args",
+          "--timeout=60",
+          "--out-format=%n",
+          "--rsh",
+          shell_line(ssh_words(host)),
+          item.first.string() + end,
+          address + ":" + item.second.string() + end};
+}
+
+/// The SHA-256 of files, a line each, where `side` says which of the two.
+std::vector<std::string> sums_command(const std::vector<Item>& files, fs::path Item::*side) {
+  std::string script;
+  for (const Item& file : files) script += "sha256sum < " + shell_line({(file.*side).string()}) + "; ";
+  return {"sh", "-c", script};
+}
+
+void fail(Transfer& transfer, const std::string& why) {
+  complain("{}: {}", transfer.host.name, why);
+  transfer.failed = true;
+}
+
+/// Runs a command for each host that has not failed, and hands each its answer.
+void on_each(std::vector<Transfer>& transfers, int seconds, const auto& command, const auto& take) {
+  std::vector<std::vector<std::string>> commands;
+  std::vector<Transfer*> asked;
+  for (Transfer& transfer : transfers) {
+    if (transfer.failed) continue;
+    asked.push_back(&transfer);
+    commands.push_back(command(transfer));
+  }
+  const std::vector<Captured> answers = run_all(commands, seconds);
+  for (std::size_t i = 0; i < answers.size(); ++i) take(*asked[i], answers[i]);
+}
+
+void send(std::vector<Transfer>& transfers) {
+  const std::size_t most =
+      std::ranges::max(transfers, {}, [](const Transfer& transfer) { return transfer.items.size(); }).items.size();
+  for (std::size_t i = 0; i < most; ++i) {
+    on_each(
+        transfers, kSeconds,
+        [&](const Transfer& transfer) {
+          return i < transfer.items.size() ? rsync_command(transfer.host, transfer.items[i])
+                                           : std::vector<std::string>{"true"};
+        },
+        [&](Transfer& transfer, const Captured& answer) {
+          const std::vector<std::string> lines = lines_of(answer.out);
+          if (answer.status == 127 && lines.empty()) return fail(transfer, "there is no rsync on this machine");
+          if (answer.status != 0) return fail(transfer, lines.empty() ? "rsync failed" : lines.front());
+          for (const std::string& line : lines) {
+            if (!line.ends_with('/')) std::printf("%s: sent %s\n", transfer.host.name.c_str(), line.c_str());
+          }
+        });
+  }
+}
+
+/// The SHA-256 of each file here that went to a host, each read once, by its path.
+std::map<fs::path, std::string> sums_here(const std::vector<Transfer>& transfers) {
+  std::map<fs::path, std::string> sums;
+  for (const Transfer& transfer : transfers) {
+    for (const Item& file : transfer.failed ? std::vector<Item>() : files_for(transfer))
+      sums.emplace(file.first, "none");
+  }
+  std::vector<Item> files;
+  for (const auto& [path, sum] : sums) files.emplace_back(path, fs::path());
+  const std::vector<std::string> lines = lines_of(run_all({sums_command(files, &Item::first)}, kSeconds).front().out);
+  for (std::size_t i = 0; i < std::min(files.size(), lines.size()); ++i) sums[files[i].first] = lines[i];
+  return sums;
+}
+
+void compare(std::vector<Transfer>& transfers) {
+  const std::map<fs::path, std::string> here = sums_here(transfers);
+  on_each(
+      transfers, kSeconds,
+      [&](const Transfer& transfer) {
+        return command_on(Backend::kSsh, transfer.host, sums_command(files_for(transfer), &Item::second));
+      },
+      [&](Transfer& transfer, const Captured& answer) {
+        const std::vector<std::string> theirs = lines_of(answer.out);
+        const std::vector<Item> files = files_for(transfer);
+        for (std::size_t i = 0; i < files.size(); ++i) {
+          const std::string &ours = here.at(files[i].first), there = i < theirs.size() ? theirs[i] : "none";
+          if (ours == there && ours != "none") continue;
+          return fail(transfer, fmt::format("{} is not what was sent: SHA-256 {}, wanted {}", files[i].second.string(),
+                                            there, ours));
+        }
+        std::printf("%s: %zu files are there as they are here\n", transfer.host.name.c_str(), files.size());
+      });
+}
+
+}  // namespace
+
+Result<int> push_to_hosts(const Plan& plan, const ProcessPlan& processes, const PushSources& sources) {
+  ASSIGN_OR_RETURN(std::vector<Transfer> transfers, transfers_of(plan, processes, sources));
+  send(transfers);
+  compare(transfers);
+  on_each(
+      transfers, kStartSeconds,
+      [&](const Transfer& transfer) {
+        return command_on(Backend::kSsh, transfer.host, {plan.program, "--version"});
+      },
+      [&](Transfer& transfer, const Captured& answer) {
+        const std::vector<std::string> lines = lines_of(answer.out);
+        if (answer.status != 0)
+          return fail(transfer, fmt::format("{} does not start there: {}", plan.program,
+                                            lines.empty() ? fmt::format("status {}", answer.status) : lines.back()));
+        std::printf("%s: %s is %s\n", transfer.host.name.c_str(), plan.program.c_str(),
+                    lines.empty() ? "" : lines.back().c_str());
+      });
+  return static_cast<int>(std::ranges::count(transfers, true, &Transfer::failed));
+}
+
+}  // namespace outrider

@@ -1,0 +1,64 @@
+#include "launch/cluster/readiness.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace outrider {
+namespace {
+
+/// The token with which every Gemma text begins.
+constexpr TokenId kBeginOfText{2};
+/// Texts for each verifier, where others take their place.
+constexpr int kTextsMax = 4;
+
+}  // namespace
+
+Result<Client> connect_any(TransportContext& context, const std::vector<std::string>& addresses) {
+  std::string reasons;
+  for (const std::string& address : addresses) {
+    Result<Client> client = Client::connect(context, address);
+    const Result<void> answers = [&]() -> Result<void> {
+      if (!client) return client.error();
+      RETURN_IF_ERROR(client->status());
+      return {};
+    }();
+    if (answers) return client;
+    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", address, answers.error().message);
+  }
+  return Error{Errc::kUnavailable, reasons.empty() ? "the coordinator has no address yet" : reasons};
+}
+
+std::vector<PlannedProcess> missing_workers(const ProcessPlan& plan, const Status& status) {
+  std::vector<PlannedProcess> missing;
+  std::ranges::copy_if(plan.processes, std::back_inserter(missing), [&](const PlannedProcess& process) {
+    return process.role != "coordinator" && std::ranges::none_of(status.workers, [&](const WorkerStatus& worker) {
+             return worker.name == process.name || worker.name.ends_with("/" + process.name);  // KEY/NAME
+           });
+  });
+  return missing;
+}
+
+std::string workers_text(std::ptrdiff_t verifiers, std::ptrdiff_t drafters) {
+  return fmt::format("{} verifier{} and {} drafter{}", verifiers, verifiers == 1 ? "" : "s", drafters,
+                     drafters == 1 ? "" : "s");
+}
+
+Result<void> prove_verifiers(TransportContext& context, const std::vector<std::string>& addresses) {
+  std::vector<Client> holding;  // each holds one text open
+  while (true) {
+    ASSIGN_OR_RETURN(Client client, connect_any(context, addresses));
+    ASSIGN_OR_RETURN(const TokenId token, client.prefill({kBeginOfText}));
+    (void)token;
+    holding.push_back(std::move(client));
+    ASSIGN_OR_RETURN(const Status status, holding.back().status());
+    const auto idle = std::ranges::find_if(status.workers, [](const WorkerStatus& worker) {
+      return worker.role == Role::kVerifier && !worker.draining && worker.sessions == 0;
+    });
+    if (idle == status.workers.end()) return {};
+    if (static_cast<int>(holding.size()) >= kTextsMax * std::max(status.verifiers, 1))
+      return Error(Errc::kUnavailable, "{}: none of {} texts was given to it", idle->name, holding.size());
+  }
+}
+
+}  // namespace outrider

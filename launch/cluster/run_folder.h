@@ -1,0 +1,68 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "common/base/result.h"
+#include "common/os/child.h"
+#include "common/os/durable_file.h"
+#include "launch/cluster/backend.h"
+
+namespace outrider {
+
+/// Something that a launch has started and that must be ended: a line of ledger.jsonl.
+struct LedgerEntry {
+  std::string name;   ///< "drafter.3"; "launcher"
+  std::string where;  ///< local, ssh, srun; slurm: a job
+  Host host;
+  ProcessId process;  ///< of all but slurm
+  std::string job;    ///< of slurm: the number of a job
+};
+
+/// A file that a plan becomes for somebody else who starts it.
+struct RenderedFile {
+  std::string name;  ///< in the run folder: "job.sbatch"
+  std::string text;
+};
+
+/// All that a launch leaves behind: plan.json, lock.json, logs/, ledger.jsonl, coordinator.address, status.json, and
+/// the scripts that were rendered.
+class RunFolder {
+ public:
+  /// With plan.json in it; nobody else creates it while this object lives. @return kInvalidArgument for a folder that
+  /// has a ledger, or is somebody's: a run is never mixed with another.
+  static Result<RunFolder> create(const std::filesystem::path& path, const nlohmann::json& plan);
+  /// @return kNotFound for one without plan.json.
+  static Result<RunFolder> open(const std::filesystem::path& path);
+
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path address_file() const { return path_ / "coordinator.address"; }
+  std::filesystem::path log(const std::string& name) const { return path_ / "logs" / name; }
+  /// The log of what a host printed about itself, where a script asks it.
+  static std::string facts_log(const std::string& host) { return host + ".facts.log"; }
+  /// The last lines of a log for a terminal; empty if there is none.
+  std::string log_end(const std::string& name, std::size_t lines) const;
+
+  /// Makes the file that text or nothing: others look at it meanwhile.
+  Result<void> write(const std::string& name, const std::string& text) const;
+  Result<void> write(const std::string& name, const nlohmann::ordered_json& value) const;
+  Result<nlohmann::json> read_json(const std::string& name) const;
+  /// Makes the ledger, with its first entry. @return kInvalidArgument if another launch has since create().
+  Result<void> begin(const LedgerEntry& launcher) const;
+  Result<void> append(const LedgerEntry& entry) const;
+  Result<std::vector<LedgerEntry>> ledger() const;
+  /// The coordinator's addresses; empty: not there yet.
+  std::vector<std::string> addresses() const;
+
+ private:
+  explicit RunFolder(std::filesystem::path path) : path_(std::move(path)) {}
+
+  std::filesystem::path path_;
+  std::optional<DurableFile> held_;  ///< the lock of who created it
+};
+
+}  // namespace outrider

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "common/base/result.h"
+#include "launch/cluster/plan.h"
+#include "launch/cluster/process_plan.h"
+#include "launch/cluster/run_folder.h"
+
+namespace outrider {
+
+/// The plan as Slurm's jobs, a script for sbatch each, in the shape that it wants. A host of the plan is one node of
+/// the allocation, the first of the plan the first of its job; real names are pinned by a header line --nodelist.
+/// @param run_dir  on a file system that all nodes share
+/// @return kInvalidArgument for what Slurm would refuse, or would do otherwise than meant.
+Result<std::vector<RenderedFile>> render_slurm(const Plan& plan, const ProcessPlan& processes,
+                                               const std::string& program, const std::filesystem::path& run_dir);
+
+}  // namespace outrider

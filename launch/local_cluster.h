@@ -1,0 +1,77 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/result.h"
+#include "common/client/client.h"
+#include "common/compute/kernels/linear.h"
+#include "common/os/child.h"
+#include "common/pair/pair_files.h"
+#include "common/wire/transport/endpoint.h"
+#include "coordinator-node/coordinator_node.h"
+#include "drafter-node/drafter_node.h"
+#include "verifier-node/verifier_node.h"
+
+namespace outrider {
+
+/// What the roles of one machine need to start.
+struct ClusterOptions {
+  PairPaths pair;
+  WeightType weight_type = WeightType::kBf16;
+  std::optional<WeightType> drafter_weight_type = {};  ///< none: weight_type
+  int verifiers = 1, drafters = 1;
+  bool processes = false;  ///< start_cluster(): each role a process of its own, over TCP
+  // Addresses, models and weight type are filled in at the start.
+  CoordinatorOptions coordinator = {};
+  VerifierOptions verifier = {};
+  DrafterOptions drafter = {};
+  /// start_processes(): variables that the drafters get besides this process's own.
+  std::map<std::string, std::string> drafter_environment = {};
+  /// start_processes(): where the drafter dials instead of the coordinator's address, which it gets.
+  std::function<Result<std::string>(const std::string& coordinator)> drafter_route = {};
+  std::string program = kThisProgram;  ///< what start_processes() runs
+};
+
+/// A coordinator, verifiers and perhaps drafters, started here and stopped by the destructor.
+class Cluster {
+ public:
+  virtual ~Cluster() = default;
+  /// Where clients connect.
+  virtual const std::string& address() const = 0;
+  /// Whether coordinator and verifiers run: no text without them. @return why the first ended that did so by itself.
+  virtual Result<void> check() = 0;
+  /// The same of the drafters, if there are any. Without them text comes more slowly.
+  virtual Result<void> check_drafter() = 0;
+  /// The drafters' processes, where they are children of this one; they are not reaped while the cluster lives.
+  virtual std::vector<pid_t> drafters() const { return {}; }
+};
+
+/// All roles as threads of this process, over inproc://: the embedded default.
+Result<std::unique_ptr<Cluster>> start_threads(TransportContext& context, const ClusterOptions& options);
+
+/// Every role as a process of its own (this program again), over TCP on the loopback interface.
+Result<std::unique_ptr<Cluster>> start_processes(const ClusterOptions& options);
+
+/// The one or the other, as options.processes says.
+Result<std::unique_ptr<Cluster>> start_cluster(TransportContext& context, const ClusterOptions& options);
+
+/// A client, and the cluster that was started for it.
+struct ClusterClient {
+  std::unique_ptr<Cluster> cluster;  ///< none: the coordinator is elsewhere
+  Client client;
+};
+
+/// A client of the coordinator at `connect`, whoever has joined it, which goes on with answers as long after that as
+/// options.coordinator.failover_wait_s says; if that is empty, of a cluster that is started
+/// here, once its workers have joined.
+Result<ClusterClient> connect_or_start(TransportContext& context, const std::string& connect,
+                                       const ClusterOptions& options);
+
+}  // namespace outrider

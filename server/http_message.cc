@@ -1,0 +1,43 @@
+#include "server/http_message.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "common/base/text.h"
+
+namespace outrider {
+
+HttpReply error_reply(const ApiError& error) {
+  HttpReply reply{.status = error.status, .body = error_body(error), .error = error};
+  if (error.status == 429 || error.status == 503)
+    reply.headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
+  return reply;
+}
+
+std::string percent_decoded(std::string_view text) {
+  std::string decoded;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    std::uint8_t byte = 0;
+    const bool escaped = text[i] == '%' && read_hex(text.substr(i + 1, 2), {&byte, 1});
+    decoded += escaped ? static_cast<char>(byte) : text[i];
+    if (escaped) i += 2;
+  }
+  return decoded;
+}
+
+namespace {
+constexpr std::string_view kData = "data: ", kEnd = "\n\n";  // of an event
+}  // namespace
+
+std::string data_event(std::string_view data) { return fmt::format("{}{}{}", kData, data, kEnd); }
+
+void each_event(std::string_view events, const std::function<void(std::string_view data)>& on_data) {
+  while (!events.empty()) {
+    const std::string_view event = events.substr(0, events.find(kEnd));
+    events.remove_prefix(std::min(events.size(), event.size() + kEnd.size()));
+    if (event.starts_with(kData)) on_data(event.substr(kData.size()));
+  }
+}
+
+}  // namespace outrider

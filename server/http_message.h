@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "server/api_error.h"
+#include "server/api_key.h"
+#include "server/trace_context.h"
+
+// What an endpoint gets and gives, whoever brings it: the HTTP server, or a call from within the process.
+
+namespace outrider {
+
+/// What a byte of a body counts as until it has been read: the most that parsing and tokenising were seen to take
+/// (docs/lab/server.md). One of a file in base64, which nobody tokenises, is copied: by the API that makes a chat of
+/// it, the parser and the decoder.
+inline constexpr std::int64_t kBytesPerBodyByte = 48, kBytesPerFileByte = 8;
+
+struct HttpRequest {
+  std::string method, path;     ///< without the query
+  std::string query = {};       ///< as it was sent, without its ?
+  std::string id = {};          ///< the part of the path that the route's {id} stands for
+  std::string request_id = {};  ///< as X-Request-Id of the reply says it; of a call from within the process empty
+  std::string body;
+  /// Who asks, as far as the server can know: "key NAME", where keys have names; else the address of the other end (of
+  /// IPv6 its /64); of a proxy on this machine, whom it speaks for (the last address in X-Forwarded-For, which is the
+  /// proxy's own word).
+  std::string client;
+  std::shared_ptr<const ApiKey> key;  ///< null where the server has none
+  /// Whose is what this request leaves here, and whose it may see: `client`, where its key has a name. Empty: all
+  /// others', who see each other's.
+  std::string owner() const { return key != nullptr && !key->name().empty() ? client : ""; }
+  TraceContext trace = {};  ///< the trace that it is in, where the server has some
+  /// Whether nobody waits for the reply any more: the client has gone, or the server ends. Any thread, as
+  /// long as the handler runs or its reply lives.
+  std::function<bool()> gone = [] { return false; };
+  /// Of the two: the server ends. The client still reads why. As long as anybody has it.
+  std::function<bool()> server_ends = [] { return false; };
+  /// Called once, if nothing is wrong with the request and it has its memory: from here on it is being answered.
+  std::function<void()> admitted = [] {};
+  /// Counts so many bytes of memory as the request's until its reply is out, instead of what its body was counted as
+  /// (kBytesPerBodyByte): the body has been read, and this is what was made of it. May be called several times. Until
+  /// its last copy is gone, the request has that memory, and counts as open.
+  /// @return why there is no room for it.
+  std::function<std::optional<ApiError>(std::int64_t bytes)> hold = [](std::int64_t) {
+    return std::optional<ApiError>();
+  };
+};
+
+struct HttpReply {
+  int status = 200;
+  std::string body;
+  std::string content_type = "application/json";
+  std::vector<std::pair<std::string, std::string>> headers = {};
+  /// Instead of `body`: its next piece; an empty one for "not yet", within about 100 ms; nothing at the end, which
+  /// comes soon after the server ends. Destroyed early when the client has gone. What it throws breaks the reply off.
+  std::function<std::optional<std::string>()> next = {};
+  /// Bytes of all the pieces, where that is known: with fewer the client sees that the reply breaks off.
+  std::optional<std::uint64_t> length = {};
+  /// What `body` says, of a reply of error_reply(): other APIs word it otherwise.
+  std::optional<ApiError> error = {};
+};
+
+/// An error as a reply; where the same may be of use later, it says when (Retry-After).
+HttpReply error_reply(const ApiError& error);
+
+/// The text with each %XX as the byte that it stands for; a % before anything else stays.
+std::string percent_decoded(std::string_view text);
+
+/// A server-sent event with this data, which is one line.
+std::string data_event(std::string_view data);
+/// Calls on_data with the data of each of these server-sent events, which are whole.
+void each_event(std::string_view events, const std::function<void(std::string_view data)>& on_data);
+
+enum class Access {
+  kKey,            ///< whoever has a key, where the server has some
+  kKeyOrPassword,  ///< likewise; a browser is told to ask its user for it
+  kAnybody,
+};
+
+/// HttpRoute::takes of a form with files.
+inline constexpr std::string_view kFormType = "multipart/form-data";
+
+/// One entry of the route table. Handlers run on many threads at once; what one throws is a 500.
+struct HttpRoute {
+  std::string method;  ///< GET (HEAD too), DELETE or POST
+  std::string path;    ///< {id} stands for one part of it, as in /v1/files/{id}/content
+  std::function<HttpReply(const HttpRequest&)> handler;
+  Access access = Access::kKey;
+  std::string takes = "application/json";  ///< the type of a POST's body; empty: any
+};
+
+}  // namespace outrider

@@ -1,0 +1,328 @@
+#include "server/llama_api.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <variant>
+
+#include <fmt/format.h>
+
+#include "common/base/json_fields.h"
+#include "common/base/text.h"
+#include "server/dialect.h"
+#include "server/openai.h"
+#include "server/refused_fields.h"
+
+namespace outrider {
+namespace {
+using Json = nlohmann::json;
+
+bool is_mixed(const Json& list) {
+  return std::ranges::any_of(list, &Json::is_number) && std::ranges::any_of(list, &Json::is_string);
+}
+
+/// A prompt as /v1/completions takes it; null: it is none.
+Json prompt_of(const Json& prompt, const Tokenizer& tokenizer) {
+  if (prompt.is_object()) return member(prompt, "multimodal_data").is_null() ? member(prompt, "prompt_string") : Json();
+  if (!prompt.is_array() || !is_mixed(prompt)) return prompt;
+  Json tokens = Json::array();
+  for (const Json& part : prompt) {
+    if (!part.is_string()) {
+      tokens.push_back(part);
+      continue;
+    }
+    for (const TokenId token : tokenizer.encode(part.get_ref<const std::string&>())) tokens.push_back(token);
+  }
+  return tokens;
+}
+
+/// logit_bias by token: pairs of a token or a text with a bias, or an object whose keys are either. `false` is never.
+/// @return null: it is something else
+Json biases_of(const Json& given, const Tokenizer& tokenizer) {
+  Json biases = Json::object();
+  const auto add = [&](const Json& what, const Json& bias) {
+    if (!bias.is_number() && bias != false) return false;
+    const Json value = bias.is_number() ? bias : Json(-100);
+    if (what.is_number_integer()) return biases[std::to_string(what.get<std::int64_t>())] = value, true;
+    if (!what.is_string()) return false;
+    const auto& text = what.get_ref<const std::string&>();
+    if (to_number<TokenId>(text)) return biases[text] = value, true;
+    for (const TokenId token : tokenizer.encode(text, /*parse_special=*/false)) biases[std::to_string(token)] = value;
+    return true;
+  };
+  bool ok = given.is_array() || given.is_object();
+  if (given.is_object())
+    for (const auto& [key, bias] : given.items()) ok = ok && add(key, bias);
+  if (given.is_array())
+    for (const Json& pair : given) ok = ok && pair.is_array() && pair.size() == 2 && add(pair[0], pair[1]);
+  return ok ? biases : Json();
+}
+
+/// Takes a field out of a body.
+Json take(Json& body, const char* key) {
+  Json value = member(body, key);
+  body.erase(key);
+  return value;
+}
+
+/// Only the wanted fields of a reply's object, by their names.
+Json pick(const Json& object, const std::vector<std::string>& names) {
+  if (names.empty()) return object;
+  Json picked = Json::object();
+  for (const std::string& name : names) {
+    const Json* value = &object;
+    for (std::size_t begin = 0; begin <= name.size() && value->is_object();) {
+      const std::size_t end = std::min(name.find('/', begin), name.size());
+      value = &member(*value, name.substr(begin, end - begin).c_str());
+      begin = end + 1;
+    }
+    if (!value->is_null()) picked[name] = *value;
+  }
+  return picked;
+}
+
+/// A request of /completion.
+struct LlamaCompletion {
+  CompletionRequest completion;
+  Json settings;                             ///< what was asked for, to be said again
+  std::vector<std::string> response_fields;  ///< only these of the reply, as "a/b" of what is in an object; empty: all
+  bool several = false;                      ///< a list of prompts: a list of answers
+  bool return_tokens = false;
+  std::size_t probs = 0;  ///< alternatives of each token; 0: no probabilities at all
+};
+/// @param stops  the model's own, which ignore_eos rules out
+ApiResult<LlamaCompletion> parse_llama_completion(std::string_view body, const Tokenizer& tokenizer,
+                                                  std::span<const TokenId> stops, const ApiDefaults& defaults) {
+  ASSIGN_OR_RETURN(Json json, parse_object(body));
+  LlamaCompletion request;
+  request.settings = json;
+  request.settings.erase("prompt");
+  if (!json.contains("n_predict")) json["n_predict"] = json.contains("max_tokens") ? json["max_tokens"] : Json(-1);
+  request.settings["n_predict"] = json["n_predict"];
+  for (const auto& [name, neutral] : foreign_samplers()) request.settings[name] = neutral;
+  if (!request.settings.contains("logit_bias")) request.settings["logit_bias"] = Json::array();
+  if (member(json, "ignore_eos") == true && request.settings["logit_bias"].is_array())
+    for (const TokenId stop : stops) request.settings["logit_bias"].push_back({{"token", stop}, {"bias", nullptr}});
+  if (!request.settings.contains("adaptive_decay")) request.settings["adaptive_decay"] = nullptr;  // nothing decays
+  const Json probs = take(json, "n_probs");
+  if (!probs.is_null() && (!probs.is_number_integer() || probs < 0 || probs > kLogprobsMax))
+    return ApiError{.message = fmt::format("n_probs is {}, wanted 0 to {}", show(probs), kLogprobsMax),
+                    .param = "n_probs"};
+  request.probs = probs.is_null() ? 0 : probs.get<std::size_t>();
+  if (request.probs > 0) json["logprobs"] = request.probs;
+  request.return_tokens = take(json, "return_tokens") == true;
+  for (const Json& name : take(json, "response_fields"))
+    if (name.is_string()) request.response_fields.push_back(name.get<std::string>());
+  if (const Json& heat = member(json, "temperature"); heat.is_number() && heat < 0) json["temperature"] = 0;
+  if (const Json given = take(json, "logit_bias"); !given.is_null()) {
+    json["logit_bias"] = biases_of(given, tokenizer);
+    if (json["logit_bias"].is_null())
+      return ApiError{
+          .message = fmt::format("logit_bias is {}, wanted pairs of a token or text and its bias", show(given)),
+          .param = "logit_bias"};
+  }
+  if (json.contains("n_cmpl")) json["n"] = take(json, "n_cmpl");
+  const Json prompt = take(json, "prompt");
+  const bool list = prompt.is_array() && !prompt.empty() && !is_mixed(prompt) && !prompt.front().is_number();
+  Json prompts = Json::array();
+  for (const Json& one : list ? prompt : Json::array({prompt})) prompts.push_back(prompt_of(one, tokenizer));
+  json["prompt"] = list ? std::move(prompts) : std::move(prompts.front());
+  request.several = list || (json.contains("n") && json["n"] != 1);
+  json.erase("stream_options");
+  ASSIGN_OR_RETURN(request.completion, completion_of(json, body, defaults, "/completion"));
+  // What the reply's objects are made of.
+  request.completion.return_token_ids = true;
+  request.completion.include_usage = request.completion.stream;
+  return request;
+}
+
+/// Objects of a completion that is whole, or one for each event that says something.
+class LlamaWriter final : public ReplyWriter {
+ public:
+  /// @param tokenizer  outlives it
+  LlamaWriter(LlamaCompletion request, const Tokenizer& tokenizer)
+      : request_(std::move(request)), tokenizer_(tokenizer) {}
+
+  std::string event(const ReplyHead& head, const ChoiceEvent& event) override {
+    model_ = head.model;
+    if (event.index >= choices_.size()) choices_.resize(event.index + 1);
+    Seen& seen = choices_[event.index];
+    if (!event.notes.prompt_ids.empty()) seen.prompt = event.notes.prompt_ids;
+    seen.tokens += event.notes.token_ids.size();
+    if (event.notes.timed != nullptr) timings_ = timings_of(*event.notes.timed);
+    const auto* more = std::get_if<ChatEvent>(&event.what);
+    if (more != nullptr) seen.text += more->text;
+    if (const auto* end = std::get_if<ChoiceEnds>(&event.what)) {
+      seen.finish_reason = end->finish_reason;
+      seen.stop_reason = end->stop_reason;
+      return "";
+    }
+    if ((more == nullptr || more->text.empty()) && event.notes.token_ids.empty()) return "";
+    Json object = said(event.index, more != nullptr ? more->text : "", event.notes.scores);
+    object.update({{"stop", false},
+                   {"tokens", event.notes.token_ids},
+                   {"tokens_predicted", seen.tokens},
+                   {"tokens_evaluated", seen.prompt.size()}});
+    if (event.notes.timed != nullptr) object["timings"] = timings_;
+    return data_event(to_text(object));
+  }
+  std::string usage(const ReplyHead& head, const Usage& usage) override {
+    const Json notes = reply_notes(head, usage);
+    if (notes.contains("timings")) timings_ = notes["timings"];
+    warnings_ = member(notes, "warnings");
+    return "";
+  }
+  /// The last object of each choice.
+  std::string end(const ApiError* error) override {
+    if (error != nullptr) return data_event(error_body(*error));
+    std::string events;
+    for (std::size_t i = 0; i < choices_.size(); ++i) {
+      Json object = closing(i);
+      object.update({{"content", ""}, {"tokens", Json::array()}});
+      events += data_event(to_text(pick(object, request_.response_fields)));
+    }
+    return events;
+  }
+  std::string whole(const ReplyHead& head, const std::vector<Choice>& choices, const Usage& usage) override {
+    model_ = head.model;
+    this->usage(head, usage);
+    Json list = Json::array();
+    for (const Choice& choice : choices) {
+      const std::string& text = choice.message.content;
+      choices_.push_back({text, choice.token_ids.size(), choice.prompt_ids, choice.finish_reason, choice.stop_reason});
+      Json object = closing(choices_.size() - 1);
+      object.update(said(choices_.size() - 1, text, choice.scores));
+      object["tokens"] = request_.return_tokens ? Json(choice.token_ids) : Json::array();
+      list.push_back(pick(object, request_.response_fields));
+    }
+    return to_text(request_.several ? list : list.at(0));
+  }
+
+ private:
+  /// A choice so far.
+  struct Seen {
+    std::string text = {};
+    std::size_t tokens = 0;
+    std::vector<TokenId> prompt = {};
+    std::string finish_reason = {};
+    StopReason stop_reason = {};
+  };
+  /// What both say of a choice's tokens.
+  Json said(std::size_t index, const std::string& text, const std::vector<TokenScore>& scores) const {
+    Json object = {{"index", index}, {"content", text}, {"id_slot", -1}};
+    if (request_.probs > 0) object["completion_probabilities"] = probabilities(scores);
+    return object;
+  }
+  Json closing(std::size_t index) const {
+    const Seen& choice = choices_[index];
+    const auto* word = std::get_if<std::string>(&choice.stop_reason);
+    Json object = {{"index", index},
+                   {"id_slot", -1},
+                   {"stop", true},
+                   {"model", model_},
+                   {"tokens_predicted", choice.tokens},
+                   {"tokens_evaluated", choice.prompt.size()},
+                   {"tokens_cached", choice.prompt.size() + choice.tokens},
+                   {"generation_settings", request_.settings},
+                   {"prompt", tokenizer_.decode(choice.prompt, /*skip_special=*/false)},
+                   {"has_new_line", choice.text.find('\n') != std::string::npos},
+                   {"truncated", false},
+                   {"stop_type", choice.finish_reason == "length" ? "limit"
+                                 : word != nullptr                ? "word"
+                                                                  : "eos"},
+                   {"stopping_word", word != nullptr ? *word : ""}};
+    if (!timings_.is_null()) object["timings"] = timings_;
+    if (!warnings_.is_null()) object["warnings"] = warnings_;
+    return object;
+  }
+  Json probabilities(const std::vector<TokenScore>& scores) const {
+    Json list = Json::array();
+    for (const TokenScore& score : scores) {
+      Json entry = scored(score.token, score.scored ? Json(score.token.logprob) : Json());
+      // The chosen one is there too, perhaps beyond the most probable. Equal ones are in the order of their names.
+      std::vector<std::tuple<float, std::string, const ScoredText*>> top;
+      if (score.scored) top.emplace_back(-score.token.logprob, std::to_string(score.token.id), &score.token);
+      for (const ScoredText& other : score.top)
+        if (score.scored && other.id != score.token.id)
+          top.emplace_back(-other.logprob, std::to_string(other.id), &other);
+      std::ranges::sort(top);
+      Json& others = entry["top_logprobs"] = Json::array();
+      for (std::size_t k = 0; k < std::min(top.size(), request_.probs); ++k) {
+        const auto& [cost, name, text] = top[k];
+        others.push_back(scored(*text, -cost));
+      }
+      list.push_back(std::move(entry));
+    }
+    return list;
+  }
+  static Json scored(const ScoredText& text, const Json& logprob) {
+    const auto bytes = std::vector<std::uint8_t>(text.bytes.begin(), text.bytes.end());
+    return {{"id", text.id}, {"token", text.bytes}, {"bytes", bytes}, {"logprob", logprob}};
+  }
+
+  const LlamaCompletion request_;
+  const Tokenizer& tokenizer_;
+  std::vector<Seen> choices_;
+  std::string model_;
+  Json timings_, warnings_;
+};
+
+}  // namespace
+
+std::vector<HttpRoute> llama_routes(ApiServer& api, std::string model_path) {
+  const auto completion = [&api](const HttpRequest& http) {
+    const Tokenizer& tokenizer = api.text().tokenizer;
+    ApiResult<LlamaCompletion> request =
+        parse_llama_completion(http.body, tokenizer, api.text().stop_ids(), api.defaults());
+    if (!request) return api.completion(http, request.error(), openai_writer());
+    CompletionRequest asked = std::move(request->completion);
+    return api.completion(http, std::move(asked), std::make_shared<LlamaWriter>(*std::move(request), tokenizer));
+  };
+  const auto count = [&api](const HttpRequest& http) {
+    const ApiResult<std::int64_t> tokens = api.count(http, parse_tokenize(http.body, api.defaults()));
+    if (!tokens) return error_reply(tokens.error());
+    return HttpReply{.status = 200, .body = to_text({{"input_tokens", *tokens}})};
+  };
+  const auto props = [&api, model_path = std::move(model_path)](const HttpRequest&) {
+    const TextSide& text = api.text();
+    const SamplingParams advised = text.advised();
+    const auto spelled = [&](std::optional<TokenId> id) {
+      return id ? Json(text.tokenizer.token_text(*id)) : Json("");
+    };
+    const std::vector<TokenId>& stops = text.stop_ids();
+    return HttpReply{
+        .status = 200,
+        .body = to_text({{"model_path", model_path},
+                         {"model_alias", api.model_name()},
+                         {"build_info", api.version()},
+                         {"total_slots", 1},  // there are none: texts share what memory there is
+                         {"default_generation_settings",
+                          {{"n_ctx", text.context_max},
+                           {"params",
+                            {{"temperature", advised.temperature},
+                             {"top_k", advised.top_k},
+                             {"top_p", advised.top_p},
+                             {"min_p", advised.min_p},
+                             {"repeat_penalty", advised.repetition_penalty},
+                             {"n_predict", -1},
+                             {"seed", -1}}}}},
+                         {"bos_token", spelled(text.tokenizer.find("<bos>"))},
+                         {"eos_token", spelled(stops.empty() ? std::nullopt : std::optional(stops.front()))},
+                         {"modalities", {{"vision", text.vision.has_value()}, {"audio", text.audio.has_value()}}}})};
+  };
+  const auto slots = [](const HttpRequest&) {
+    return error_reply({.status = 501, .message = "there are no slots: /v1/outrider/status says what is at work"});
+  };
+  return {{"POST", "/completion", completion},
+          {"POST", "/v1/chat/completions/input_tokens", count},
+          {"POST", "/apply-template", [&api](const HttpRequest& http) { return api.apply_template(http); }},
+          {"GET", "/props", props},
+          {"GET", "/slots", slots}};
+}
+
+}  // namespace outrider

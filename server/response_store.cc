@@ -1,0 +1,146 @@
+#include "server/response_store.h"
+
+#include <algorithm>
+#include <exception>
+#include <system_error>
+#include <utility>
+
+#include "common/base/json_fields.h"
+
+namespace outrider {
+namespace {
+using Json = nlohmann::json;
+
+constexpr Duration kClientLook = std::chrono::milliseconds(100);  ///< for whether the client still waits
+
+}  // namespace
+
+void ResponseStore::put(const std::string& id, const std::string& owner, const Json& kept, TimePoint time) {
+  std::string text = to_text(kept);
+  const std::lock_guard lock(mutex_);
+  Owner& whose = owners_[owner];
+  bytes_ += text.size();
+  whose.bytes += text.size();
+  whose.oldest_first.push_back(id);
+  entries_[id] = {owner, std::move(text), time};
+  const auto is_old = [&](const auto& other) {
+    return entries_.at(other.second.oldest_first.front()).since + kAgeMax < time;
+  };
+  for (auto old = std::ranges::find_if(owners_, is_old); old != owners_.end();
+       old = std::ranges::find_if(owners_, is_old))
+    forget_oldest_of(old->second);
+  constexpr std::size_t kBytesOfOne = kBytesMax / kCountMax;  // so that many small ones are as much as a large one
+  const auto share = [](const auto& other) {
+    return other.second.bytes + other.second.oldest_first.size() * kBytesOfOne;
+  };
+  while (entries_.size() > kCountMax || bytes_ > kBytesMax)
+    forget_oldest_of(std::ranges::max_element(owners_, {}, share)->second);
+}
+
+void ResponseStore::drop(std::map<std::string, Entry>::iterator entry) {
+  const auto whose = owners_.find(entry->second.owner);
+  bytes_ -= entry->second.kept.size();
+  whose->second.bytes -= entry->second.kept.size();
+  std::erase(whose->second.oldest_first, entry->first);
+  if (whose->second.oldest_first.empty()) owners_.erase(whose);
+  entries_.erase(entry);
+}
+
+bool ResponseStore::forget(const std::string& id, const std::string& owner) {
+  const std::lock_guard lock(mutex_);
+  const auto known = entries_.find(id);
+  const bool there = known != entries_.end() && known->second.owner == owner;
+  if (there) drop(known);
+  return there;
+}
+
+std::string ResponseStore::text(const std::string& id, const std::string& owner, TimePoint time) const {
+  const std::lock_guard lock(mutex_);
+  const auto known = entries_.find(id);
+  const bool there = known != entries_.end() && known->second.owner == owner && known->second.since + kAgeMax >= time;
+  return there ? known->second.kept : "";
+}
+
+Json ResponseStore::get(const std::string& id, const std::string& owner, TimePoint time) const {
+  const std::string kept = text(id, owner, time);
+  return kept.empty() ? Json() : parse_json(kept);
+}
+
+BackgroundResponses::~BackgroundResponses() {
+  for (const auto& job : jobs_) job->cancelled = true;  // nobody begins one any more
+  jobs_.clear();
+}
+
+std::optional<HttpReply> BackgroundResponses::begin(const std::string& id, HttpRequest http, Json response,
+                                                    HttpHandler chat, Finish finish) {
+  std::unique_lock lock(mutex_);
+  std::erase_if(jobs_, [](const auto& job) { return job->state == State::kOver; });
+  if (!places_.take(http.client, 1))
+    return error_reply({429, "too many responses are being made in the background: wait for some of them"});
+  const auto job = std::make_shared<Job>();
+  job->id = id;
+  job->owner = http.owner();
+  job->client = http.client;
+  job->response = std::move(response);
+  job->finish = std::move(finish);
+  const std::function<bool()> gone = http.gone;
+  http.gone = [&job = *job, ends = http.server_ends] { return job.cancelled || ends(); };
+  http.admitted = [this, &job = *job] {
+    const std::lock_guard admitted(mutex_);
+    job.state = State::kMaking;
+    changed_.notify_all();
+  };
+  try {
+    job->thread =
+        std::jthread([this, &job = *job, http = std::move(http), chat = std::move(chat)] { run(job, http, chat); });
+  } catch (const std::system_error& error) {
+    places_.give_back(job->client, 1);
+    return error_reply({503, error.what()});
+  }
+  jobs_.push_back(job);
+  while (!changed_.wait_for(lock, kClientLook, [&] { return job->state != State::kPreparing; }))
+    if (gone()) job->cancelled = true;
+  return std::exchange(job->refusal, {});
+}
+
+void BackgroundResponses::run(Job& job, const HttpRequest& http, const HttpHandler& chat) {
+  HttpReply reply;
+  try {
+    reply = chat(http);
+  } catch (const std::exception& error) {
+    reply = error_reply({500, error.what()});
+  }
+  const std::lock_guard lock(mutex_);
+  if (job.state == State::kPreparing)
+    job.refusal = std::move(reply);
+  else if (!job.cancelled)
+    store_.put(job.id, job.owner, job.finish(reply));
+  job.state = State::kOver;
+  places_.give_back(job.client, 1);
+  changed_.notify_all();
+}
+
+BackgroundResponses::Job* BackgroundResponses::find(const std::string& id, const std::string& owner) const {
+  const auto found = std::ranges::find_if(jobs_, [&](const auto& job) {
+    return job->id == id && job->owner == owner && job->state == State::kMaking && !job->cancelled;
+  });
+  return found == jobs_.end() ? nullptr : found->get();
+}
+
+Json BackgroundResponses::get(const std::string& id, const std::string& owner) const {
+  const std::lock_guard lock(mutex_);
+  const Job* const job = find(id, owner);
+  return job == nullptr ? Json() : job->response;
+}
+
+Json BackgroundResponses::cancel(const std::string& id, const std::string& owner) {
+  const std::lock_guard lock(mutex_);
+  Job* const job = find(id, owner);
+  if (job == nullptr) return {};
+  job->cancelled = true;
+  job->response["status"] = "cancelled";
+  store_.put(id, owner, {{"response", job->response}});
+  return job->response;
+}
+
+}  // namespace outrider

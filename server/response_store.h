@@ -1,0 +1,106 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "common/base/shares.h"
+#include "common/base/time.h"
+#include "server/dialect.h"
+#include "server/http_message.h"
+
+// What /v1/responses remembers, and what it makes while nobody waits.
+
+namespace outrider {
+
+/// Responses and the conversations that they end, for a day at most, and bounded: whoever has the most of it loses his
+/// oldest. Any thread.
+class ResponseStore {
+ public:
+  static constexpr std::size_t kCountMax = 1024, kBytesMax = 32 << 20;
+  static constexpr Duration kAgeMax = std::chrono::hours(24);
+
+  /// @param id  that it has not had
+  /// @param owner  only who says the same finds it
+  void put(const std::string& id, const std::string& owner, const nlohmann::json& kept, TimePoint time = now());
+  /// @return what was put, as text; empty if there is none (any more).
+  std::string text(const std::string& id, const std::string& owner, TimePoint time = now()) const;
+  /// @return null if there is none (any more).
+  nlohmann::json get(const std::string& id, const std::string& owner, TimePoint time = now()) const;
+  /// @return whether there was one.
+  bool forget(const std::string& id, const std::string& owner);
+
+ private:
+  struct Entry {
+    std::string owner, kept;  ///< as text: a tree takes ten times as much
+    TimePoint since;
+  };
+  struct Owner {
+    std::deque<std::string> oldest_first;
+    std::size_t bytes = 0;
+  };
+  void drop(std::map<std::string, Entry>::iterator entry);
+  void forget_oldest_of(const Owner& owner) { drop(entries_.find(owner.oldest_first.front())); }
+
+  mutable std::mutex mutex_;
+  std::map<std::string, Entry> entries_;
+  std::map<std::string, Owner> owners_;  ///< of one entry or more
+  std::size_t bytes_ = 0;
+};
+
+/// Responses that are made after their request was answered, each on a thread of its own; some at a time, shared by
+/// client. Those that are over go to the store. Its destructor cuts off what is left. Any thread.
+class BackgroundResponses {
+ public:
+  static constexpr int kCountMax = 64;
+  /// @param store  outlives it.
+  explicit BackgroundResponses(ResponseStore& store) : store_(store) {}
+  ~BackgroundResponses();
+
+  /// What becomes of a reply, in the store's words.
+  using Finish = std::function<nlohmann::json(const HttpReply& reply)>;
+  /// Waits until `chat` has found nothing wrong with its request.
+  /// @param http  whose memory and whose place among its key's requests go with it
+  /// @param response  as it is while it is made
+  /// @return why it was not begun.
+  std::optional<HttpReply> begin(const std::string& id, HttpRequest http, nlohmann::json response, HttpHandler chat,
+                                 Finish finish);
+  /// @return null if it is none of these (any more).
+  nlohmann::json get(const std::string& id, const std::string& owner) const;
+  /// @return the response that it has become, which the store has; null if it is none of these (any more).
+  nlohmann::json cancel(const std::string& id, const std::string& owner);
+
+ private:
+  enum class State { kPreparing, kMaking, kOver };
+  struct Job {
+    std::string id, owner, client;
+    nlohmann::json response;
+    Finish finish;
+    State state = State::kPreparing;
+    std::atomic<bool> cancelled = false;
+    std::optional<HttpReply> refusal;  ///< of one that was over before it was made
+    std::jthread thread;
+  };
+  void run(Job& job, const HttpRequest& http, const HttpHandler& chat);
+  /// One that is being made; null if there is none.
+  Job* find(const std::string& id, const std::string& owner) const;
+
+  ResponseStore& store_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  Shares places_{kCountMax};
+  std::vector<std::shared_ptr<Job>> jobs_;  ///< also those that are over, until the next one begins
+};
+
+}  // namespace outrider

@@ -1,0 +1,552 @@
+#include "server/responses_api.h"
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include <fmt/format.h>
+
+#include "common/base/json_fields.h"
+#include "common/base/time.h"
+#include "server/answer_grammar.h"
+#include "server/content_parts.h"
+#include "server/random_id.h"
+#include "server/refused_fields.h"
+#include "server/request_reader.h"
+#include "server/response_store.h"
+
+namespace outrider {
+namespace {
+using Json = nlohmann::json;
+
+/// vLLM's: what the model read and wrote, as text and as tokens.
+constexpr const char* kRawMessages = "enable_response_messages";
+
+/// Text, whoever's, and pictures.
+void read_parts(const JsonFields& fields, const char* key, ChatMessage& message, std::vector<MediumFile>& media) {
+  read_content(fields, key, message, [&](const JsonFields& part, const std::string& type) {
+    if (type == "input_text" || type == "output_text")
+      message.parts.push_back({.text = part.text("text")});
+    else if (type != "input_image" || part.find("image_url") == nullptr)  // an uploaded file, say
+      read_part(part, type, message, media);
+    else if (may_have_medium(part, type, message))
+      read_picture(part, "image_url", part.name(), message, media);
+  });
+}
+
+/// The assistant's message that the next item of its turn belongs to.
+ChatMessage& assistant(std::vector<ChatMessage>& messages) {
+  if (messages.empty() || messages.back().role != ChatMessage::Role::kAssistant)
+    messages.emplace_back().role = ChatMessage::Role::kAssistant;
+  return messages.back();
+}
+
+/// Adds a message. Text that follows a thought or a call of the same turn is in their message.
+void read_message(const JsonFields& item, std::vector<ChatMessage>& messages, std::vector<MediumFile>& media) {
+  ChatMessage message = read_role(item);
+  read_parts(item, "content", message, media);
+  if (message.role != ChatMessage::Role::kAssistant) return messages.push_back(std::move(message));
+  for (const ContentPart& part : std::exchange(message.parts, {})) message.content += part.text;
+  const ChatMessage* const before = messages.empty() ? nullptr : &messages.back();
+  const bool goes_on = before != nullptr && before->role == ChatMessage::Role::kAssistant &&
+                       (!before->tool_calls.empty() || (before->content.empty() && !before->reasoning.empty()));
+  if (goes_on)
+    messages.back().content += message.content;
+  else
+    messages.push_back(std::move(message));
+}
+
+void read_item(const JsonFields& item, std::vector<ChatMessage>& messages, std::vector<MediumFile>& media) {
+  const std::string type = item.text("type", "message");
+  if (type == "message") {
+    read_message(item, messages, media);
+  } else if (type == "function_call") {
+    ToolCall call = read_call(item);
+    call.id = item.text("call_id", "");
+    assistant(messages).tool_calls.push_back(std::move(call));
+  } else if (type == "function_call_output") {
+    ChatMessage result;
+    result.role = ChatMessage::Role::kTool;
+    result.tool_call_id = item.text("call_id", {}, "the id of the call that this answers");
+    read_parts(item, "output", result, media);
+    make_answer(result);
+    messages.push_back(std::move(result));
+  } else if (type == "reasoning") {
+    ChatMessage thought;
+    thought.role = ChatMessage::Role::kAssistant;
+    item.each("content", "an array of parts",
+              [&](const JsonFields& part) { thought.reasoning += part.text("text", ""); });
+    if (!thought.reasoning.empty()) messages.push_back(std::move(thought));
+  } else {
+    item.refuse("type", fmt::format("is {}, which is not supported", show(type)));
+  }
+}
+
+/// The conversation that the response ended.
+struct EarlierTurns {
+  std::vector<ChatMessage> messages;
+  std::vector<MediumFile> media;
+};
+ApiResult<EarlierTurns> earlier_turns(const Json& kept, const ApiDefaults& defaults) {
+  if (kept.is_null()) return EarlierTurns();
+  return read_body<EarlierTurns>(kept, defaults, [](const JsonFields& fields, EarlierTurns& earlier) {
+    const auto read = [&](const JsonFields& item) { read_item(item, earlier.messages, earlier.media); };
+    fields.each("items", "items", read);
+    fields.object("response").each("output", "items", read);
+  });
+}
+
+ToolChoice responses_choice(const JsonFields& fields) {
+  const Json* choice = fields.find("tool_choice");
+  if (choice == nullptr || !choice->is_object()) return read_tool_choice_word(fields);
+  const JsonFields chosen = fields.object("tool_choice");
+  if (chosen.text("type", {}, "\"function\"") != "function") chosen.wrong("type", "\"function\"");
+  return {.kind = ToolChoice::Kind::kForced, .name = chosen.text("name", {}, "the name of a tool")};
+}
+
+void read_instructions(const JsonFields& fields, ChatMessage& message) {
+  message.role = ChatMessage::Role::kSystem;
+  message.content = fields.text("instructions");
+}
+
+void read_conversation(const JsonFields& fields, EarlierTurns earlier, Conversation& conversation,
+                       std::vector<MediumFile>& media) {
+  std::vector<ChatMessage>& messages = conversation.messages = std::move(earlier.messages);
+  media = std::move(earlier.media);
+  const Json* const input = fields.find("input");
+  if (input != nullptr && input->is_string())
+    messages.emplace_back().content = input->get<std::string>();
+  else if (input != nullptr && input->is_array())
+    fields.each("input", "", [&](const JsonFields& item) { read_item(item, messages, media); });
+  else
+    fields.wrong("input", "a string or a list of items");
+  if (fields.find("instructions") != nullptr)  // the request's own: the next one has its own
+    read_instructions(fields, *messages.emplace(messages.begin()));
+  check_turns(fields, "input", conversation, media);
+  fields.each("tools", "an array of tools", [&](const JsonFields& tool) {
+    if (tool.text("type", {}, "\"function\"") != "function") tool.wrong("type", "\"function\"");  // its server's own
+    conversation.tools.push_back(read_function(tool, "parameters"));
+  });
+  if (responses_choice(fields).kind == ToolChoice::Kind::kNone) conversation.tools.clear();
+  read_ending(fields, /*goes_on=*/false, conversation);
+}
+
+/// Refuses what only this API has and Outrider has not.
+void refuse_other_ways(const JsonFields& fields) {
+  const auto is = [&](const char* key, const Json& value) { return member(fields.raw(), key) == value; };
+  if (is("background", true) && is("store", false))
+    fields.refuse("background", "can only be used when `store` is true");  // vLLM's words
+  for (const char* field : {"background", kRawMessages})
+    if (is(field, true) && is("stream", true)) fields.refuse(field, "is not supported with stream");
+  if (is("truncation", "auto")) fields.refuse("truncation", "is not supported");
+  if (fields.find("prompt") != nullptr) fields.refuse("prompt", "is not supported");
+  if (member(member(fields.raw(), "image"), "context_compression") == "enabled")
+    fields.refuse("image", "is not supported");
+}
+
+RequestSource source_of(const ResponsesBody& body) {
+  return {.turns = "input", .bytes = std::ssize(body.text) + body.before_bytes};
+}
+
+Json usage_of(const Usage& usage) {
+  return {{"input_tokens", usage.prompt_tokens},
+          {"input_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
+          {"output_tokens", usage.completion_tokens},
+          {"output_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens}}},
+          {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
+}
+
+Json or_default(const Json& request, const char* key, Json otherwise) {
+  const Json& value = member(request, key);
+  return value.is_null() ? otherwise : value;
+}
+
+/// A response that has only begun.
+Json begun_response(const Json& request, const std::string& id, std::int64_t created, const std::string& model) {
+  return {{"id", id},
+          {"object", "response"},
+          {"background", or_default(request, "background", false)},
+          {"created_at", created},
+          {"status", "in_progress"},
+          {"error", nullptr},
+          {"incomplete_details", nullptr},
+          {"instructions", member(request, "instructions")},
+          {"max_output_tokens", member(request, "max_output_tokens")},
+          {"metadata", or_default(request, "metadata", Json::object())},
+          {"model", model},
+          {"output", Json::array()},
+          {"parallel_tool_calls", or_default(request, "parallel_tool_calls", true)},
+          {"previous_response_id", member(request, "previous_response_id")},
+          {"reasoning", or_default(request, "reasoning", {{"effort", nullptr}, {"summary", nullptr}})},
+          {"store", or_default(request, "store", true)},
+          {"temperature", member(request, "temperature")},
+          {"text", or_default(request, "text", {{"format", {{"type", "text"}}}})},
+          {"tool_choice", or_default(request, "tool_choice", "auto")},
+          {"tools", or_default(request, "tools", Json::array())},
+          {"top_p", member(request, "top_p")},
+          {"truncation", "disabled"},
+          {"usage", nullptr}};
+}
+
+// Items of an output, whole.
+Json thought_item(const std::string& id, const Json& text) {
+  return {{"id", id},
+          {"type", "reasoning"},
+          {"summary", Json::array()},
+          {"content", {{{"type", "reasoning_text"}, {"text", text}}}},
+          {"status", "completed"}};
+}
+Json text_part(const Json& text, Json logprobs = Json::array()) {
+  return {{"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", std::move(logprobs)}};
+}
+Json message_item(const std::string& id, const Json& text, Json logprobs = Json::array()) {
+  return {{"id", id},
+          {"type", "message"},
+          {"status", "completed"},
+          {"role", "assistant"},
+          {"content", Json::array({text_part(text, std::move(logprobs))})}};
+}
+Json call_item(const std::string& id, const std::string& call_id, const std::string& name, const Json& arguments) {
+  return {{"id", id},     {"type", "function_call"}, {"status", "completed"}, {"call_id", call_id},
+          {"name", name}, {"arguments", arguments}};
+}
+
+using TextOf = std::function<std::string(const std::vector<TokenId>&)>;
+
+/// vLLM's raw messages.
+Json raw_message(const std::string& text, const std::vector<TokenId>& tokens) {
+  return Json::array({{{"type", "raw_message_tokens"}, {"message", text}, {"tokens", tokens}}});
+}
+
+/// Makes a response of a chat's events, and the events that tell of it.
+class ResponsesWriter final : public ReplyWriter {
+ public:
+  /// Gets the whole response.
+  using OnEnd = std::function<void(const Json& response)>;
+  ResponsesWriter(Json request, std::string id, TextOf text_of, OnEnd on_end)
+      : request_(std::move(request)), id_(std::move(id)), text_of_(std::move(text_of)), on_end_(std::move(on_end)) {}
+
+  std::string event(const ReplyHead& head, const ChoiceEvent& event) override {
+    timings_ = event.notes.timed != nullptr ? timings_of(*event.notes.timed) : Json();
+    return std::visit(Overloaded{[&](const ChoiceBegins&) { return begin(head); },
+                                 [&](const ChatEvent& more) { return told(head, event, more); },
+                                 [&](const ChoiceEnds& end) {
+                                   finish_reason_ = end.finish_reason;
+                                   return std::string();
+                                 },
+                                 [](const auto&) { return std::string(); }},
+                      event.what);
+  }
+
+  std::string usage(const ReplyHead& head, const Usage& usage) override {
+    usage_ = usage_of(usage);
+    Json notes = reply_notes(head, usage);
+    timings_ = member(notes, "timings");
+    notes.erase("timings");
+    response_.update(notes);
+    return "";
+  }
+
+  std::string end(const ApiError* error) override {
+    std::string events;
+    if (error == nullptr && response_["output"].empty() && open_.empty()) events = open("message");  // it says nothing
+    events += close();
+    if (error != nullptr) {
+      response_["status"] = "failed";
+      response_["error"] = {{"code", "server_error"}, {"message", error->message}};
+      return events + this->event("response.failed", {{"response", response_}});
+    }
+    const bool cut = finish_reason_ == "length";
+    response_["status"] = cut ? "incomplete" : "completed";
+    if (cut) response_["incomplete_details"] = {{"reason", "max_output_tokens"}};
+    response_["usage"] = usage_;
+    on_end_(response_);
+    return events + this->event(cut ? "response.incomplete" : "response.completed", timed({{"response", response_}}));
+  }
+
+  std::string whole(const ReplyHead& head, const std::vector<Choice>& choices, const Usage& usage) override {
+    tells_ = false;
+    const Choice& choice = choices.front();
+    const ChatMessage& said = choice.message;
+    begin(head);
+    text("reasoning", said.reasoning);
+    text("message", said.content, content_logprobs(head, choice.scores));
+    for (std::size_t i = 0; i < said.tool_calls.size(); ++i)
+      function_call(call_id(head, 0, i), said.tool_calls[i].name, to_text(said.tool_calls[i].arguments));
+    finish_reason_ = choice.finish_reason;
+    this->usage(head, usage);
+    if (member(request_, kRawMessages) == true) {
+      response_["input_messages"] = raw_message(head.prompt_text, choice.prompt_ids);
+      response_["output_messages"] = raw_message(text_of_(choice.token_ids), choice.token_ids);
+    }
+    end(nullptr);
+    return to_text(response_);
+  }
+
+ private:
+  std::string begin(const ReplyHead& head) {
+    response_ = begun_response(request_, id_, head.created, head.model);
+    const std::string created = event("response.created", {{"response", response_}});
+    return created + event("response.in_progress", {{"response", response_}});
+  }
+  std::string told(const ReplyHead& head, const ChoiceEvent& event, const ChatEvent& more) {
+    if (more.kind == ChatEvent::Kind::kReasoning) return text("reasoning", more.text);
+    if (more.kind == ChatEvent::Kind::kContent)
+      return text("message", more.text, content_logprobs(head, event.notes.scores));
+    return function_call(call_id(head, event.index, event.calls), more.name, more.text);
+  }
+  std::string event(const char* type, Json data) {
+    if (!tells_) return "";
+    data["type"] = type;
+    data["sequence_number"] = sequence_++;
+    return named_event(data);
+  }
+  std::string item_event(const char* type, Json data) {
+    data.update({{"output_index", response_["output"].size()}, {"item_id", item_id()}});
+    return event(type, std::move(data));
+  }
+  /// Of the item that is next in the output; it begins as OpenAI's do.
+  std::string item_id() const {
+    const char* const kind = open_ == "reasoning" ? "rs" : open_.empty() ? "fc" : "msg";
+    return fmt::format("{}_{}_{}", kind, id_, response_.at("output").size());
+  }
+
+  /// llama.cpp's timings_per_token.
+  Json timed(Json data) const {
+    if (member(request_, "timings_per_token") == true && timings_.is_object()) data["timings"] = timings_;
+    return data;
+  }
+
+  /// Begins an item, after the one that is open.
+  std::string open(const std::string& kind) {
+    std::string events = close();
+    open_ = kind;
+    const bool thought = kind == "reasoning";
+    Json item = thought ? thought_item(item_id(), "") : message_item(item_id(), "");
+    item["status"] = "in_progress";
+    item["content"] = Json::array();
+    events += event("response.output_item.added", {{"output_index", response_["output"].size()}, {"item", item}});
+    if (!thought) events += item_event("response.content_part.added", {{"content_index", 0}, {"part", text_part("")}});
+    return events;
+  }
+  std::string text(const std::string& kind, const std::string& piece, const Json& logprobs = Json::array()) {
+    if (piece.empty()) return "";
+    const bool thought = kind == "reasoning";
+    const std::string events = open_ == kind ? "" : open(kind);
+    text_ += piece;
+    Json data = {{"content_index", 0}, {"delta", piece}};
+    if (!thought) data["logprobs"] = logprobs;
+    for (const Json& score : logprobs) logprobs_.push_back(score);
+    return events +
+           item_event(thought ? "response.reasoning_text.delta" : "response.output_text.delta", timed(std::move(data)));
+  }
+  /// Ends the item that is open.
+  std::string close() {
+    if (open_.empty()) return "";
+    const bool thought = open_ == "reasoning";
+    const std::string text = std::exchange(text_, "");
+    const Json logprobs = std::exchange(logprobs_, Json::array());
+    Json data = {{"content_index", 0}, {"text", text}};
+    if (!thought) data["logprobs"] = logprobs;
+    std::string events =
+        item_event(thought ? "response.reasoning_text.done" : "response.output_text.done", std::move(data));
+    if (!thought)
+      events += item_event("response.content_part.done", {{"content_index", 0}, {"part", text_part(text, logprobs)}});
+    events += done(thought ? thought_item(item_id(), text) : message_item(item_id(), text, logprobs));
+    open_.clear();
+    return events;
+  }
+  std::string function_call(const std::string& call_id, const std::string& name, const std::string& arguments) {
+    std::string events = close();
+    const Json item = call_item(item_id(), call_id, name, arguments);
+    Json begun = item;
+    begun["status"] = "in_progress";
+    begun["arguments"] = "";
+    events += event("response.output_item.added", {{"output_index", response_["output"].size()}, {"item", begun}});
+    events += item_event("response.function_call_arguments.delta", {{"delta", item["arguments"]}});
+    events +=
+        item_event("response.function_call_arguments.done", {{"arguments", item["arguments"]}, {"name", item["name"]}});
+    return events + done(item);
+  }
+  std::string done(const Json& item) {
+    std::string events =
+        event("response.output_item.done", {{"output_index", response_["output"].size()}, {"item", item}});
+    response_["output"].push_back(item);
+    return events;
+  }
+
+  const Json request_;
+  const std::string id_;
+  const TextOf text_of_;
+  const OnEnd on_end_;
+  bool tells_ = true;  ///< somebody wants the events
+  Json response_, usage_, timings_;
+  std::string finish_reason_;
+  std::string open_, text_;        ///< the item that is open, "reasoning" or "message", and its text
+  Json logprobs_ = Json::array();  ///< of that text
+  int sequence_ = 0;
+};
+
+class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
+ public:
+  explicit ResponsesApi(ChatBackend backend) : backend_(std::move(backend)) {}
+
+  HttpReply respond(const HttpRequest& http) {
+    ApiResult<ResponsesBody> read = read_request_body(http);
+    if (!read) return error_reply(read.error());
+    ApiResult<CompletionRequest> request = parse_responses(*read, backend_.defaults);
+    const std::string id = random_id("resp_");
+    Json items = items_of(*read);
+    Json asked = std::move(read->json);
+    if (request && member(asked, "background") == true)
+      return in_background(http, id, *std::move(request), asked, items);
+    const bool wanted = or_default(asked, "store", true) == true;
+    const auto keep = [self = shared_from_this(), id, wanted, owner = http.owner(),
+                       items = std::move(items)](const Json& response) {
+      if (wanted) self->store_.put(id, owner, {{"items", items}, {"response", response}});
+    };
+    return backend_.chat(http, std::move(request),
+                         std::make_shared<ResponsesWriter>(std::move(asked), id, backend_.text_of, keep));
+  }
+
+  HttpReply count(const HttpRequest& http) const {
+    const ApiResult<ResponsesBody> read = read_request_body(http);
+    if (!read) return error_reply(read.error());
+    const ApiResult<std::int64_t> tokens = backend_.count(http, parse_responses_prompt(*read, backend_.defaults));
+    if (!tokens) return error_reply(tokens.error());
+    return {.status = 200, .body = to_text({{"object", "response.input_tokens"}, {"input_tokens", *tokens}})};
+  }
+
+  /// One that is being made ends.
+  HttpReply remove(const HttpRequest& http) {
+    background_.cancel(http.id, http.owner());
+    if (!store_.forget(http.id, http.owner())) return not_found(http);
+    return {.status = 200, .body = to_text({{"id", http.id}, {"object", "response"}, {"deleted", true}})};
+  }
+
+  HttpReply retrieve(const HttpRequest& http) const {
+    const Json response = remembered(http);
+    return response.is_null() ? not_found(http) : HttpReply{.status = 200, .body = to_text(response)};
+  }
+
+  /// One that is over stays as it is.
+  HttpReply cancel(const HttpRequest& http) {
+    Json response = background_.cancel(http.id, http.owner());
+    if (response.is_null()) response = remembered(http);
+    if (response.is_null()) return not_found(http);
+    if (member(response, "background") != true)
+      return error_reply({.message = "Cannot cancel a synchronous response."});
+    return {.status = 200, .body = to_text(response)};
+  }
+
+ private:
+  ApiResult<ResponsesBody> read_request_body(const HttpRequest& http) const {
+    ResponsesBody body{.json = {}, .text = http.body};
+    ASSIGN_OR_RETURN(body.json, parse_object(http.body));
+    if (const Json& previous = member(body.json, "previous_response_id"); !previous.is_null()) {
+      const std::string kept = previous.is_string() ? store_.text(previous, http.owner()) : "";
+      if (!kept.empty()) body.before = parse_json(kept);
+      body.before_bytes = std::ssize(kept);
+      if (member(body.before, "items").is_null())
+        return ApiError{
+            .status = 404,
+            .message = fmt::format("there is no response {} to go on with, or not any more", show(previous)),
+            .param = "previous_response_id"};
+    }
+    return body;
+  }
+  /// Takes all items of the conversation so far out of a body.
+  static Json items_of(ResponsesBody& body) {
+    Json items = body.before.is_null() ? Json::array() : std::move(body.before["items"]);
+    if (!body.before.is_null())
+      for (Json& item : body.before["response"]["output"]) items.push_back(std::move(item));
+    Json input = std::move(body.json["input"]);
+    body.json.erase("input");
+    if (input.is_string()) input = Json::array({{{"role", "user"}, {"content", std::move(input)}}});
+    for (Json& item : input) items.push_back(std::move(item));
+    return items;
+  }
+
+  HttpReply in_background(const HttpRequest& http, const std::string& id, CompletionRequest request, const Json& asked,
+                          const Json& items) {
+    Json response = begun_response(asked, id, unix_seconds(), backend_.defaults.model);
+    const auto all = std::make_shared<Json>();  // what is remembered of it
+    const auto keep = [all, items](const Json& whole) { *all = {{"items", items}, {"response", whole}}; };
+    const auto chat = [this, request = std::move(request),
+                       writer = std::make_shared<ResponsesWriter>(asked, id, backend_.text_of, keep)](
+                          const HttpRequest& of_job) { return backend_.chat(of_job, request, writer); };
+    const auto finish = [all, response](const HttpReply& reply) {
+      if (!reply.error) return *all;
+      Json failed = response;
+      failed["status"] = "failed";
+      failed["error"] = {{"code", "server_error"}, {"message", reply.error->message}};
+      return Json{{"response", std::move(failed)}};
+    };
+    if (auto refusal = background_.begin(id, http, response, chat, finish)) return *std::move(refusal);
+    response["status"] = "queued";
+    return {.status = 200, .body = to_text(response)};
+  }
+
+  Json remembered(const HttpRequest& http) const {
+    Json response = background_.get(http.id, http.owner());
+    return response.is_null() ? member(store_.get(http.id, http.owner()), "response") : response;
+  }
+  static HttpReply not_found(const HttpRequest& http) {  // vLLM's words
+    return error_reply({.status = 404, .message = fmt::format("Response with id '{}' not found.", http.id)});
+  }
+
+  const ChatBackend backend_;
+  ResponseStore store_;
+  BackgroundResponses background_{store_};  // last: its threads use the others
+};
+
+}  // namespace
+
+ApiResult<CompletionRequest> parse_responses(const ResponsesBody& body, const ApiDefaults& defaults) {
+  ASSIGN_OR_RETURN(EarlierTurns earlier, earlier_turns(body.before, defaults));
+  return read_body<CompletionRequest>(body.json, defaults, [&](const JsonFields& fields, CompletionRequest& request) {
+    request.source = source_of(body);
+    request.chat = true;
+    refuse_other_ways(fields);
+    const Json& include = member(fields.raw(), "include");
+    const bool included = std::any_of(include.begin(), include.end(),
+                                      [](const Json& what) { return what == "message.output_text.logprobs"; });
+    const bool scores = included || fields.find("top_logprobs") != nullptr;
+    read_request(fields, defaults,
+                 {.path = "/v1/responses", .max_tokens = "max_output_tokens", .logprobs = scores, .one_reply = true},
+                 request);
+    read_conversation(fields, std::move(earlier), request.conversation, request.media);
+    request.sampling.grammar =
+        read_call_grammar(fields, request.conversation, responses_choice(fields),
+                          read_answer_grammar(fields, body.text, {"text", "format"}), defaults.controls);
+    request.include_usage = request.stream;
+    if (member(fields.raw(), kRawMessages) == true) request.return_token_ids = request.verbose = true;
+  });
+}
+
+ApiResult<TokenizeRequest> parse_responses_prompt(const ResponsesBody& body, const ApiDefaults& defaults) {
+  ASSIGN_OR_RETURN(EarlierTurns earlier, earlier_turns(body.before, defaults));
+  return read_body<TokenizeRequest>(body.json, defaults, [&](const JsonFields& fields, TokenizeRequest& request) {
+    request.source = source_of(body);
+    refuse_other_ways(fields);
+    refuse_unsupported(fields);
+    read_conversation(fields, std::move(earlier), request.text.emplace<Conversation>(), request.media);
+  });
+}
+
+std::vector<HttpRoute> responses_routes(ChatBackend backend) {
+  const auto api = std::make_shared<ResponsesApi>(std::move(backend));
+  std::vector<HttpRoute> routes = {
+      {"POST", "/v1/responses", [api](const HttpRequest& http) { return api->respond(http); }},
+      {"GET", "/v1/responses/{id}", [api](const HttpRequest& http) { return api->retrieve(http); }},
+      {"POST", "/v1/responses/{id}/cancel", [api](const HttpRequest& http) { return api->cancel(http); }},
+      {"POST", "/v1/responses/input_tokens", [api](const HttpRequest& http) { return api->count(http); }},
+      {"DELETE", "/v1/responses/{id}", [api](const HttpRequest& http) { return api->remove(http); }}};
+  routes[2].takes = "";
+  return routes;
+}
+
+}  // namespace outrider

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "common/wire/messages/messages.h"
+#include "server/api_server.h"
+
+namespace outrider {
+
+struct MetricsOptions {
+  std::string prefix = "outrider";  ///< before the colon of each name; "vllm" makes them vLLM's
+  std::string model = "";           ///< label `model_name` of each; empty: none
+  std::string version = "";         ///< of the program
+};
+
+/// What /metrics says, in Prometheus' text format: vLLM's names where it has one, under a prefix (docs/http.md lists
+/// them all). Sums since the start, from which a reader makes rates; a worker's facts are those of the moment.
+class ServerMetrics {
+ public:
+  explicit ServerMetrics(MetricsOptions options = {});
+  ~ServerMetrics();
+
+  // Any thread, many at once.
+
+  void record(const FinishedRequest& request);
+  /// One answer that went out, whoever wrote it.
+  void record_response(int status);
+
+  /// @param status  of the coordinator; an error: then its workers' metrics are absent
+  HttpReply reply(const Result<Status>& status) const;
+
+ private:
+  struct Families;
+  const MetricsOptions options_;
+  std::unique_ptr<Families> families_;
+};
+
+}  // namespace outrider

@@ -1,0 +1,207 @@
+#include "server/tracer.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "common/os/files.h"
+
+namespace outrider {
+namespace {
+
+constexpr std::size_t kWaitingBytesMax = 64u << 20;
+/// Of one body to a collector, and one line of the file: collectors refuse those beyond some MiB.
+constexpr std::size_t kBodyBytes = 1u << 20;
+constexpr Duration kCollectorTimeout = std::chrono::seconds(10), kLastWords = std::chrono::seconds(5);
+/// Spans wait so long for others to go with, where few come.
+constexpr Duration kTogether = std::chrono::milliseconds(200);
+
+std::int64_t unix_offset_ns() {
+  const auto unix = std::chrono::duration_cast<Duration>(std::chrono::system_clock::now().time_since_epoch());
+  return (unix - now().time_since_epoch()).count();
+}
+
+Result<std::FILE*> open(const std::filesystem::path& path, const char* mode) {
+  std::FILE* file = std::fopen(path.c_str(), mode);
+  if (file == nullptr) return file_error(Errc::kIo, path, "{}", std::strerror(errno));
+  return file;
+}
+
+}  // namespace
+
+const char* TraceSampler::why(const RequestTrace& trace) {
+  std::int64_t tokens = 0, moved = 0;
+  for (const TracedChoice& choice : trace.choices) {
+    tokens += choice.generated_tokens;
+    moved += choice.metrics.failovers + choice.metrics.resumes;
+  }
+  bool slow = false;
+  if (tokens > 0 && trace.status == 200) {
+    const auto seconds = static_cast<float>(to_seconds(trace.end - trace.arrived) / static_cast<double>(tokens));
+    const auto slower = std::ranges::count_if(last_, [&](float other) { return other >= seconds; });
+    slow = last_.size() >= kFirst && static_cast<std::size_t>(slower) * 20 < last_.size();
+    if (last_.size() < kLast)
+      last_.push_back(seconds);
+    else
+      last_[next_++ % kLast] = seconds;
+  }
+  if (trace.status != 200) return "failed";
+  if (moved > 0) return "moved";
+  if (slow) return "slow";
+  if (trace.context.sampled) return "asked";
+  const double drawn = static_cast<double>(trace.context.trace_low >> 11) * 0x1p-53;
+  return drawn < share_ ? "share" : nullptr;
+}
+
+Tracer::Tracer(TraceOptions options)
+    : options_(std::move(options)),
+      unix_offset_ns_(unix_offset_ns()),
+      otlp_(options_.version),
+      sampler_(options_.share) {}
+
+Result<std::unique_ptr<Tracer>> Tracer::start(TraceOptions options) {
+  std::unique_ptr<Tracer> tracer(new Tracer(std::move(options)));
+  const TraceOptions& wanted = tracer->options_;
+  if (!wanted.otlp.empty()) {
+    ASSIGN_OR_RETURN(tracer->collector_, HttpEndpoint::open_known("--otlp", wanted.otlp));
+  }
+  if (!wanted.file.empty()) {
+    ASSIGN_OR_RETURN(std::FILE * file, open(wanted.file, "a"));
+    tracer->file_.reset(file);
+  }
+  if (!wanted.perfetto.empty()) {
+    ASSIGN_OR_RETURN(std::FILE * file, open(wanted.perfetto, "w"));
+    tracer->perfetto_.reset(file);
+    std::fputs("[\n", file);
+  }
+  tracer->thread_ = std::jthread([self = tracer.get()](const std::stop_token& stop) { self->run(stop); });
+  return tracer;
+}
+
+Tracer::~Tracer() {
+  {
+    const std::lock_guard lock(mutex_);
+    give_up_ = now() + kLastWords;
+  }
+  if (thread_.joinable()) {  // else a file or a collector was none
+    thread_.request_stop();
+    thread_.join();
+  }
+  // The last event's comma needs one behind it.
+  if (perfetto_) std::fputs("{\"ph\":\"M\",\"name\":\"outrider\",\"pid\":0,\"args\":{}}\n]\n", perfetto_.get());
+}
+
+void Tracer::record(RequestTrace trace) {
+  const std::size_t bytes = trace.bytes();
+  const std::lock_guard lock(mutex_);
+  const char* const why = sampler_.why(trace);
+  if (why == nullptr) return;
+  if (waiting_.bytes + bytes > kWaitingBytesMax) return void(++waiting_.left_out);
+  waiting_.bytes += bytes;
+  waiting_.traces.push_back({std::move(trace), why});
+  changed_.notify_one();
+}
+
+void Tracer::measure(const FinishedRequest& request) {
+  if (!collector_) return;
+  const std::lock_guard lock(mutex_);
+  metrics_.record(request);
+}
+
+void Tracer::run(const std::stop_token& stop) {
+  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 19);  // of this thread alone
+  while (true) {
+    std::deque<Kept> taken;
+    std::int64_t left_out = 0;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait_until(lock, stop, metrics_due_, [&] { return !waiting_.traces.empty(); });
+      if (!stop.stop_requested() && !waiting_.traces.empty())
+        changed_.wait_for(lock, stop, kTogether, [] { return false; });
+      taken = std::exchange(waiting_.traces, {});
+      waiting_.bytes = 0;
+      left_out = std::exchange(waiting_.left_out, 0);
+    }
+    if (now() >= metrics_due_) send_metrics();
+    if (taken.empty() && stop.stop_requested()) break;
+    for (const Kept& kept : taken) write(kept);
+    flush();
+    if (perfetto_) std::fflush(perfetto_.get());
+    if (left_out > 0) log_warn("event=traces_lost traces={} reason=\"more than could be written\"", left_out);
+  }
+  send_metrics();
+}
+
+void Tracer::write(const Kept& kept) {
+  const bool otlp = file_ || collector_;
+  std::string events;
+  if (perfetto_) chrome_.begin(kept.trace);
+  const TraceFacts facts{
+      .server = options_.server, .model = options_.model, .kept = kept.why, .unix_offset_ns = unix_offset_ns_};
+  visit_spans(kept.trace, facts, [&](const Span& span) {
+    if (otlp) otlp_.add(kept.trace.context, span);
+    if (perfetto_) chrome_.add(kept.trace.context, span, events);
+    if (otlp_.bytes() >= kBodyBytes) flush();
+  });
+  if (perfetto_ && std::fwrite(events.data(), 1, events.size(), perfetto_.get()) != events.size())
+    lost(0, fmt::format("{}: {}", options_.perfetto.string(), std::strerror(errno)));
+}
+
+void Tracer::flush() {
+  if (otlp_.spans() == 0) return;
+  const std::int64_t spans = otlp_.spans();
+  std::string body = otlp_.take();
+  if (file_) {
+    body.push_back('\n');
+    const bool written =
+        std::fwrite(body.data(), 1, body.size(), file_.get()) == body.size() && std::fflush(file_.get()) == 0;
+    if (!written) lost(spans, fmt::format("{}: {}", options_.file.string(), std::strerror(errno)));
+    body.pop_back();
+  }
+  if (!collector_) return;
+  if (const auto why = post("/v1/traces", std::move(body))) lost(spans, *why);
+}
+
+void Tracer::send_metrics() {
+  metrics_due_ = now() + kMetricsEvery;
+  std::string body;
+  {
+    const std::lock_guard lock(mutex_);
+    if (metrics_.empty()) return;
+    body = metrics_.otlp(otlp_resource(options_.version, options_.server), options_.model, unix_ns(began_),
+                         unix_ns(now()));
+  }
+  // They are sums: what is lost now comes with the next.
+  const auto why = post("/v1/metrics", std::move(body));
+  if (!why) return;
+  if (const auto more = warned_.pass(now())) log_warn("event=metrics_lost reason=\"{}\"{}", *why, *more);
+}
+
+std::optional<std::string> Tracer::post(const char* path, std::string body) {
+  const TimePoint deadline = now() + kCollectorTimeout;
+  const auto late = [&] {
+    const std::lock_guard lock(mutex_);
+    return now() > deadline || (give_up_ && now() > *give_up_);
+  };
+  const HttpReply reply = collector_->answer(
+      {.method = "POST", .path = path, .body = std::move(body), .client = "", .key = nullptr, .gone = late});
+  if (reply.status < 200 || reply.status > 299)
+    return reply.status == 0 ? reply.body : fmt::format("the collector says {}", reply.status);
+  const nlohmann::json said = nlohmann::json::parse(reply.body, nullptr, /*allow_exceptions=*/false);
+  if (said.is_object() && said.contains("partialSuccess") && !said["partialSuccess"].empty())
+    return "the collector took a part: " + reply.body.substr(0, 200);
+  return std::nullopt;
+}
+
+void Tracer::lost(std::int64_t spans, const std::string& why) {
+  if (const auto more = warned_.pass(now())) log_warn("event=spans_lost spans={} reason=\"{}\"{}", spans, why, *more);
+}
+
+}  // namespace outrider

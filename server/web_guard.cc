@@ -1,0 +1,66 @@
+#include "server/web_guard.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <climits>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "common/base/ascii.h"
+#include "common/http/url.h"
+
+namespace outrider {
+namespace {
+
+/// For a message: a client's word, cut short.
+std::string_view shown(std::string_view text) { return text.substr(0, 100); }
+
+bool has(const std::vector<std::string>& list, std::string_view wanted) {
+  return std::ranges::find(list, wanted) != list.end();
+}
+
+}  // namespace
+
+WebGuard::WebGuard(std::vector<std::string> hosts, std::vector<std::string> origins)
+    : hosts_(std::move(hosts)), origins_(std::move(origins)) {
+  for (std::string& host : hosts_) host = in_lower_case(host);
+  for (std::string& origin : origins_) origin = in_lower_case(origin);
+}
+
+std::optional<ApiError> WebGuard::check_host(std::string_view host) const {
+  if (has(hosts_, "*")) return std::nullopt;
+  const std::optional<HostPort> read = split_host_port(host);
+  if (read && (has(hosts_, read->host) || parse_ip_address(read->host) || read->host.ends_with(".localhost")))
+    return std::nullopt;
+  return ApiError{
+      .status = 403,
+      .message = fmt::format("this server is not known as '{}': --allowed-host would let that name in", shown(host)),
+      .code = "host_not_allowed"};
+}
+
+bool WebGuard::shares_with(std::string_view origin) const {
+  return has(origins_, "*") || has(origins_, in_lower_case(origin));
+}
+
+std::optional<ApiError> WebGuard::check_origin(std::string_view origin, std::string_view host) const {
+  const std::size_t scheme = origin.find("://");
+  const bool own = scheme != origin.npos && in_lower_case(origin.substr(scheme + 3)) == in_lower_case(host);
+  if (own || shares_with(origin)) return std::nullopt;
+  return ApiError{
+      .status = 403,
+      .message = fmt::format("pages of '{}' may not use this server: --allowed-origin would let them", shown(origin)),
+      .code = "origin_not_allowed"};
+}
+
+std::vector<std::string> own_names(const std::string& listens_at) {
+  std::array<char, HOST_NAME_MAX + 1> machine{};
+  if (gethostname(machine.data(), machine.size() - 1) != 0) machine[0] = '\0';
+  std::vector<std::string> names = {"localhost", listens_at};
+  if (machine[0] != '\0') names.emplace_back(machine.data());
+  return names;
+}
+
+}  // namespace outrider

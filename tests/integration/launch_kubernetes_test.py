@@ -1,0 +1,330 @@
+#!/usr/bin/env python3
+"""launch/kubernetes and `outrider launch --backend kubernetes` on a real cluster: README's own commands, pods killed in
+mid-answer, rollouts, drains, and batches.
+
+usage: launch_kubernetes_test.py OUTRIDER
+OUTRIDER_TEST_KUBECONFIG: of a cluster that has nothing of ours and has the image registry.example/outrider:0.1.0 of this
+program; for batches an unclaimed volume of any class that many nodes may mount. Status 77: there is none, and nothing was tested.
+"""
+import contextlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+import urllib.request
+
+from batch_support import nano_lines, read_lines, write_lines
+from launch_support import eventually, free_ports
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+README = (ROOT / "launch/kubernetes/README.md").read_text()
+IMAGE = "registry.example/outrider:0.1.0"
+ROLES = ("deployment/outrider-coordinator", "statefulset/outrider-verifier", "deployment/outrider-drafter", "deployment/outrider-serve")
+PATIENCE = 300  # seconds; ends a test that would hang
+# As every pod of a restricted namespace must be.
+ALONE = {"runAsNonRoot": True, "runAsUser": 10001, "fsGroup": 10001, "seccompProfile": {"type": "RuntimeDefault"}}
+HARMLESS = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def kubectl(*words, check=True, text=None, namespace="outrider"):
+    done = subprocess.run(["kubectl", "-n", namespace, *words], input=text, capture_output=True, text=True, timeout=PATIENCE)
+    if check and done.returncode != 0:
+        raise AssertionError(f"kubectl {' '.join(words)}: {done.stderr}{done.stdout}")
+    return done
+
+
+def get(kind, namespace="outrider", **labels):
+    selector = ",".join(f"app.kubernetes.io/{key}={value}" for key, value in labels.items())
+    return json.loads(kubectl("get", kind, "-o", "json", "-l", selector, namespace=namespace).stdout)["items"]
+
+
+def ready(pod):
+    return not pod["metadata"].get("deletionTimestamp") and any(
+        one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", []))
+
+
+def ready_pods(component):
+    return [pod["metadata"]["name"] for pod in get("pods", component=component) if ready(pod)]
+
+
+def wait_for_all():
+    for role in ROLES:
+        kubectl("rollout", "status", role, f"--timeout={PATIENCE}s")
+
+
+def note(text):
+    print(f"  {text}", flush=True)
+
+
+@contextlib.contextmanager
+def forwarded():
+    """The front end's address, by the API server."""
+    port = free_ports(1)[0]
+    forward = subprocess.Popen(["kubectl", "-n", "outrider", "port-forward", "service/outrider", f"{port}:80"],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def listens():
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return True
+
+    try:
+        assert eventually(listens), "kubectl port-forward does not listen"
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        forward.kill()
+        forward.wait()
+
+
+def ask(base, number=0, tokens=16):
+    """The answer, and the seconds to its first token."""
+    body = {"model": "nano", "messages": [{"role": "user", "content": f"Write a long story about fox {number}."}], "max_tokens": tokens,
+            "seed": 5, "ignore_eos": True, "stream": True}
+    request = urllib.request.Request(base + "/v1/chat/completions", json.dumps(body).encode(),
+                                     {"Authorization": "Bearer SECRET", "Content-Type": "application/json"})
+    began, first, text = time.monotonic(), None, ""
+    with urllib.request.urlopen(request, timeout=PATIENCE) as reply:
+        for line in reply:
+            if line.startswith(b"data: {"):
+                event = json.loads(line[6:])
+                assert "error" not in event, event
+                part = "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+                first = first or (part and time.monotonic() - began) or None
+                text += part
+    return text, first
+
+
+def ask_several(base, count=4, tokens=120):
+    """Answers of requests that are under way at once."""
+    texts = [None] * count
+
+    def one(number):
+        texts[number] = ask(base, number, tokens)[0]
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    return texts, threads
+
+
+class Cluster(unittest.TestCase):
+    """A walk: each test goes on where the one before has left the cluster."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="outrider-kubernetes-"))
+        (cls.folder / "launch").symlink_to(ROOT / "launch")
+        (cls.folder / "bin").mkdir()
+        (cls.folder / "bin/outrider").symlink_to(pathlib.Path(OUTRIDER).resolve())
+        cls.environment = os.environ | {"PATH": f"{cls.folder}/bin:{os.environ['PATH']}"}
+
+    @classmethod
+    def tearDownClass(cls):
+        kubectl("delete", "namespace", "outrider", "--ignore-not-found", f"--timeout={PATIENCE}s")
+        shutil.rmtree(cls.folder)
+
+    def bash(self, script):
+        done = subprocess.run(["bash", "-euc", script], cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=PATIENCE)
+        self.assertEqual(done.returncode, 0, f"{script}\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+
+class OnePool(Cluster):
+    def undisturbed(self):
+        """What all answers must be, however the cluster is disturbed."""
+        if not hasattr(OnePool, "texts"):
+            with forwarded() as base:
+                OnePool.texts, threads = ask_several(base)
+                for thread in threads:
+                    thread.join()
+            self.assertNotIn(None, OnePool.texts)
+        return OnePool.texts
+
+    def during(self, disturb):
+        wanted = self.undisturbed()
+        with forwarded() as base:
+            texts, threads = ask_several(base)
+            time.sleep(1)
+            under_way = sum(thread.is_alive() for thread in threads)
+            disturb()
+            for thread in threads:
+                thread.join()
+        note(f"{under_way} of {len(texts)} answers were under way")
+        self.assertEqual(texts, wanted)
+
+    def test_1_what_the_readme_says_ends_with_an_answer(self):
+        keys = re.search(r"```\n(kubectl apply -f launch/kubernetes/overlays/one-pool/namespace.yaml\n.*?)```", README, re.S)[1]
+        self.bash(keys)
+        began = time.monotonic()
+        self.bash("kubectl apply -k launch/kubernetes/overlays/one-pool")
+        wait_for_all()
+        note(f"all ready after {time.monotonic() - began:.1f} s")
+        with forwarded() as base:
+            text, first = ask(base)
+        note(f"first token {time.monotonic() - began:.1f} s after `kubectl apply`, {first:.2f} s after the request")
+        self.assertGreater(len(text), 10)
+        restarts = {pod["metadata"]["name"]: pod["status"]["containerStatuses"][0]["restartCount"] for pod in get("pods", name="outrider")}
+        self.assertEqual(set(restarts.values()), {0}, restarts)
+
+    def test_2_a_bare_pod_is_refused_in_the_namespace(self):
+        refused = kubectl("run", "bare", f"--image={IMAGE}", "--restart=Never", check=False)
+        self.assertIn("violates PodSecurity", refused.stderr)
+
+    def test_3_a_verifier_deleted_in_mid_answer_changes_no_text(self):
+        kubectl("scale", "statefulset/outrider-verifier", "--replicas=2")
+        wait_for_all()
+        for pod in ("outrider-verifier-0", "outrider-verifier-1"):
+            self.during(lambda: kubectl("delete", "pod", pod, "--wait=false"))
+            wait_for_all()
+        self.during(lambda: kubectl("delete", "pod", "outrider-verifier-0", "--grace-period=0", "--force"))
+        wait_for_all()
+
+    def test_4_a_rollout_takes_one_verifier_at_a_time_and_changes_no_text(self):
+        fewest = []
+
+        def roll():
+            kubectl("rollout", "restart", "statefulset/outrider-verifier")
+            rollout = subprocess.Popen(["kubectl", "-n", "outrider", "rollout", "status", "statefulset/outrider-verifier"], stdout=subprocess.DEVNULL)
+            while rollout.poll() is None:
+                fewest.append(len(ready_pods("verifier")))
+            self.assertEqual(rollout.returncode, 0)
+
+        self.during(roll)
+        note(f"verifiers ready during the rollout: at least {min(fewest)} in {len(fewest)} looks")
+        self.assertGreaterEqual(min(fewest), 1)
+        for role in ("deployment/outrider-drafter", "deployment/outrider-coordinator"):
+            self.during(lambda: kubectl("rollout", "restart", role))
+            wait_for_all()
+
+    def test_5_drafters_from_none_to_three_change_no_text(self):
+        for count in (0, 3, 1):
+            self.during(lambda: kubectl("scale", "deployment/outrider-drafter", f"--replicas={count}"))
+            self.assertTrue(eventually(lambda: len(ready_pods("drafter")) == count), ready_pods("drafter"))
+
+    def test_6_the_disruption_budget_keeps_one_verifier(self):
+        def evict(pod):
+            eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": "outrider"}}
+            return kubectl("create", "--raw", f"/api/v1/namespaces/outrider/pods/{pod}/eviction", "-f", "-", text=json.dumps(eviction), check=False)
+
+        def drain():
+            self.assertEqual(evict("outrider-verifier-1").returncode, 0)
+            self.assertIn("disruption budget", evict("outrider-verifier-0").stderr)
+            self.assertTrue(eventually(lambda: evict("outrider-verifier-0").returncode == 0, PATIENCE))
+
+        self.during(drain)
+        wait_for_all()
+
+    def test_7_a_node_is_drained_and_no_text_changes(self):
+        def nodes(component):
+            return {pod["spec"]["nodeName"] for pod in get("pods", component=component)}
+
+        takes_any = [node for node in json.loads(kubectl("get", "nodes", "-o", "json").stdout)["items"] if not node["spec"].get("taints")]
+        if len(takes_any) < 2:
+            self.skipTest("NO NODE WAS DRAINED: wanted two that take any pod")
+        # A client's connection ends with the front end's pod.
+        elsewhere = sorted(nodes("verifier") - nodes("serve"))
+        drained = elsewhere[0] if elsewhere else min(nodes("verifier"))
+
+        def drain():
+            kubectl("drain", drained, "--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={PATIENCE}s")
+
+        self.addCleanup(kubectl, "uncordon", drained)
+        note(f"{drained} is drained" + (" in mid-answer" if elsewhere else ", which has the front end too"))
+        self.during(drain if elsewhere else lambda: None)
+        drain()
+        wait_for_all()
+        self.assertNotIn(drained, nodes("verifier"))
+        self.during(lambda: None)
+
+    def test_8_the_network_policy_lets_in_whom_it_names(self):
+        def reaches(namespace, host, port):
+            name = f"probe-{port}"
+            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
+                "restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [
+                    {"name": "probe", "image": IMAGE, "command": ["bash", "-c", f"sleep 5; timeout 5 bash -c ': </dev/tcp/{host}.outrider.svc.cluster.local/{port}'"]}]}}
+            kubectl("apply", "-f", "-", text=json.dumps(pod), namespace=namespace)
+            def phase():
+                found = json.loads(kubectl("get", "pod", name, "-o", "json", namespace=namespace).stdout)["status"]["phase"]
+                return found if found in ("Succeeded", "Failed") else None
+            return eventually(phase) == "Succeeded"
+
+        for namespace, label in (("outrider-test-friend", "outrider/uses=http"), ("outrider-test-stranger", "outrider/uses=nothing")):
+            kubectl("create", "namespace", namespace)
+            self.addCleanup(kubectl, "delete", "namespace", namespace)
+            kubectl("label", "namespace", namespace, label)
+        self.assertTrue(reaches("outrider-test-friend", "outrider", 80))
+        if reaches("outrider-test-stranger", "outrider", 80):
+            self.skipTest("THE NETWORK POLICIES WERE NOT TESTED: this cluster does not enforce any")
+        self.assertFalse(reaches("outrider-test-friend", "outrider-coordinator", 7070))
+
+
+class Batches(Cluster):
+    """`launch --backend kubernetes`, from nothing to a finished batch to nothing left."""
+
+    def setUp(self):
+        kubectl("create", "namespace", "outrider")
+        self.addCleanup(kubectl, "delete", "namespace", "outrider", f"--timeout={PATIENCE}s")
+        claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "files"},
+                 "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}}
+        kubectl("apply", "-f", "-", text=json.dumps(claim))
+        filler = (ROOT / "launch/kubernetes/fill.yaml").read_text().replace("CLAIM", "files")
+        kubectl("apply", "-f", "-", text=filler)
+        if kubectl("wait", "--for=condition=Ready", "pod/fill-files", "--timeout=60s", check=False).returncode != 0:
+            self.skipTest("BATCHES WERE NOT TESTED: no volume that many nodes may mount, or no image for fill.yaml")
+        write_lines(self.folder / "in.jsonl", nano_lines(self.LINES))
+        kubectl("cp", str(self.folder / "in.jsonl"), "fill-files:/packs/in.jsonl")
+
+    LINES = 240
+
+    def launch(self, name, command, **kubernetes):
+        plan = {"verifiers": [{}], "run": [{"command": command}],
+                "kubernetes": {"image": IMAGE, "claim": "files"} | kubernetes}
+        if not kubernetes:
+            plan["drafters"] = [{"count": 2}]
+        (self.folder / "plan.json").write_text(json.dumps(plan))
+        return self.bash(f"outrider launch plan.json --backend kubernetes --run-dir {name}")
+
+    def output(self, name):
+        kubectl("cp", f"fill-files:/packs/{name}", str(self.folder / name))
+        return (self.folder / name).read_bytes()
+
+    def test_a_batch_of_many_pods_has_the_bytes_of_a_cluster_though_they_are_killed(self):
+        began = time.monotonic()
+        typed = self.launch("fleet", ["outrider", "batch", "/packs/in.jsonl", "--output", "/packs/fleet.jsonl", "--connect", "{coordinator}"])
+        self.bash(typed)
+        kubectl("wait", "--for=condition=complete", "job/outrider-run", f"--timeout={PATIENCE}s")
+        note(f"a cluster and its batch of {self.LINES} lines: {time.monotonic() - began:.1f} s after `launch`")
+        wanted = self.output("fleet.jsonl")
+        self.assertEqual(len(read_lines(self.folder / "fleet.jsonl")), self.LINES)
+
+        typed = self.launch("shards", ["outrider", "batch", "/packs/in.jsonl", "--output", "/packs/out.jsonl"], shards=3, queue="ours")
+        run = subprocess.Popen(["bash", "-euc", typed], cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, text=True)
+        # All three at once, in the middle: a Job waits twice as long after each of its pods that was killed.
+        begun = ["exec", "fill-files", "--", "sh", "-c", "cat /packs/out.0.journal | wc -l"]
+        self.assertTrue(eventually(lambda: run.poll() is not None or int(kubectl(*begun, check=False).stdout or 0) > 4))
+        pods = [pod["metadata"]["name"] for pod in get("pods", component="run") if ready(pod) and pod["metadata"]["name"].startswith("outrider-run-")]
+        self.assertTrue(pods, "the batch was over before a pod was killed")
+        kubectl("delete", "pod", "--grace-period=1", "--wait=false", *pods)
+        said = run.communicate(timeout=PATIENCE)[0]
+        self.assertEqual(run.returncode, 0)
+        note(f"{len(pods)} of three pods were killed; the merge said: {said.splitlines()[-1]}")
+        self.assertEqual(self.output("out.jsonl"), wanted)
+        job = json.loads(kubectl("get", "job", "outrider-run", "-o", "json").stdout)
+        self.assertEqual(job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"], "ours")
+
+
+if __name__ == "__main__":
+    OUTRIDER = sys.argv.pop(1)
+    config = os.environ.get("OUTRIDER_TEST_KUBECONFIG", "")
+    if not config or shutil.which("kubectl") is None:
+        print("SKIPPED: Kubernetes was NOT tested: " + ("no kubectl" if config else "OUTRIDER_TEST_KUBECONFIG names no cluster"))
+        sys.exit(77)
+    os.environ["KUBECONFIG"] = config
+    unittest.main(verbosity=2)

@@ -1,0 +1,125 @@
+// Names of models on the Hugging Face hub, which of a repository's files are used, and which assistant belongs to whom.
+#include <gtest/gtest.h>
+
+#include "common/hub/hub_files.h"
+#include "common/hub/hub_name.h"
+#include "common/pair/assistant_names.h"
+
+namespace outrider {
+namespace {
+using Names = std::vector<std::string>;
+
+TEST(HubNames, HaveARevisionAndAGgufBehindThem) {
+  const auto parts = [](const char* text) {
+    const auto name = HubName::parse(text);
+    return name ? Names{name->repository, name->revision, name->file} : Names{};
+  };
+  EXPECT_EQ(parts("google/gemma-4-E4B-it"), (Names{"google/gemma-4-E4B-it", "main", ""}));
+  EXPECT_EQ(parts("a/b:Q4_0"), (Names{"a/b", "main", "Q4_0"}));
+  EXPECT_EQ(parts("a/b@refs/pr/1:UD-Q4_K_XL"), (Names{"a/b", "refs/pr/1", "UD-Q4_K_XL"}));
+  EXPECT_EQ(HubName::parse("a/b@v1:Q4_0")->text(), "a/b@v1:Q4_0");
+  for (const char* path : {"",
+                           "name",
+                           "a/b/c",
+                           "/a/b",
+                           "./a/b",
+                           "../a",
+                           "a/..",
+                           "a/.b",
+                           "a/b/",
+                           "a//b",
+                           "a/b.gguf",
+                           "a/model.safetensors",
+                           "a/pair.json",
+                           "a b/c",
+                           "a/b:",
+                           "a/b@",
+                           "a/b@../x",
+                           "a/b@/x",
+                           "a/b--c",
+                           "a/b:x y",
+                           "tcp://host:1"})
+    EXPECT_EQ(parts(path), Names{}) << path;
+}
+
+TEST(HubNames, AreKnownFromAPathInACache) {
+  const auto name = HubName::of_path("/x/hub/models--google--gemma-4-E4B-it/snapshots/0123/m.gguf");
+  ASSERT_TRUE(name);
+  EXPECT_EQ(name->repository, "google/gemma-4-E4B-it");
+  EXPECT_EQ(name->folder(), "models--google--gemma-4-E4B-it");
+  for (const char* elsewhere : {"/x/models/nano/backbone", "backbone", ""}) EXPECT_FALSE(HubName::of_path(elsewhere));
+}
+
+TEST(AssistantNames, AreFoundForEveryPublishedSpelling) {
+  const std::string plain = "gemma-4-E4B-it-assistant", trained = "gemma-4-E4B-it-qat-q4_0-unquantized-assistant";
+  for (const char* name :
+       {"gemma-4-E4B-it", "gemma-4-E4B-it-GGUF", "google_gemma-4-E4B-it-Q4_K_M", "Gemma-4-E4B-IT-NVFP4",
+        "gemma-4-e4b-it-FP8-block", "gemma4-E4B-it-AWQ-4bit"})
+    EXPECT_EQ(published_assistant(name), plain) << name;
+  for (const char* name : {"gemma-4-E4B-it-qat-q4_0-unquantized", "gemma-4-E4B-it-qat-w4a16-ct",
+                           "gemma-4-E4B-it-qat-q4_0-gguf", "gemma-4-E4B-it-qat-GGUF", "gemma-4-E4B_it_QAT-UD-Q4_K_XL"})
+    EXPECT_EQ(published_assistant(name), trained) << name;
+  for (const std::string size : {"E2B", "E4B", "12B", "26B-A4B", "31B"}) {
+    const std::string it = "gemma-4-" + size + "-it";
+    for (const char* ending : {"", "-FP8-Dynamic", "-FP8-block", "-NVFP4", "-AWQ-4bit", "-int4-AutoRound", "-GPTQ-Int4",
+                               "-quantized.w4a16", "-GGUF", "-UD-Q4_K_XL", "-bf16", "-bnb-4bit"})
+      EXPECT_EQ(published_assistant(it + ending), it + "-assistant") << ending;
+    for (const char* ending : {"-qat-q4_0-unquantized", "-qat-w4a16-ct", "-qat-q4_0-gguf", "-qat-GGUF", "-qat-NVFP4"})
+      EXPECT_EQ(published_assistant(it + ending), it + "-qat-q4_0-unquantized-assistant") << ending;
+  }
+  for (const char* name : {"gemma-4-E4B", "gemma-3-4b-it", "gemma-4-E4B-item", "nano", "gemma-4-E4B-it-assistant", ""})
+    EXPECT_FALSE(published_assistant(name)) << name;
+}
+
+TEST(AssistantNames, OfOnesOwnComeFirst) {
+  EXPECT_EQ(assistant_names("mine"), Names{"mine-assistant"});
+  EXPECT_EQ(assistant_names("gemma-4-E4B-it"), Names{"gemma-4-E4B-it-assistant"});
+  EXPECT_EQ(assistant_names("gemma-4-E4B-it-AWQ"), (Names{"gemma-4-E4B-it-AWQ-assistant", "gemma-4-E4B-it-assistant"}));
+  EXPECT_EQ(assistant_names("gemma-4-E4B-it-assistant"), Names{});
+  EXPECT_EQ(assistant_repositories("a/mine"), Names{"a/mine-assistant"});
+  EXPECT_EQ(assistant_repositories("a/gemma-4-E4B-it"),
+            (Names{"a/gemma-4-E4B-it-assistant", "google/gemma-4-E4B-it-assistant"}));
+  EXPECT_EQ(assistant_repositories("google/gemma-4-E4B-it-qat-w4a16-ct"),
+            Names{"google/gemma-4-E4B-it-qat-q4_0-unquantized-assistant"});
+}
+
+TEST(HubFiles, AreThoseThatAreUsed) {
+  const Names listing = {"README.md",
+                         "config.json",
+                         "tokenizer.json",
+                         "model.safetensors",
+                         "consolidated.safetensors",
+                         "original/model.safetensors",
+                         "chat_template.jinja"};
+  EXPECT_EQ(choose_files(listing, "", HubNeed::kAll)->names,
+            (Names{"config.json", "tokenizer.json", "chat_template.jinja", "model.safetensors"}));
+  EXPECT_EQ(choose_files(listing, "", HubNeed::kText)->names,
+            (Names{"config.json", "tokenizer.json", "chat_template.jinja"}));
+  EXPECT_FALSE(choose_files({"README.md"}, "", HubNeed::kAll));
+}
+
+TEST(HubFiles, OfAGgufAreChosenByHowTheirNameEnds) {
+  const Names listing = {
+      "m-IQ4_XS.gguf",   "m-UD-IQ4_XS.gguf", "BF16/m-BF16-00001-of-00002.gguf", "BF16/m-BF16-00002-of-00002.gguf",
+      "mmproj-F16.gguf", "m-Q4_0.gguf"};
+  const auto chosen = [&](const char* file) {
+    const auto files = choose_files(listing, file, HubNeed::kAll);
+    return files ? files->model : files.error().message;
+  };
+  EXPECT_EQ(chosen("q4_0"), "m-Q4_0.gguf");
+  EXPECT_EQ(chosen("bf16"), "BF16/m-BF16-00001-of-00002.gguf");
+  EXPECT_EQ(chosen("m-IQ4_XS"), "m-IQ4_XS.gguf");
+  EXPECT_EQ(chosen("m-IQ4_XS.gguf"), "m-IQ4_XS.gguf");
+  EXPECT_NE(chosen("IQ4_XS").find("holds 2 GGUF models (m-IQ4_XS, m-UD-IQ4_XS)"), std::string::npos);
+  EXPECT_NE(chosen("4_0").find("wanted one of"), std::string::npos) << "a part of a type is none";
+}
+
+TEST(HubFiles, OfAnIndexLieBesideIt) {
+  EXPECT_EQ(*shards_of_index(R"({"weight_map": {"a": "2", "b": "1", "c": "2"}})", "index"), (Names{"1", "2"}));
+  for (const char* wrong : {"", "[]", "{}", R"({"weight_map": {"a": 1}})", R"({"weight_map": {"a": "../x"}})",
+                            R"({"weight_map": {"a": "x/y"}})", R"({"weight_map": {"a": ""}})"})
+    EXPECT_FALSE(shards_of_index(wrong, "index")) << wrong;
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,131 @@
+#include "verifier-node/shared_memory_shards.h"
+
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <ctime>
+#include <thread>
+
+#include "common/base/time.h"
+#include "common/compute/kernels/team.h"
+#include "common/os/files.h"
+
+namespace outrider {
+namespace {
+
+/// Of a slot: a row of the largest vocabularies, or 16 of what a prompt's layers gather. More are gathered in pieces.
+constexpr std::int64_t kSlotFloats = 1 << 20;
+/// Floats that make a piece of a team's copying: some 3 us.
+constexpr std::int64_t kCopiedPerPiece = 16 * 1024;
+
+/// How long who waits spins before it sleeps: others are often as fast to within that.
+constexpr Duration kSpin = std::chrono::microseconds(100);
+constexpr timespec kLook{.tv_sec = 0, .tv_nsec = 100'000'000};
+
+/// Not std::atomic's own wait(), which is for threads of one process.
+void sleep_on(std::atomic<std::uint32_t>& count, std::uint32_t seen) {
+  syscall(SYS_futex, &count, FUTEX_WAIT, seen, &kLook, nullptr, 0);
+}
+void wake_all(std::atomic<std::uint32_t>& count) {
+  syscall(SYS_futex, &count, FUTEX_WAKE, kShardsMax, nullptr, nullptr, 0);
+}
+
+void copy(Matrix<const float> from, Matrix<float> to) {
+  const std::int64_t width = to.size(1);
+  if (width == 0) return;
+  team_for(to.size(0), kCopiedPerPiece / width + 1,
+           [&](std::int64_t r) { std::copy_n(from[r].data(), width, to[r].data()); });
+}
+
+}  // namespace
+
+/// What a shard says of itself.
+struct SharedMemoryShards::Post {
+  alignas(64) std::atomic<std::uint32_t> gathers;   ///< so many has it written its columns for
+  alignas(64) std::atomic<std::uint32_t> sleepers;  ///< who wait for that to count up
+  struct {
+    std::int64_t rows, width;
+    Columns own;
+  } written[2];  ///< the last ones, by the gather's number
+};
+
+namespace {
+constexpr std::size_t kPostBytes = 256;
+std::size_t memory_bytes(int count) {
+  return static_cast<std::size_t>(count) * (kPostBytes + 2 * kSlotFloats * sizeof(float));
+}
+}  // namespace
+
+Result<Descriptor> SharedMemoryShards::create(int count) {
+  Descriptor memory(memfd_create("outrider shards", 0));  // for processes that this one starts
+  if (memory < 0 || ftruncate(memory, static_cast<off_t>(memory_bytes(count))) != 0)
+    return system_error("memory of shards", "make");
+  return memory;
+}
+
+Result<std::unique_ptr<SharedMemoryShards>> SharedMemoryShards::join(int memory, ShardPlace place) {
+  void* const at = mmap(nullptr, memory_bytes(place.count), PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+  if (at == MAP_FAILED) return system_error("memory of shards", "map");
+  return std::unique_ptr<SharedMemoryShards>(new SharedMemoryShards(place, static_cast<std::byte*>(at)));
+}
+
+SharedMemoryShards::~SharedMemoryShards() { munmap(memory_, memory_bytes(place().count)); }
+
+SharedMemoryShards::Post& SharedMemoryShards::post(int rank) const {
+  static_assert(sizeof(Post) <= kPostBytes);
+  return *reinterpret_cast<Post*>(memory_ + static_cast<std::size_t>(rank) * kPostBytes);
+}
+
+float* SharedMemoryShards::slot(int rank) const {
+  auto* const slots = reinterpret_cast<float*>(memory_ + static_cast<std::size_t>(place().count) * kPostBytes);
+  return slots + (2 * rank + gathers_ % 2) * kSlotFloats;
+}
+
+void SharedMemoryShards::gather(Matrix<float> rows, Columns own) {
+  CHECK(rows.size(1) <= kSlotFloats, "{} columns", rows.size(1));
+  const std::int64_t some = kSlotFloats / rows.size(1);
+  for (std::int64_t first = 0; first < rows.size(0); first += some)
+    gather_some(rows.rows(first, std::min(some, rows.size(0) - first)), own);
+}
+
+void SharedMemoryShards::gather_some(Matrix<float> rows, Columns own) {
+  const std::int64_t count = rows.size(0), width = rows.size(1);
+  Post& mine = post(place().rank);
+  mine.written[gathers_ % 2] = {count, width, own};
+  copy(rows.columns(own.begin, own.count), {slot(place().rank), {count, own.count}});
+  mine.gathers.store(gathers_ + 1);
+  if (mine.sleepers.load() != 0) wake_all(mine.gathers);
+  for (int i = 1; i < place().count; ++i) {
+    const int rank = (place().rank + i) % place().count;
+    Post& theirs = post(rank);
+    wait_for(theirs);
+    const auto& written = theirs.written[gathers_ % 2];
+    CHECK(written.rows == count && written.width == width, "shard {} gathers [{}, {}], shard {} [{}, {}]", rank,
+          written.rows, written.width, place().rank, count, width);
+    copy(Matrix<const float>(slot(rank), {count, written.own.count}),
+         rows.columns(written.own.begin, written.own.count));
+  }
+  ++gathers_;
+}
+
+void SharedMemoryShards::wait_for(Post& theirs) const {
+  // One may be a gather ahead already.
+  const auto has_come = [&](std::uint32_t gathers) { return static_cast<std::int32_t>(gathers - gathers_) > 0; };
+  const TimePoint start = now();
+  do {
+    for (int i = 0; i < 64; ++i)
+      if (has_come(theirs.gathers.load(std::memory_order_acquire))) return;
+    std::this_thread::yield();  // to another shard, where there are more of them than cores
+  } while (now() - start < kSpin);
+  theirs.sleepers.fetch_add(1);
+  for (std::uint32_t seen; !has_come(seen = theirs.gathers.load());) {
+    sleep_on(theirs.gathers, seen);
+    if (watch_) watch_();
+  }
+  theirs.sleepers.fetch_sub(1);
+}
+
+}  // namespace outrider

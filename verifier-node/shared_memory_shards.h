@@ -1,0 +1,46 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "common/base/result.h"
+#include "common/compute/kernels/shards.h"
+#include "common/os/descriptor.h"
+
+namespace outrider {
+
+/// Most shards of one host.
+inline constexpr int kShardsMax = 64;
+
+/// Shards of one host, which gather through memory that all of them have mapped (ADR 17). Each writes its columns into
+/// one of two slots of its own in turn and counts up; the others wait for the count and copy. Who has seen all counts
+/// of one gather may write the next: by then nobody reads the slot before.
+class SharedMemoryShards final : public Shards {
+ public:
+  /// Memory for so many shards: a file without a name, which is there as long as somebody has it.
+  static Result<Descriptor> create(int count);
+  /// @param memory  what create() made, of this process or of the one that started it
+  static Result<std::unique_ptr<SharedMemoryShards>> join(int memory, ShardPlace place);
+  ~SharedMemoryShards() override;
+
+  void gather(Matrix<float> rows, Columns own) override;
+  /// @param watch  called ten times a second where others are waited for; it throws to end the waiting
+  void set_watch(std::function<void()> watch) { watch_ = std::move(watch); }
+
+ private:
+  struct Post;
+  SharedMemoryShards(ShardPlace place, std::byte* memory) : Shards(place), memory_(memory) {}
+  Post& post(int rank) const;
+  float* slot(int rank) const;
+  void gather_some(Matrix<float> rows, Columns own);
+  void wait_for(Post& post) const;
+
+  std::byte* memory_;
+  std::uint32_t gathers_ = 0;  ///< so many are over
+  std::function<void()> watch_;
+};
+
+}  // namespace outrider
