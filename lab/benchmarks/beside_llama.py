@@ -8,11 +8,13 @@ llama.cpp runs its server on the two GGUF files, with its MTP drafts, and accept
 (--spec-synth-rates). Outrider runs the same target GGUF plainly, where it is to be found as --gguf, and `bench
 speculative` on random weights of --shape, whose time does not depend on the weights' values, with the same rates. All
 arms take turns; each figure is the median over the turns. Beside them: the memory's read bandwidth, before and after.
+SIGTERM or Ctrl-C ends the turns early, and the table shows the arms measured so far.
 
 llama-server: Debian's llama.cpp, or built of the source in PyPI's llama-cpp-python (`pip download --no-deps --no-binary
 :all: llama-cpp-python==0.3.36`): cmake -S vendor/llama.cpp -B B -DLLAMA_OPENSSL=OFF && cmake --build B -t llama-server
 """
 import argparse
+import itertools
 import json
 import re
 import signal
@@ -120,7 +122,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--turns", type=int, default=3)
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and the server with us
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
     arms = {"llama.cpp, plain": lambda t: llama(arguments, t, drafts=False),
             f"llama.cpp, {len(arguments.rates)} drafts": lambda t: llama(arguments, t, drafts=True)}
@@ -129,17 +131,18 @@ def main():
         arms[f"Outrider {dtype}, {len(arguments.rates)} drafts"] = lambda t, d=dtype: outrider_rounds(arguments, t, d)
     read = [bandwidth(arguments)]
     figures = defaultdict(list)
-    for turn in range(arguments.turns):
-        for threads in arguments.threads:
-            for name, arm in arms.items():
-                for unit, value in arm(threads).items():
-                    figures[threads, name, unit].append(value)
-                print(f"turn {turn + 1} of {arguments.turns}, {threads} threads: {name}", file=sys.stderr)
+    try:
+        for turn, threads, name in itertools.product(range(arguments.turns), arguments.threads, arms):
+            for unit, value in arms[name](threads).items():
+                figures[threads, name, unit].append(value)
+            print(f"turn {turn + 1} of {arguments.turns}, {threads} threads: {name}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("stopped before all turns were over", file=sys.stderr)
     read.append(bandwidth(arguments))
-    print(f"read bandwidth {read[0]:.1f} GB/s before, {read[1]:.1f} GB/s after; medians of {arguments.turns} turns "
-          "(least to most)\n\n| threads | arm | figure | |\n|---|---|---|---|")
+    print(f"read bandwidth {read[0]:.1f} GB/s before, {read[1]:.1f} GB/s after; medians over the turns\n\n"
+          "| threads | arm | figure | least to most | turns |\n|---|---|---|---|---|")
     for (threads, name, unit), values in figures.items():
-        print(f"| {threads} | {name} | {statistics.median(values):.1f} {unit} | {min(values):.1f} to {max(values):.1f} |")
+        print(f"| {threads} | {name} | {statistics.median(values):.1f} {unit} | {min(values):.1f} to {max(values):.1f} | {len(values)} |")
 
 
 if __name__ == "__main__":

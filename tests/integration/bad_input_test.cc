@@ -17,6 +17,7 @@
 #include "common/wire/transport/codec.h"
 #include "schemas/outrider_generated.h"
 #include "tests/support/cluster_fixtures.h"
+#include "tests/support/free_port.h"
 
 namespace outrider {
 namespace {

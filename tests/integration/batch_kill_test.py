@@ -3,7 +3,7 @@
 
 OUTRIDER_KILLS kills of the program beside a server that answers at once (12 unless told); and OUTRIDER_CLUSTER_KILLS (2
 unless told) of program, verifier and drafter, one or several at a time, with the nano pair. The disk fails in both.
-OUTRIDER_SEED repeats a choice of moments.
+OUTRIDER_SEED (a number, or random) chooses the moments.
 
 usage: batch_kill_test.py OUTRIDER FAULT_IO_LIBRARY
 """
@@ -14,20 +14,18 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
 from batch_support import FastServer, Job, chat_line, nano_lines, read_lines
+from launch_support import take_seed
 
 KILLS = int(os.environ.get("OUTRIDER_KILLS", "12"))
 CLUSTER_KILLS = int(os.environ.get("OUTRIDER_CLUSTER_KILLS", "2"))
-SEED = int(os.environ.get("OUTRIDER_SEED", time.time_ns() % 1000000))
 
 
 class Killed(unittest.TestCase):
     def setUp(self):
-        self.random = random.Random(SEED)
-        print(f"OUTRIDER_SEED={SEED}", file=sys.stderr)
+        self.random = random.Random(take_seed())
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
 

@@ -6,7 +6,7 @@ coordinator; clients that stream greedy, seeded and constrained texts from the s
 told), one after the other, of any of the six. A text must come whole, as it is without faults, without a gap or a
 repeat; one whose own server was killed must have been its beginning, and a server that was just started may refuse
 one while its coordinator is frozen (docs/protocol.md: one that has never been there has 3 s). Then nothing may be left: no session, no K/V but
-the prefix cache's, no file handle. OUTRIDER_SEED repeats a choice of faults, though not what they meet.
+the prefix cache's, no file handle. OUTRIDER_SEED (a number, or random) chooses the faults, though not the moments that they meet.
 
 usage: cluster_kill_test.py OUTRIDER
 """
@@ -24,10 +24,9 @@ import time
 import unittest
 
 from cluster_support import AS_SCHEMA, HANG, ROLES, SERVE, Answer, Cluster
-from launch_support import eventually
+from launch_support import eventually, take_seed
 
 FAULTS = int(os.environ.get("OUTRIDER_FAULTS", "10"))
-SEED = int(os.environ.get("OUTRIDER_SEED", time.time_ns() % 1000000))
 FROZEN_S = 10  # longer than the 3 s of silence after which a peer is given up
 CLIENTS = 4
 
@@ -141,8 +140,8 @@ def requests():
 
 class ClusterKilled(unittest.TestCase):
     def setUp(self):
-        print(f"OUTRIDER_SEED={SEED}", file=sys.stderr)
-        self.choice, folder = random.Random(SEED), tempfile.TemporaryDirectory()
+        self.seed = take_seed()
+        self.choice, folder = random.Random(self.seed), tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.cluster = FaultyCluster(OUTRIDER, folder.name, self.choice)
         self.addCleanup(self.cluster.stop)
@@ -185,7 +184,7 @@ class ClusterKilled(unittest.TestCase):
             self.wanted.append(answer.text)
         handles = self.cluster.handles()
 
-        clients = [threading.Thread(target=self.ask_on, args=(SEED + i,), daemon=True) for i in range(CLIENTS)]
+        clients = [threading.Thread(target=self.ask_on, args=(self.seed + i,), daemon=True) for i in range(CLIENTS)]
         for client in clients:
             client.start()
         for fault in range(FAULTS):

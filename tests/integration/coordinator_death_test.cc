@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/cluster_fixtures.h"
+#include "tests/support/free_port.h"
 #include "tests/support/http_client.h"
 
 namespace outrider {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/cluster_fixtures.h"
+#include "tests/support/free_port.h"
 
 namespace outrider {
 namespace {

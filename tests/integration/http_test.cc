@@ -25,6 +25,7 @@
 #include "server/api_server.h"
 #include "server/http_server.h"
 #include "tests/support/cluster_fixtures.h"
+#include "tests/support/free_port.h"
 #include "tests/support/http_client.h"
 #include "tests/support/model_at.h"
 

@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import random
 import resource
 import shutil
 import signal
@@ -24,14 +25,27 @@ def eventually(condition, seconds=HANG):
 
 
 def free_ports(count):
-    """TCP ports of the loopback interface that nobody listens at, no two the same."""
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
+    """TCP ports of the loopback interface at which nobody listens, no two the same. The ports lie below the kernel's
+    ephemeral range: no connection of another process takes one before its server is up, or while it is restarted."""
+    first_ephemeral = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    found = set()
+    while len(found) < count:
+        port = random.SystemRandom().randrange(10000, max(first_ephemeral, 20000))
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                found.add(port)
+            except OSError:
+                pass  # The port is taken.
+    return list(found)
+
+
+def take_seed():
+    """Returns the seed of a test's random choices: OUTRIDER_SEED, a number or `random`, else 1, and prints the seed."""
+    seed = os.environ.get("OUTRIDER_SEED", "1")
+    seed = time.time_ns() % 1000000 if seed == "random" else int(seed)
+    print(f"OUTRIDER_SEED={seed}", file=sys.stderr)
+    return seed
 
 
 def processes_with(word):

@@ -12,6 +12,7 @@
 #include "common/os/files.h"
 #include "common/wire/transport/reachable.h"
 #include "tests/support/cluster_fixtures.h"
+#include "tests/support/free_port.h"
 #include "tests/support/temporary_dir.h"
 
 namespace outrider {

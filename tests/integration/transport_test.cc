@@ -28,6 +28,7 @@
 #include "common/wire/transport/pump.h"
 #include "common/wire/transport/receive_budget.h"
 #include "schemas/outrider_generated.h"
+#include "tests/support/free_port.h"
 #include "tests/unit/protocol_support.h"
 
 namespace outrider {
@@ -56,26 +57,6 @@ Message draft_with_hidden(std::uint32_t round, std::int64_t bytes) {
 }
 
 bool same_bytes(const WireTensor& a, const WireTensor& b) { return std::ranges::equal(a.data.bytes(), b.data.bytes()); }
-
-sockaddr_in loopback(std::uint16_t port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return address;
-}
-
-/// A port that nobody listens at. Not asked of ZeroMQ, which stops listening some time after a
-/// socket is closed: a client could still reach it.
-std::uint16_t free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address = loopback(0);
-  socklen_t size = sizeof address;
-  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0) << strerror(errno);
-  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0) << strerror(errno);
-  close(fd);
-  return ntohs(address.sin_port);
-}
 
 /// The next thing that arrives.
 Received next(Endpoint& endpoint) {

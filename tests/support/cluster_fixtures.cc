@@ -1,11 +1,5 @@
 #include "tests/support/cluster_fixtures.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <cstring>
 #include <fstream>
 
 #include <fmt/format.h>
@@ -140,18 +134,6 @@ Status status_of(TransportContext& context, const std::string& address) {
   }
   ADD_FAILURE() << address << " did not say how it is";
   return {};
-}
-
-int free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0) << std::strerror(errno);
-  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0) << std::strerror(errno);
-  close(fd);
-  return ntohs(address.sin_port);
 }
 
 EndlessRun::EndlessRun(std::int64_t max_tokens, const std::vector<std::string>& options)

@@ -82,9 +82,6 @@ class NanoCluster : public testing::Test {
 /// What the coordinator says of itself.
 Status status_of(TransportContext& context, const std::string& address);
 
-/// A TCP port of the loopback interface that nobody listens at.
-int free_port();
-
 /// `outrider run` of the endless story, with no stop id to end it.
 class EndlessRun {
  public:

@@ -1,0 +1,44 @@
+// TCP ports for servers that a test starts, stops and starts again.
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <fstream>
+#include <random>
+
+#include <gtest/gtest.h>
+
+namespace outrider {
+
+inline sockaddr_in loopback(std::uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return address;
+}
+
+/// Returns a TCP port of the loopback interface at which nobody listens. The port lies below the kernel's ephemeral
+/// range: no connection of another process takes the port before the server is up, or while the server is restarted.
+inline std::uint16_t free_port() {
+  int first_ephemeral = 32768;
+  std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> first_ephemeral;
+  std::random_device device;
+  std::uniform_int_distribution<int> ports(10000, std::max(first_ephemeral - 1, 20000));
+  for (int tries = 0; tries < 1000; ++tries) {
+    const auto port = static_cast<std::uint16_t>(ports(device));
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const sockaddr_in address = loopback(port);
+    const bool is_free = bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+    close(fd);
+    if (is_free) return port;
+  }
+  ADD_FAILURE() << "no free port in 1,000 tries";
+  return 0;
+}
+
+}  // namespace outrider
