@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes an assistant whose layers have a lower rank, or are damped: what do drafts lose? (docs/lab/compress.md)
+"""Writes an assistant whose layers have a lower rank, or are damped: what do drafts lose? (docs/lab/drafter.md)
 
     lab/alter_assistant.py ASSISTANT -o DIR --rank K [--matrices query|inputs|all] [--sinks T]
     lab/alter_assistant.py ASSISTANT -o DIR --damping S

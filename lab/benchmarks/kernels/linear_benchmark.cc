@@ -1,7 +1,7 @@
 // Linear::forward of a few rows, at shapes of E4B. `weights` is the rate at which packed weights are
 // read, to be compared with the machine's bandwidth (outrider bench pair --json prints it): matrices are
 // taken in turn from a pool that no cache holds. And, as `assistant`, the matrices of a draft step that read a layer's
-// normed row, as they are and of a lower rank, in two products each (docs/lab/compress.md): of one assistant, so that
+// normed row, as they are and of a lower rank, in two products each (docs/lab/drafter.md): of one assistant, so that
 // caches hold what they hold while it drafts.
 #include <algorithm>
 #include <vector>
