@@ -1,13 +1,10 @@
 #pragma once
 
 #include <map>
-#include <memory>
 #include <set>
 #include <string>
 
-#include "coordinator-node/admission_queue.h"
-#include "coordinator-node/auditor.h"
-#include "coordinator-node/session/session.h"
+#include "coordinator-node/sessions.h"
 
 namespace outrider {
 
@@ -27,8 +24,8 @@ struct CoordinatorConfig {
 };
 
 /// The coordinator's side of everything, as a pure state machine: messages and time in, one output out. It says who an
-/// event concerns. What then happens is the matter of the sequence's Session, the workers are the Fleet's, and the
-/// AdmissionQueue says which sequence starts next.
+/// event concerns. What then happens is the matter of the sequence's Session; all of them are Sessions, and the workers
+/// are the Fleet's.
 class CoordinatorCore {
  public:
   explicit CoordinatorCore(const CoordinatorConfig& config);
@@ -61,48 +58,17 @@ class CoordinatorCore {
   std::map<PeerId, Load> loads() const;
 
  private:
-  using Sessions = std::map<SessionId, std::unique_ptr<Session>>;
-
-  void send(const PeerId& to, Message message) { environment_.send(to, std::move(message)); }
   bool deal_with(const PeerId& from, Message message);
-
-  // ---- clients ----
-  bool on_generate(const PeerId& from, SessionId request_id, Generate request);
-  bool on_step(const PeerId& from, SessionId request_id, const Step& step);
-  Sessions::iterator find_request(const PeerId& client, SessionId request_id);
-  /// Starts the sequences that have lost their verifier, then those whose turn it is, until one has to go on waiting.
-  void start_waiting();
-  /// Whose turn it is, if it can start.
-  std::optional<SessionId> next_queued() const;
-  /// Where a sequence waits although it is its turn, since there is no room: ends the stepwise sequence that has rested
-  /// longest, if that is long.
-  void make_room();
-  /// After an event of one session, or of all: tells the line, and forgets those that have ended.
-  void reap(Sessions::iterator entry);
-  void reap_all();
-
-  // ---- answers that are verified again ----
-  /// Begins one if nobody else waits, and brings what its sequence and the auditor have to say to each other.
-  void audit();
-  void begin_audit();
-  /// What was said to client "", which is the auditor.
-  std::vector<Message> take_words_to_auditor();
-
-  // ---- workers ----
+  /// A client's Step or Cancel.
+  bool on_client(const PeerId& from, const Message& message);
   bool on_hello(const PeerId& from, const Hello& hello);
-  /// Says of an encoder and a verifier, one of which has just come, if the one is of no use to the other's sequences.
-  void compare_encoding(const Hello& newcomer);
   bool on_worker(const PeerId& from, Worker& worker, Message message);
-  void refuse(const PeerId& peer, const std::string& name, std::string why);
   void drop_worker(const PeerId& peer, const std::string& why);
 
   CoordinatorConfig config_;
   Environment environment_;
   Fleet& fleet_ = environment_.fleet;
-  AdmissionQueue queue_;
   Sessions sessions_;
-  Auditor auditor_;
-  std::uint64_t next_session_;
   std::set<PeerId> asked_status_;  ///< since the last tick: who asks without end is answered once a tick
   std::optional<TimePoint> next_heartbeat_;
 };

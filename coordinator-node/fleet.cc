@@ -20,6 +20,18 @@ constexpr double kRowsOfAText = 512;
 /// A round trip as long weighs as much as one sequence more.
 constexpr double kFarLinkS = 0.02;
 
+/// Seconds of a verifier's forward of one row, on average; 1 where nothing is known of any.
+double typical_verify_s(const Fleet::Workers& workers) {
+  double sum = 0;
+  int known = 0;
+  for (const auto& [peer, worker] : workers) {
+    const double seconds = worker.plain_pass_s();
+    sum += seconds;
+    known += seconds > 0;
+  }
+  return known > 0 ? sum / known : 1;
+}
+
 }  // namespace
 
 bool Fleet::takes(const Worker& worker, const Requirements& wanted) const {
@@ -136,12 +148,12 @@ PeerId Fleet::choose_drafter(const DrafterWish& wish) const {
   const auto best = std::ranges::min_element(workers_, {}, [&](const auto& entry) {
     const Worker& worker = entry.second;
     return std::pair(!may(entry), worker.reputation.burden(worker.sessions) * (1 + to_seconds(worker.rtt) / kFarLinkS) *
-                                      slowness(worker.hello.needs));
+                                      speeds.slowness(worker.hello.needs));
   });
   return best == workers_.end() || !may(*best) ? "" : best->first;
 }
 
-void Fleet::count_speed(DraftInput needs, int tokens, double seconds) {
+void DrafterSpeeds::count(DraftInput needs, int tokens, double seconds) {
   constexpr double kKeep = 0.99;
   constexpr double kKeepOther = 0.9996;  // tried again after some 2,000 rounds without it, for a text or so
   for (Speed& other : speeds_) other.fade(kKeepOther);
@@ -152,7 +164,7 @@ void Fleet::count_speed(DraftInput needs, int tokens, double seconds) {
   speed.seconds += seconds;
 }
 
-double Fleet::slowness(DraftInput needs) const {
+double DrafterSpeeds::slowness(DraftInput needs) const {
   const Speed& speed = speeds_[static_cast<std::size_t>(needs)];
   if (!speed.tried()) return 0.5;
   double best = speed.value();
@@ -197,21 +209,10 @@ std::optional<std::string> Fleet::count_round(const PeerId& drafter, bool held, 
       worker->hello.name, 100 * worker->reputation.yield(), 100 * best_other, to_seconds(worker->reputation.pause()));
 }
 
-double Fleet::typical_verify_s() const {
-  double sum = 0;
-  int known = 0;
-  for (const auto& [peer, worker] : workers_) {
-    const double seconds = worker.plain_pass_s();
-    sum += seconds;
-    known += seconds > 0;
-  }
-  return known > 0 ? sum / known : 1;
-}
-
 std::optional<Fleet::Offer> Fleet::choose_verifier(Position positions, const Requirements& wanted) const {
   std::optional<Offer> best;
   std::tuple<bool, bool, bool, double> best_rank;
-  const double typical_s = typical_verify_s();
+  const double typical_s = typical_verify_s(workers_);
   bool worth_waiting = false;
   for (const auto& [peer, worker] : workers_) {
     if (!takes(worker, wanted)) continue;

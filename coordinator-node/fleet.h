@@ -93,6 +93,25 @@ struct DrafterWish {
   Position positions = 0;           ///< of one with K/V of its own: its context has room for them
 };
 
+/// How fast the sequences of drafters are, by what these need. Older rounds count less.
+class DrafterSpeeds {
+ public:
+  /// A round with drafts of a drafter that needs this emitted so many tokens.
+  void count(DraftInput needs, int tokens, double seconds);
+  /// How many times faster tokens come with drafters that need something else. Those that were not tried lately count
+  /// as twice as fast, so that they are.
+  double slowness(DraftInput needs) const;
+
+ private:
+  struct Speed {
+    double rounds = 0, tokens = 0, seconds = 0;
+    bool tried() const { return rounds >= 40 && seconds > 0; }
+    double value() const { return tokens / seconds; }
+    void fade(double keep) { rounds *= keep, tokens *= keep, seconds *= keep; }
+  };
+  std::array<Speed, 2> speeds_ = {};
+};
+
 /// Who has joined, what each of them can take, and who is late. Time is handed in.
 class Fleet {
  public:
@@ -136,8 +155,6 @@ class Fleet {
   /// Of those that have room, the one with the fewest sessions for its yield (Reputation), its link and what tokens a
   /// second its kind brings; "" if there is none.
   PeerId choose_drafter(const DrafterWish& wish = {}) const;
-  /// A round with drafts of a drafter that needs this emitted so many tokens.
-  void count_speed(DraftInput needs, int tokens, double seconds);
   /// An encoder for the sequences of a verifier, with room, the one with the fewest sessions; "" if there is none. Its
   /// soft tokens are the bits that the verifier's own towers would make, if it has any.
   /// @param encoding_class  as in Requirements
@@ -171,6 +188,8 @@ class Fleet {
   /// Adds what it knows.
   void describe(Status& status) const;
 
+  DrafterSpeeds speeds = {};
+
  private:
   /// Whether a worker is a verifier that may be given a sequence, room aside.
   bool takes(const Worker& worker, const Requirements& wanted) const;
@@ -181,20 +200,6 @@ class Fleet {
     TimePoint when;
   };
 
-  /// Seconds of a verifier's forward of one row, on average; 1 where nothing is known of any.
-  double typical_verify_s() const;
-  /// How many times faster tokens come with drafters that need something else. Those that were not tried lately count
-  /// as twice as fast, so that they are.
-  double slowness(DraftInput needs) const;
-
-  /// Of rounds; older ones count less.
-  struct Speed {
-    double rounds = 0, tokens = 0, seconds = 0;
-    bool tried() const { return rounds >= 40 && seconds > 0; }
-    double value() const { return tokens / seconds; }
-    void fade(double keep) { rounds *= keep, tokens *= keep, seconds *= keep; }
-  };
-  std::array<Speed, 2> speeds_ = {};  ///< of sequences, by what their drafters need
   Workers workers_;
   std::optional<PairFacts> facts_;              ///< kept
   std::map<PeerId, Reported> reported_;         ///< lately

@@ -7,10 +7,7 @@
 
 #include "coordinator-node/draft_ahead.h"
 #include "coordinator-node/place.h"
-#include "coordinator-node/session/environment.h"
-#include "coordinator-node/session/pending_request.h"
-#include "coordinator-node/session/round.h"
-#include "coordinator-node/session/sequence.h"
+#include "coordinator-node/session/session_base.h"
 
 namespace outrider {
 
@@ -32,11 +29,9 @@ class DrafterSeats {
     }
   };
 
-  DrafterSeats(Environment& environment, SessionId id, const Sequence& sequence)
-      : environment_(environment), id_(id), sequence_(sequence) {}
+  explicit DrafterSeats(SessionBase& session) : session_(session) {}
 
-  std::vector<Replica>& replicas() { return replicas_; }
-  const std::vector<Replica>& replicas() const { return replicas_; }
+  std::vector<Replica> replicas = {};
   /// nullptr where the peer does not draft for this sequence.
   Replica* find(const PeerId& drafter);
   std::vector<PeerId> peers() const;
@@ -59,40 +54,36 @@ class DrafterSeats {
   void set_in_round(bool drafting);
 
   /// Whether one that was asked for this round's drafts has not answered yet.
-  bool awaits_drafts() const { return std::ranges::any_of(replicas_, &Replica::asked); }
+  bool awaits_drafts() const { return std::ranges::any_of(replicas, &Replica::asked); }
   /// First position whose K/V rows one of its drafters needs; none: nobody drafts, or by tokens alone.
   std::optional<Position> rows_wanted() const;
   /// What its drafters want their rows rounded to: of several the least.
   WireForm wire_form() const;
   /// Hands a verifier's K/V rows on to the drafters whose replicas they continue.
   /// @param from  the verifier
-  void forward(KvRows kv, const PeerId& from, const PendingRequest& pending, Round& round);
+  void forward(KvRows kv, const PeerId& from);
   /// Sends the drafters that need tokens those that they do not have, `most` of them at most. One gets them only where
   /// its drafts are wanted: it would compute K/V of them, on the verifier's cores perhaps.
-  void send_tokens(std::int64_t most, const PendingRequest& pending, Round& round);
+  void send_tokens(std::int64_t most);
   /// A round is over: what its bytes to the drafter cost. A sequence's first drafts wait for its prompt's rows too, and
   /// drafts made ahead for nothing.
-  void weigh_wire(const Round& round, bool is_first);
-  /// A drafter was asked. @param accepted  its first draft was
-  void judge(const PeerId& drafter, bool accepted);
+  void weigh_wire(bool is_first);
   /// The name of who made the round's drafts, where the client does not know it yet.
-  std::string unreported(const Round& round);
+  std::string unreported();
 
   DraftAhead ahead = {};  ///< the drafters', unasked
 
  private:
-  /// Who decides what becomes of the sequence must be somebody.
-  bool wants_proven() const { return sequence_.drafts_have_a_say(); }
   /// @param verifier  the sequence's
   DrafterWish wish(const Worker& verifier) const;
   /// Whether its drafter answers, and needs this.
   bool gets(const Replica& replica, DraftInput input) const;
-  void send(Replica& replica, KvRows rows, const PendingRequest& pending, Round& round);
+  void send(Replica& replica, KvRows rows);
 
-  Environment& environment_;
-  const SessionId id_;
-  const Sequence& sequence_;
-  std::vector<Replica> replicas_;
+  SessionBase& session_;
+  Environment& environment_ = session_.environment;
+  const Sequence& sequence_ = session_.sequence;
+  Round& round_ = session_.round;
   bool none_ = false;  ///< the sequence gets no drafter any more
   DraftInput needs_ = DraftInput::kTargetRows;
   std::string reported_ = {};  ///< the drafter's name, as the client knows it (RoundReport)

@@ -25,25 +25,25 @@ void shorten(Candidates& drafts, std::int64_t length) {
 
 }  // namespace
 
-Drafting::Drafting(Environment& environment, SessionId id, const Sequence& sequence, const VerifierSeat& verifier,
-                   DrafterSeats& drafters, const PendingRequest& pending, Round& round, Ledger& ledger)
-    : environment_(environment),
-      id_(id),
-      sequence_(sequence),
-      drafts_plainly_(for_drafter(sequence.request.sampling) == SamplingParams{}),
-      verifier_(verifier),
-      drafters_(drafters),
-      pending_(pending),
-      round_(round),
-      ledger_(ledger) {}
+Drafting::Drafting(SessionState& state)
+    : state_(state), drafts_plainly_(for_drafter(state.sequence.request.sampling) == SamplingParams{}) {}
 
-Drafting::Next Drafting::begin(std::int64_t room) {
+void Drafting::open_round(KvRows kv) {
+  round_.next(environment_.now, drafters_.ahead.expects());
+  if (sequence_.draft_room() <= 0) return;
+  drafters_.renew(verifier_.worker());
+  state_.verifier.choose_policy(drafters_.needs());
+  state_.forward(std::move(kv));
+}
+
+Next Drafting::begin() {
   DCHECK(verifier_.policy != nullptr);
+  const std::int64_t room = std::max<std::int64_t>(sequence_.draft_room(), 0);
   const Generate& request = sequence_.request;
   Candidates ngram, table;
   if (room > 0 && request.policy == DraftPolicy::kAuto) {
-    ngram = look_up(DraftSource::kNgram, sequence_.tokens, room);
-    table = look_up(DraftSource::kTable, sequence_.tokens, room);
+    ngram = look_up(state_, DraftSource::kNgram, sequence_.tokens, room);
+    table = look_up(state_, DraftSource::kTable, sequence_.tokens, room);
   }
   const DraftAhead::Guess* at_hand = drafters_.ahead.find(sequence_.tokens);
   std::int64_t most = request.added.any() || drafters_.can_draft() ? room : 0;
@@ -60,7 +60,7 @@ Drafting::Next Drafting::begin(std::int64_t room) {
   drafters_.ahead.expect(0, 0);
   round_.drafts.add(0, round_.choice.source == DraftSource::kTable ? table : ngram, round_.choice.source,
                     round_.choice.length);
-  return Next::kDone;
+  return {.what = Next::What::kEndDrafting};
 }
 
 bool Drafting::spares_drafters() const {
@@ -70,11 +70,10 @@ bool Drafting::spares_drafters() const {
          verifier != nullptr && !verifier->costs_with(drafters_.needs()).wants_drafts();
 }
 
-Drafting::Next Drafting::ask(std::int64_t draft_length) {
-  if (draft_length > 0)
-    drafters_.send_tokens(spares_drafters() ? kCatchUpRows : sequence_.positions(), pending_, round_);
+Next Drafting::ask(std::int64_t draft_length) {
+  if (draft_length > 0) drafters_.send_tokens(spares_drafters() ? kCatchUpRows : sequence_.positions());
   std::vector<DrafterSeats::Replica*> ready;
-  for (DrafterSeats::Replica& replica : drafters_.replicas()) {
+  for (DrafterSeats::Replica& replica : drafters_.replicas) {
     replica.asked = false;
     if (draft_length > 0 && replica.reaches(sequence_.base(), round_.hidden.has_value()) &&
         environment_.fleet.usable_drafter(replica.peer()) != nullptr)
@@ -95,9 +94,10 @@ Drafting::Next Drafting::ask(std::int64_t draft_length) {
     if (!has_drafts || guesses > 0) send_draft(*replica, std::max(draft_length, at_hand), guesses, has_drafts);
   }
   if (!ready.empty() && (!has_drafts || guesses > 0)) round_.hidden.reset();
-  if (!drafters_.awaits_drafts()) return Next::kDone;
+  if (!drafters_.awaits_drafts()) return {.what = Next::What::kEndDrafting};
   round_.outcome.draft_rows = round_.rows;
-  return Next::kAsked;
+  state_.enter(Phase::kDrafting);
+  return {};
 }
 
 void Drafting::send_draft(const DrafterSeats::Replica& replica, std::int64_t draft_length, int guesses,
@@ -107,77 +107,122 @@ void Drafting::send_draft(const DrafterSeats::Replica& replica, std::int64_t dra
   if (request.sampling.follows_answer())
     answer.assign(sequence_.tokens.begin() + sequence_.prompt_size + replica.guided, sequence_.tokens.end());
   const bool known = !drafts_plainly_ && replica.guided > 0;
-  environment_.send(
-      replica.peer(),
-      {.session = id_,
-       .round = round_.id,
-       .base = sequence_.base(),
-       .body = Draft{.token = sequence_.tokens.back(),
-                     .draft_length = static_cast<std::int32_t>(draft_length),
-                     .hidden = replica.place.worker()->needs_rows() ? round_.hidden : std::nullopt,
-                     .sampling = drafts_plainly_ || known ? std::nullopt : std::optional(for_drafter(request.sampling)),
-                     .index = sequence_.answered(),
-                     .want_q = logs_rejections(),
-                     .sampling_known = known,
-                     .answer = std::move(answer),
-                     .ahead = guesses,
-                     .known = has_drafts ? round_.drafts.tokens : std::vector<TokenId>(),
-                     .tree = round_.choice.tree,
-                     .worth = sequence_.drafts_have_a_say() ? 0 : round_.choice.worth,
-                     .stop_ids = known ? std::vector<TokenId>() : request.stop_ids}});
+  state_.send(replica.peer(),
+              Draft{.token = sequence_.tokens.back(),
+                    .draft_length = static_cast<std::int32_t>(draft_length),
+                    .hidden = replica.place.worker()->needs_rows() ? round_.hidden : std::nullopt,
+                    .sampling = drafts_plainly_ || known ? std::nullopt : std::optional(for_drafter(request.sampling)),
+                    .index = sequence_.answered(),
+                    .want_q = state_.logs_rejections(),
+                    .sampling_known = known,
+                    .answer = std::move(answer),
+                    .ahead = guesses,
+                    .known = has_drafts ? round_.drafts.tokens : std::vector<TokenId>(),
+                    .tree = round_.choice.tree,
+                    .worth = sequence_.drafts_have_a_say() ? 0 : round_.choice.worth,
+                    .stop_ids = known ? std::vector<TokenId>() : request.stop_ids},
+              sequence_.base());
 }
 
-bool Drafting::is_sound(const Candidates& drafts) const {
+bool Drafting::is_sound(const PeerId& drafter, const Candidates& drafts, std::int64_t most) const {
   const PairFacts& facts = *environment_.fleet.facts();
-  return (drafts.q.empty() || drafts.q.size() == drafts.tokens.size()) &&
-         TokenTree(std::ssize(drafts.tokens), drafts.depths).check() &&
-         !first_beyond(drafts.tokens, facts.vocab_size) && (!drafts.state || check_hidden(facts, *drafts.state));
-}
-
-void Drafting::warn_of_drafts(const PeerId& drafter, const Candidates& drafts) const {
-  environment_.warn_of(
+  if (std::ssize(drafts.tokens) <= most && (drafts.q.empty() || drafts.q.size() == drafts.tokens.size()) &&
+      TokenTree(std::ssize(drafts.tokens), drafts.depths).check() && !first_beyond(drafts.tokens, facts.vocab_size) &&
+      (!drafts.state || check_hidden(facts, *drafts.state)))
+    return true;
+  state_.warn_of(
       drafter,
       fmt::format("drafter {}: {} candidates with {} distributions and {} depths, ids beyond the vocabulary of {}, "
                   "depths of no tree, or a state that is no hidden row; dropped",
                   environment_.fleet.at(drafter).hello.name, drafts.tokens.size(), drafts.q.size(),
-                  drafts.depths.size(), environment_.fleet.facts()->vocab_size),
-      id_);
+                  drafts.depths.size(), facts.vocab_size));
+  return false;
 }
 
-Drafting::Next Drafting::on_candidates(const PeerId& drafter, const Candidates& candidates, Duration waited) {
+Next Drafting::on_message(DrafterSeats::Replica& replica, const Message& message) {
+  const PeerId drafter = replica.peer();
+  if (std::holds_alternative<Failed>(message.body)) {
+    drafters_.take_no_more();
+    return lose(drafter);
+  }
+  const auto* candidates = std::get_if<Candidates>(&message.body);
+  const auto* need = std::get_if<NeedKv>(&message.body);
+  if (candidates == nullptr && need == nullptr) return {.what = Next::What::kNonsense};
+  if (need != nullptr) replica.end = std::clamp<Position>(need->have, 0, sequence_.base());
+  replica.guided = need != nullptr ? 0 : sequence_.answered();
+  replica.asked = false;
+  if (state_.phase != Phase::kDrafting) return {};  // late
+  replica.place.worker()->retry = {};
+  if (candidates != nullptr) return on_candidates(drafter, *candidates);
+  if (drafters_.awaits_drafts()) return {};
+  round_.outcome.draft_wire_s = to_seconds(state_.waited());
+  round_.choice.catches_up = !replica.place.worker()->needs_rows();
+  return {.what = Next::What::kEndDrafting};
+}
+
+Next Drafting::on_unreadable(DrafterSeats::Replica& replica) {
+  if (!replica.asked || state_.phase != Phase::kDrafting) return {};
+  replica.asked = false;
+  environment_.judge(replica.peer(), false);
+  return go_on_without();
+}
+
+Next Drafting::lose(const PeerId& drafter) {
+  drafters_.release(drafter, false);
+  return go_on_without();
+}
+
+Next Drafting::go_on_without() const {
+  const bool waits = state_.phase != Phase::kDrafting || drafters_.awaits_drafts();
+  return {.what = waits ? Next::What::kNothing : Next::What::kEndDrafting};
+}
+
+Next Drafting::on_candidates(const PeerId& drafter, const Candidates& candidates) {
   const std::int64_t limit = sequence_.draft_room();
-  const bool sound = std::ssize(candidates.tokens) <= limit && is_sound(candidates);
-  if (!sound) warn_of_drafts(drafter, candidates);
-  if (!sound && drafters_.awaits_drafts()) return Next::kNothing;
-  ledger_.on_candidates(waited, round_.on_candidates(drafter, candidates, waited));
+  const bool sound = is_sound(drafter, candidates, limit);
+  if (!sound && drafters_.awaits_drafts()) return {};
+  const Duration waited = state_.waited();
+  state_.ledger.on_candidates(waited, round_.on_candidates(drafter, candidates, waited));
   if (sound) round_.drafts.add(0, candidates, DraftSource::kAssistant, limit);
-  for (const DrafterSeats::Replica& other : drafters_.replicas()) {  // the round begins without theirs
+  for (const DrafterSeats::Replica& other : drafters_.replicas) {  // the round begins without theirs
     Worker* late = other.asked ? other.place.worker() : nullptr;
     if (late != nullptr) ++late->late_rounds;
   }
   // With a minimum worth for each draft, an empty answer is legitimate.
-  if (round_.drafts.empty() && round_.choice.worth == 0) drafters_.judge(drafter, false);
-  return Next::kDone;
+  if (round_.drafts.empty() && round_.choice.worth == 0) environment_.judge(drafter, false);
+  return {.what = Next::What::kEndDrafting};
 }
 
-void Drafting::on_late(Duration waited) {
+std::optional<TimePoint> Drafting::deadline() const {
+  if (state_.phase != Phase::kDrafting || round_.choice.patience_s >= to_seconds(kTimeout)) return std::nullopt;
+  return state_.entered + from_seconds(round_.choice.patience_s);
+}
+
+Next Drafting::on_tick() {
+  const Duration waited = state_.waited();
+  if (waited < kTimeout && to_seconds(waited) < round_.choice.patience_s) return {};
   round_.count_wait(waited);
   for (const PeerId& peer : drafters_.peers()) {
     if (!drafters_.find(peer)->asked) continue;
-    drafters_.judge(peer, false);
+    environment_.judge(peer, false);
     if (Worker* drafter = environment_.fleet.find(peer)) ++drafter->late_rounds;
     // Before kTimeout the drafter may be well; these drafts are not worth the wait.
     Worker* drafter = environment_.fleet.usable_drafter(peer);
     if (waited < kTimeout || drafter == nullptr) continue;
     drafter->miss(environment_.now);
-    environment_.warn_of(peer,
-                         fmt::format("drafter {} did not answer within {:.1f} s; going on without it",
-                                     drafter->hello.name, to_seconds(kTimeout)),
-                         id_);
+    state_.warn_of(peer, fmt::format("drafter {} did not answer within {:.1f} s; going on without it",
+                                     drafter->hello.name, to_seconds(kTimeout)));
   }
+  return {.what = Next::What::kEndDrafting};
 }
 
 // ---- drafts made ahead, while a round is verified, for what the drafter takes to be the round's outcome ----
+
+bool Drafting::may_draft_trees() const {
+  const Generate& request = sequence_.request;
+  return request.policy == DraftPolicy::kAuto && request.draft_ahead.value_or(0) == 0 &&
+         !sequence_.drafts_have_a_say() && drafters_.needs() == DraftInput::kTargetRows;
+}
 
 bool Drafting::may_draft_ahead() const {
   const Generate& request = sequence_.request;
@@ -188,14 +233,14 @@ bool Drafting::may_draft_ahead() const {
   // So do drafts made ahead: they are chains, and the ends of a tree and of what is added everywhere are many.
   if (request.policy == DraftPolicy::kTree || request.added.any()) return false;
   // A block drafter has to wait for the target's rows.
-  if (std::ranges::any_of(drafters_.replicas(), [](const DrafterSeats::Replica& replica) {
+  if (std::ranges::any_of(drafters_.replicas, [](const DrafterSeats::Replica& replica) {
         const Worker* drafter = replica.place.worker();
         return drafter != nullptr && takes_hidden_rows(drafter->hello.facts);
       }))
     return false;
   if (request.draft_ahead) return *request.draft_ahead > 0;
   if (sequence_.drafts_have_a_say()) return false;  // a seed's sequence would depend on which of them came in time
-  return std::ranges::any_of(drafters_.replicas(), [&](const DrafterSeats::Replica& replica) {
+  return std::ranges::any_of(drafters_.replicas, [&](const DrafterSeats::Replica& replica) {
     const Worker* drafter = replica.place.worker();
     return drafter != nullptr && drafter->rtt >= std::chrono::milliseconds(1);
   });
@@ -218,39 +263,19 @@ std::int64_t Drafting::take_ahead(std::int64_t draft_length) {
   return std::ssize(guess->drafts.tokens);
 }
 
-Drafting::Next Drafting::on_ahead(const PeerId& drafter, Position base, Candidates guess,
-                                  std::optional<Duration> waiting) {
-  if (!is_sound(guess)) {
-    warn_of_drafts(drafter, guess);
-    return Next::kNothing;
-  }
-  const bool is_late = waiting && round_.after_all && is_outcome(sequence_.tokens, base, guess.after);
+Next Drafting::on_ahead(const PeerId& drafter, Position base, Candidates guess) {
+  if (!is_sound(drafter, guess, std::ssize(guess.tokens))) return {};
+  const bool is_late =
+      state_.phase == Phase::kDrafting && round_.after_all && is_outcome(sequence_.tokens, base, guess.after);
   if (!is_late || guess.tokens.empty()) {
     drafters_.ahead.add(base, {drafter, std::move(guess)});
-    return Next::kNothing;
+    return {};
   }
   // The verdict was faster; these are here before those that were asked for then.
   shorten(guess, std::min<std::int64_t>(round_.choice.length, sequence_.drafts_left()));
   drafters_.find(drafter)->asked = false;
   round_.outcome.ahead = true;
-  return on_candidates(drafter, guess, *waiting);
-}
-
-void Drafting::log_rejection(const Verdict& verdict) const {
-  if (!logs_rejections()) return;
-  const std::vector<std::int64_t> lost = round_.drafts.tree().children(round_.row_of(verdict));
-  if (lost.empty()) return;
-  const auto slot = static_cast<std::size_t>(lost.front()) - 1;
-  Rejection rejection{.session = id_,
-                      .round = round_.id,
-                      .base = sequence_.base(),
-                      .source = round_.drafts.sources[slot],
-                      .slot = verdict.accepted,
-                      .draft = round_.drafts.tokens[slot],
-                      .target = verdict.next_token};
-  const bool looked_up = rejection.source != DraftSource::kAssistant;
-  if (!looked_up && !round_.drafts.q.empty()) compare(rejection, round_.drafts.q[slot]);
-  environment_.output.rejections.push_back(rejection);
+  return on_candidates(drafter, guess);
 }
 
 }  // namespace outrider

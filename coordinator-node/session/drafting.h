@@ -1,10 +1,8 @@
 #pragma once
 
 #include <span>
-#include <vector>
 
-#include "coordinator-node/session/drafter_seats.h"
-#include "coordinator-node/session/verifier_seat.h"
+#include "coordinator-node/session/session_state.h"
 
 namespace outrider {
 
@@ -12,37 +10,43 @@ namespace outrider {
 /// nothing is looked up beside their drafts.
 class Drafting {
  public:
-  /// What follows: nothing, waiting for the drafters that were asked, or the end of drafting.
-  enum class Next { kNothing, kAsked, kDone };
+  explicit Drafting(SessionState& state);
 
-  Drafting(Environment& environment, SessionId id, const Sequence& sequence, const VerifierSeat& verifier,
-           DrafterSeats& drafters, const PendingRequest& pending, Round& round, Ledger& ledger);
-
-  /// Lets the policy choose a length up to `room`, and begins. @pre there is a policy
-  Next begin(std::int64_t room);
+  /// Opens a round. @param kv  what the last one committed
+  void open_round(KvRows kv);
+  /// Lets the policy choose a length and a source, and begins. @pre there is a policy
+  Next begin();
   /// Asks for drafts if there is somebody to draft, else goes on as without drafts.
   Next ask(std::int64_t draft_length);
   /// Whether its drafters do not follow the sequence before drafts are wanted: its policy may do without, and those of
   /// its verifier's sequences have lately.
   bool spares_drafters() const;
-  /// Drafts came from a drafter that was asked, `waited` after the question.
-  Next on_candidates(const PeerId& drafter, const Candidates& candidates, Duration waited);
-  /// Drafts that nobody asked for, of the round that begins at `base`. @param waiting  for drafts, for so long
-  Next on_ahead(const PeerId& drafter, Position base, Candidates guess, std::optional<Duration> waiting);
+  /// A drafter said something of this round.
+  Next on_message(DrafterSeats::Replica& replica, const Message& message);
+  /// What a drafter said cannot be read.
+  Next on_unreadable(DrafterSeats::Replica& replica);
+  /// Drafts that nobody asked for, of the round that begins at `base`.
+  Next on_ahead(const PeerId& drafter, Position base, Candidates guess);
+  /// Drafts are not there yet.
+  Next on_tick();
+  /// When on_tick() is due next, if drafts are not worth a longer wait.
+  std::optional<TimePoint> deadline() const;
+  /// One of its drafters is gone: the round need not wait for it any more.
+  Next lose(const PeerId& drafter);
+
+ private:
   /// A drafter that has not answered by then is left out of the round; it is asked again once it is heard. Losing a
   /// round of drafts costs little, waiting for a dead drafter costs a user's patience.
   static constexpr Duration kTimeout = std::chrono::milliseconds(500);
-  void on_late(Duration waited);
-  /// Adds what the request wants looked up beside the drafts, and what `auto` finds worth its rows.
-  void add_looked_up();
-  /// The round is over: logs its first draft that the verdict did not keep.
-  void log_rejection(const Verdict& verdict) const;
 
- private:
+  /// One drafter less is waited for: ends drafting if it was the last.
+  Next go_on_without() const;
+  /// Drafts came from a drafter that was asked.
+  Next on_candidates(const PeerId& drafter, const Candidates& candidates);
   void send_draft(const DrafterSeats::Replica& replica, std::int64_t draft_length, int guesses, bool has_drafts);
-  /// Whether drafts are tokens of the model, with as many distributions or none, and a chain or a tree.
-  bool is_sound(const Candidates& drafts) const;
-  void warn_of_drafts(const PeerId& drafter, const Candidates& drafts) const;
+  /// Whether drafts are `most` tokens of the model at most, with as many distributions or none, and a chain or a tree.
+  /// Warns of others.
+  bool is_sound(const PeerId& drafter, const Candidates& drafts, std::int64_t most) const;
   /// Whether the policy may have token trees drafted: not where drafts have a say in the sequence, and measured times
   /// would.
   bool may_draft_trees() const;
@@ -54,25 +58,21 @@ class Drafting {
   int guesses_wanted(std::int64_t draft_length) const;
   /// Begins the round with drafts that were made ahead, `draft_length` of them at most. @return how many there were
   std::int64_t take_ahead(std::int64_t draft_length);
-  /// What one of the sources that cost nothing has to say after these tokens.
-  Candidates look_up(DraftSource source, std::span<const TokenId> tokens, std::int64_t most) const;
-  /// The same behind drafts: nothing follows a stop.
-  Candidates look_up_behind(DraftSource source, std::span<const TokenId> tokens, std::int64_t most) const;
-  /// The sequence, and the first choices among the round's drafts as if they were accepted.
-  std::vector<TokenId> tokens_with_drafts() const;
-  void add_sources();
-  void extend();
-  bool logs_rejections() const { return environment_.want_rejections && !sequence_.request.stepwise; }
 
-  Environment& environment_;
-  const SessionId id_;
-  const Sequence& sequence_;
+  SessionState& state_;
+  Environment& environment_ = state_.environment;
+  const Sequence& sequence_ = state_.sequence;
+  const VerifierSeat& verifier_ = state_.verifier;
+  DrafterSeats& drafters_ = state_.drafters;
+  Round& round_ = state_.round;
   const bool drafts_plainly_;  ///< a drafter need not know of the sampling: it takes the most probable tokens
-  const VerifierSeat& verifier_;
-  DrafterSeats& drafters_;
-  const PendingRequest& pending_;
-  Round& round_;
-  Ledger& ledger_;
 };
+
+// ---- drafts that cost nothing, since they are looked up (lookups.cc) ----
+
+/// What a source, the sequence itself or a table, has to say after these tokens.
+Candidates look_up(const SessionState& session, DraftSource source, std::span<const TokenId> tokens, std::int64_t most);
+/// Adds to the round's drafts what the request wants looked up, and behind them what `auto` finds worth its rows.
+void add_looked_up(SessionState& session);
 
 }  // namespace outrider

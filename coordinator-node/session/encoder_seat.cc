@@ -19,61 +19,62 @@ void EncoderSeat::sit_at(const PeerId& encoder) {
 void EncoderSeat::ask() const {
   DCHECK(sequence_.has_media());
   const WireMedium& next = sequence_.request.media[sequence_.encoded];
-  pending_.ask(environment_, peer(),
-               {.session = id_,
-                .round = round_.id,
-                .base = next.first,
-                .body = Encode{.medium = next, .cache_scope = sequence_.request.cache_scope}});
+  const std::string& scope = sequence_.request.cache_scope;
+  session_.pending.ask(peer(), session_.message(Encode{.medium = next, .cache_scope = scope}, next.first));
 }
 
 void EncoderSeat::leave() {
-  if (place_.worker() != nullptr) environment_.send(peer(), {.session = id_, .round = round_.id, .body = Free{}});
+  if (place_.worker() != nullptr) session_.send(peer(), Free{});
   place_.leave();
 }
 
-EncoderSeat::Next EncoderSeat::lose(Error why) {
+Next EncoderSeat::lose(Error why) {
   leave();
   if (++lost_ > environment_.failover.limit)
-    return {Next::What::kFail, {why.code, fmt::format("{}; the text has lost {} encoders", why.message, lost_)}};
-  return {Next::What::kElsewhere, std::move(why)};
+    return Next::fail({why.code, fmt::format("{}; the text has lost {} encoders", why.message, lost_)});
+  return {Next::What::kEncode, std::move(why)};
 }
 
-EncoderSeat::Next EncoderSeat::distrust(Error why) {
+Next EncoderSeat::distrust(Error why) {
   Worker& encoder = environment_.fleet.at(peer());
   encoder.miss(environment_.now);
-  environment_.warn_of(peer(), fmt::format("encoder {}: {}", encoder.hello.name, why.message), id_);
+  session_.warn_of(peer(), fmt::format("encoder {}: {}", encoder.hello.name, why.message));
   why.message = "the encoder: " + why.message;
   return lose(std::move(why));
 }
 
-std::optional<EncoderSeat::Next> EncoderSeat::on_message(Message message, const Hello& verifier, Duration waited) {
-  pending_.heard();
-  if (std::holds_alternative<Heartbeat>(message.body)) return Next();  // in work
+Next EncoderSeat::on_tick() {
+  if (auto why = session_.pending.on_tick(peer())) return distrust(std::move(*why));
+  return {};
+}
+
+Next EncoderSeat::on_message(Message message, const Hello& verifier, Duration waited) {
+  session_.pending.heard();
+  if (std::holds_alternative<Heartbeat>(message.body)) return {};  // in work
   if (const auto* failed = std::get_if<Failed>(&message.body)) {
     // The encoder may not have room that we think it has: a Free was lost, and it is asked again.
-    if (failed->code == Errc::kUnavailable) return Next();
-    return Next{Next::What::kFail, environment_.for_client(peer(), *failed, id_)};
+    if (failed->code == Errc::kUnavailable) return {};
+    return Next::fail(environment_.for_client(peer(), *failed, session_.id));
   }
   auto* encoded = std::get_if<Encoded>(&message.body);
-  if (encoded == nullptr) return std::nullopt;
-  if (message.base != sequence_.request.media[sequence_.encoded].first) return Next();  // late
+  if (encoded == nullptr) return {.what = Next::What::kNonsense};
+  if (message.base != sequence_.request.media[sequence_.encoded].first) return {};  // late
   return accept(std::move(*encoded), verifier, waited);
 }
 
-EncoderSeat::Next EncoderSeat::accept(Encoded encoded, const Hello& verifier, Duration waited) {
+Next EncoderSeat::accept(Encoded encoded, const Hello& verifier, Duration waited) {
   Worker& encoder = environment_.fleet.at(peer());
   if (auto ok = check_encoded(encoder.hello.facts, encoded.medium); !ok) return distrust(ok.error());
   encoder.retry = {};
-  ledger_.metrics.encode_ns += std::clamp<std::int64_t>(encoded.encode_ns, 0, waited.count());
+  session_.ledger.metrics.encode_ns += std::clamp<std::int64_t>(encoded.encode_ns, 0, waited.count());
   WireMedium& medium = sequence_.request.media[sequence_.encoded];
   const std::int64_t bytes = media_bytes(sequence_.request.media) - std::ssize(medium.content.data.bytes()) +
                              std::ssize(encoded.medium.content.data.bytes());
   if (bytes > kMediaBytesMax && verifier.no_towers) {
-    return {Next::What::kFail,
-            {Errc::kUnsupported,
-             fmt::format("pictures and sounds become {} bytes of soft tokens, wanted at most {}: choose fewer, or a "
-                         "smaller number of soft tokens",
-                         bytes, kMediaBytesMax)}};
+    return Next::fail({Errc::kUnsupported,
+                       "pictures and sounds become {} bytes of soft tokens, wanted at most {}: choose fewer, or a "
+                       "smaller number of soft tokens",
+                       bytes, kMediaBytesMax});
   }
   if (bytes <= kMediaBytesMax) {
     medium = {.first = medium.first, .content = std::move(encoded.medium.content), .together = encoded.medium.together};
@@ -83,7 +84,7 @@ EncoderSeat::Next EncoderSeat::accept(Encoded encoded, const Hello& verifier, Du
   }
   const bool goes_on = bytes <= kMediaBytesMax && sequence_.has_media();
   leave();
-  if (goes_on) return {Next::What::kElsewhere, {Errc::kUnavailable, "the encoder is draining"}};
+  if (goes_on) return {Next::What::kEncode, {Errc::kUnavailable, "the encoder is draining"}};
   return {.what = Next::What::kPrefill};
 }
 

@@ -1,13 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "coordinator-node/place.h"
-#include "coordinator-node/session/environment.h"
-#include "coordinator-node/session/ledger.h"
-#include "coordinator-node/session/pending_request.h"
+#include "coordinator-node/session/session_base.h"
 
 namespace outrider {
 
@@ -15,9 +12,7 @@ namespace outrider {
 /// after the other may encode some of them.
 class EncoderSeat {
  public:
-  EncoderSeat(Environment& environment, SessionId id, Sequence& sequence, PendingRequest& pending, const Round& round,
-              Ledger& ledger)
-      : environment_(environment), id_(id), sequence_(sequence), pending_(pending), round_(round), ledger_(ledger) {}
+  explicit EncoderSeat(SessionBase& session) : session_(session) {}
 
   const PeerId& peer() const { return place_.peer(); }
   const Place& place() const { return place_; }
@@ -25,20 +20,10 @@ class EncoderSeat {
   void sit_at(const PeerId& encoder);
   void leave();
 
-  /// What follows.
-  struct Next {
-    enum class What {
-      kNothing,
-      kPrefill,    ///< the verifier gets the prompt: all are encoded, or its own towers encode the rest
-      kElsewhere,  ///< the encoder has left: somebody else encodes the rest
-      kFail,       ///< the sequence cannot go on
-    };
-    What what = What::kNothing;
-    Error why{Errc{}, ""};
-  };
   /// The encoder said something, `waited` after it got its seat. @param verifier  the sequence's
-  /// @return none for what makes no sense
-  std::optional<Next> on_message(Message message, const Hello& verifier, Duration waited);
+  Next on_message(Message message, const Hello& verifier, Duration waited);
+  /// It has not answered yet.
+  Next on_tick();
   /// It is there and answers with nothing of use.
   Next distrust(Error why);
   /// It is dead, or of no use.
@@ -54,12 +39,9 @@ class EncoderSeat {
   void ask() const;
   Next accept(Encoded encoded, const Hello& verifier, Duration waited);
 
-  Environment& environment_;
-  const SessionId id_;
-  Sequence& sequence_;
-  PendingRequest& pending_;
-  const Round& round_;
-  Ledger& ledger_;
+  SessionBase& session_;
+  Environment& environment_ = session_.environment;
+  Sequence& sequence_ = session_.sequence;
   Place place_;
   int lost_ = 0;  ///< encoders that died, or were of no use
 };

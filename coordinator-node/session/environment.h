@@ -59,6 +59,10 @@ struct Environment {
   void warn_of(const PeerId& peer, std::string text, SessionId session) {
     if (fleet.is_news(peer, text, now)) notice(true, std::move(text), session);
   }
+  /// A drafter was asked. @param accepted  its first draft was
+  void judge(const PeerId& drafter, bool accepted) {
+    if (auto why = fleet.count_round(drafter, accepted, now)) notice(true, std::move(*why));
+  }
   /// What a worker says of a request, as the client may hear it: what is the client's to mend. The rest may name hosts
   /// and files, and goes to the log.
   Error for_client(const PeerId& worker, const Failed& failed, SessionId session);

@@ -1,4 +1,5 @@
 // A session whose client drafts and verifies step by step (ADR 4).
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -14,55 +15,58 @@ constexpr int kKeepAlivesMax = 120;  ///< then the session fails: nobody waits a
 
 }  // namespace
 
+StepwiseSession::StepwiseSession(Environment& environment, SessionId id, const Audit& audit)
+    : Session(environment, id, PeerId(), id, audit.request) {
+  Sequence& sequence = state_.sequence;
+  state_.verifier.numeric_class = audit.numeric_class;
+  state_.verifier.except = audit.verifier;
+  state_.encoder.encoding_class = std::exchange(sequence.request.encoding_class, {});
+  sequence.encoded = static_cast<std::size_t>(std::ranges::count_if(sequence.request.media, &WireMedium::is_encoded));
+}
+
 bool StepwiseSession::on_step(const Step& step) {
   const auto refuse = [&](std::string why) {
-    reply(Failed{Errc::kInvalidArgument, std::move(why)});
+    state_.reply(Failed{Errc::kInvalidArgument, std::move(why)});
     return false;
   };
-  if (phase_ != Phase::kPaused) return Session::on_step(step);
+  if (state_.phase != Phase::kPaused) return Session::on_step(step);
   keep_alives_ = 0;
+  Sequence& sequence = state_.sequence;
+  Round& round = state_.round;
   if (step.draft_length > 0) {
     // A second draft of one round shows the first again: its hidden row and K/V are the same.
-    sequence_.request.draft_length = step.draft_length;
-    if (!std::exchange(round_.asked_drafter, true)) {
-      follow(drafting_.ask(sequence_.draft_room()));
-      return true;
-    }
-    const RoundDrafts all = std::exchange(round_.drafts, {});
-    round_.drafts.add(0, {.tokens = all.tokens}, DraftSource::kAssistant, step.draft_length);
+    sequence.request.draft_length = step.draft_length;
+    if (!std::exchange(round.asked_drafter, true)) return follow(drafting_.ask(sequence.draft_room()));
+    const RoundDrafts all = std::exchange(round.drafts, {});
+    round.drafts.add(0, {.tokens = all.tokens}, DraftSource::kAssistant, step.draft_length);
     end_drafting();
     return true;
   }
-  const std::int32_t vocab_size = environment_.fleet.facts()->vocab_size;
+  const std::int32_t vocab_size = state_.environment.fleet.facts()->vocab_size;
   if (const auto token = first_beyond(step.drafts, vocab_size))
     return refuse(fmt::format("draft token id {}, the vocabulary has {}", *token, vocab_size));
-  if (std::ssize(step.drafts) > sequence_.drafts_left()) {
-    return refuse(fmt::format("{} drafts, the context has room for {}", step.drafts.size(), sequence_.drafts_left()));
-  }
-  round_.drafts = {};
+  if (std::ssize(step.drafts) > sequence.drafts_left())
+    return refuse(fmt::format("{} drafts, the context has room for {}", step.drafts.size(), sequence.drafts_left()));
+  round.drafts = {};
   // The client says what it drafts, not from what.
-  round_.drafts.add(0, {.tokens = step.drafts}, DraftSource::kAssistant, std::ssize(step.drafts));
-  send_verify();
-  return true;
+  round.drafts.add(0, {.tokens = step.drafts}, DraftSource::kAssistant, std::ssize(step.drafts));
+  return follow(verifying_.verify());
 }
 
-void StepwiseSession::on_pause() {
-  if (environment_.now - pending_.sent() < kKeepAlive) return;
+// Repeats the last request now and then, so that the verifier does not take the session for one whose Free was lost
+// (VerifierConfig::session_idle_max), and sees whether the client is still there.
+void StepwiseSession::on_tick() {
+  if (state_.phase != Phase::kPaused) return Session::on_tick();
+  if (state_.environment.now - state_.pending.sent() < kKeepAlive) return;
   if (++keep_alives_ > kKeepAlivesMax)
-    return fail(Errc::kTimeout, fmt::format("no step for {:.0f} s", to_seconds(kKeepAlive * keep_alives_)));
-  pending_.repeat(environment_, verifier_.peer());
-  reply(Heartbeat{});
+    return fail({Errc::kTimeout, "no step for {:.0f} s", to_seconds(kKeepAlive * keep_alives_)});
+  state_.pending.repeat(state_.verifier.peer());
+  state_.reply(Heartbeat{});
 }
 
 void StepwiseSession::end_drafting() {
-  enter(Phase::kPaused);
-  reply(Candidates{.tokens = round_.drafts.tokens});
-}
-
-void StepwiseSession::on_resumed_tokens() {
-  Tokens none{.index = sequence_.answered(), .tokens = {}};  // its client waits for that
-  verifier_.report(none, encoder_.encoding_class);
-  reply(std::move(none));
+  state_.enter(Phase::kPaused);
+  state_.reply(Candidates{.tokens = state_.round.drafts.tokens});
 }
 
 }  // namespace outrider

@@ -21,9 +21,9 @@ bool are_valid(const std::vector<TokenLogprobs>& logprobs, std::size_t alternati
 
 }  // namespace
 
-Fleet::Requirements VerifierSeat::requirements(const EncoderSeat& encoder) const {
+Fleet::Requirements VerifierSeat::requirements() const {
   Fleet::Requirements wanted{.media = sequence_.has_media(),
-                             .encoding_class = encoder.encoding_class,
+                             .encoding_class = encoder_.encoding_class,
                              .prompt = sequence_.prompt_size,
                              .prefixes = sequence_.prefixes};
   if (except.empty() && !sequence_.has_token()) return wanted;
@@ -41,24 +41,35 @@ void VerifierSeat::take(const Fleet::Offer& offer) {
   if (!offer.refuses) set_aside(offer.positions);
 }
 
-void VerifierSeat::leave(RoundId round) {
+void VerifierSeat::leave() {
   policy.reset();
-  if (place_.worker() != nullptr) environment_.send(peer(), {.session = id_, .round = round, .body = Free{}});
+  if (place_.worker() != nullptr) session_.send(peer(), Free{});
   place_.leave();
 }
 
-void VerifierSeat::leave_if_draining(const EncoderSeat& encoder, RoundId round) {
+bool VerifierSeat::leaves() {
   const Worker* verifier = place_.worker();
-  if (verifier == nullptr || !verifier->draining) return;
-  const auto offer = environment_.fleet.choose_verifier(sequence_.positions(), requirements(encoder));
-  if (offer && !offer->refuses) leave(round);
+  if (verifier != nullptr && verifier->draining) {
+    const auto offer = environment_.fleet.choose_verifier(sequence_.positions(), requirements());
+    if (offer && !offer->refuses) leave();
+  }
+  return peer().empty();
+}
+
+void VerifierSeat::choose_policy(DraftInput needs) {
+  const Generate& request = sequence_.request;
+  if (request.stepwise || (policy != nullptr && policy_for_ == needs)) return;
+  policy_for_ = needs;
+  const bool governed = request.governed && !sequence_.drafts_have_a_say();
+  policy = make_policy(request.policy, request.draft_length, costs(), worker().batch, governed);
 }
 
 bool VerifierSeat::contradicts(const Verdict& verdict) const {
   return numeric_class && !sequence_.drafts_have_a_say() && verdict.next_token != sequence_.tokens.back();
 }
 
-Result<void> VerifierSeat::check(const Verdict& verdict, const Round& round, bool prefill) const {
+Result<void> VerifierSeat::check(const Verdict& verdict, bool prefill) const {
+  const Round& round = session_.round;
   const SamplingParams& sampling = sequence_.request.sampling;
   const std::int32_t vocab_size = hello().facts.vocab_size;
   const std::int64_t drafts = prefill ? 0 : round.drafts.size(), row = prefill ? 0 : round.row_of(verdict);
@@ -93,25 +104,23 @@ bool VerifierSeat::take_scores(const PromptScores& scores) {
   return true;
 }
 
-void VerifierSeat::report(Tokens& tokens, const std::string& encoding_class) {
+void VerifierSeat::report(Tokens& tokens) {
   const std::int64_t max_tokens = sequence_.request.max_tokens;
   if (max_tokens != reported_max_tokens_) tokens.max_tokens = reported_max_tokens_ = max_tokens;
   const Worker* verifier = place_.worker();
   // One without a class nobody can stand in for.
   if (verifier == nullptr || verifier->hello.numeric_class.empty() || reported_name == verifier->hello.name) return;
   tokens.numeric_class = verifier->hello.numeric_class;
-  tokens.encoding_class = encoding_class;
+  tokens.encoding_class = encoder_.encoding_class;
   tokens.verifier_name = reported_name = verifier->hello.name;
-}
-
-void VerifierSeat::count_loss(Errc code) {
-  const auto times = std::ranges::count(silent_, peer());
-  if (code == Errc::kPeerGone) silent_.push_back(peer());
-  if (code != Errc::kPeerGone || times == 0 || times > kSilentMax) ++lost_;
 }
 
 std::optional<Error> VerifierSeat::lose(Error error) {
   why = std::move(error);
+  const auto times = std::ranges::count(silent_, peer());
+  if (why.code == Errc::kPeerGone) silent_.push_back(peer());
+  if (why.code != Errc::kPeerGone || times == 0 || times > kSilentMax) ++lost_;
+  leave();
   if (lost_ <= environment_.failover.limit) return std::nullopt;
   ++environment_.failovers.failed;
   std::string what = why.message;
@@ -119,18 +128,25 @@ std::optional<Error> VerifierSeat::lose(Error error) {
   return Error{why.code, std::move(what)};
 }
 
-void VerifierSeat::count_failover(Ledger& ledger) const {
+void VerifierSeat::count_failover() const {
   const bool exact = !sequence_.has_token() || numeric_class;
   const Duration paused = environment_.now - missed_since;
   ++(exact ? environment_.failovers.exact : environment_.failovers.inexact);
   environment_.failovers.resume_ns += paused.count();
-  ledger.count_failover(exact, paused);
+  session_.ledger.count_failover(exact, paused);
 }
 
-std::optional<Error> VerifierSeat::on_unassigned(EncoderSeat& encoder, Duration alone) {
+std::optional<Error> VerifierSeat::on_unassigned(bool waits) {
+  const Duration alone = environment_.now - unassigned_since;
+  if (waits && !sequence_.has_token()) {
+    if (alone < std::chrono::milliseconds(sequence_.request.wait_ms)) return std::nullopt;
+    const bool blind = environment_.fleet.has_verifier({});
+    return Error(Errc::kUnavailable, "no {} joined within {:.1f} s{}", blind ? "encoder" : "verifier",
+                 to_seconds(alone), blind ? ", and there is no verifier with towers" : "");
+  }
   if (alone < environment_.failover.wait) return std::nullopt;
   if (environment_.failover.allow_inexact && std::exchange(numeric_class, std::nullopt)) {
-    encoder.encoding_class.clear();
+    encoder_.encoding_class.clear();
     unassigned_since = environment_.now;
     return std::nullopt;
   }

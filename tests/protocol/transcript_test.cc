@@ -323,6 +323,8 @@ class CoordinatorStage : public Stage {
         core_.on_message(peer, {.body = Heartbeat{}}, now);
         core_.on_tick(now);
       }
+    } else if (name == "garbled") {  // PEER [SESSION]
+      core_.on_malformed(peer, role.empty() ? SessionId{} : SessionId{std::stoull(role)}, now);
     } else if (name == "failovers") {
       say(to_text({.body = Status{.failovers = core_.status().failovers}}));
     } else if (name == "stops") {

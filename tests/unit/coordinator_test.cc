@@ -118,63 +118,9 @@ class Coordinator : public testing::Test {
     verdict(0, 0, 40, 3);
   }
   std::vector<Outgoing> sent() { return core_.take_outgoing(); }
-  /// What is said when "c" asks for a text and "v" answers with scores of the prompt, piece by piece, and
-  /// of the first token.
-  std::vector<Outgoing> scored(std::uint64_t number, const SamplingParams& sampling,
-                               const std::vector<PromptScores>& pieces, std::vector<TokenLogprobs> logprobs) {
-    core_.on_message("c",
-                     {.session = SessionId{number},
-                      .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 6, .wait_ms = 1000, .sampling = sampling}},
-                     now_);
-    Message asked;
-    find<Prefill>(sent(), "v", &asked);
-    const auto answer = [&](Body body) {
-      core_.on_message("v", {.session = asked.session, .round = asked.round, .body = std::move(body)}, now_);
-    };
-    for (const PromptScores& piece : pieces) answer(piece);
-    answer(Verdict{.next_token = 40, .committed = 3, .hidden = {}, .kv = {}, .logprobs = std::move(logprobs)});
-    return sent();
-  }
   HeardCoordinator core_;
   TimePoint now_{seconds(100)};
 };
-
-// The tokens are the coordinator's: the verifier is asked for no rows, and the drafter has the prompt while it is
-// computed.
-TEST_F(Coordinator, ADrafterThatNeedsTokensGetsThemFromTheSequence) {
-  join("v", Role::kVerifier);
-  core_.on_message("t", {.body = token_hello()}, now_);
-  generate(10, 2);
-  std::vector<Outgoing> out = sent();
-  EXPECT_FALSE(find<Prefill>(out, "v")->kv_from);
-  ASSERT_NE(find<KvChunk>(out, "t"), nullptr);
-  EXPECT_EQ(find<KvChunk>(out, "t")->kv, (KvRows{.from = 0, .to = 3, .tokens = {1, 2, 3}}));
-  const auto plain_verdict = [&](std::uint32_t round, std::int32_t accepted, TokenId next, Position committed) {
-    core_.on_message("v",
-                     {.session = SessionId{50},
-                      .round = RoundId{round},
-                      .body = Verdict{.accepted = accepted, .next_token = next, .committed = committed}},
-                     now_);
-    return sent();
-  };
-  out = plain_verdict(0, 0, 40, 3);
-  EXPECT_EQ(find<KvChunk>(out, "t"), nullptr) << "it has them";
-  Message draft;
-  ASSERT_NE(find<Draft>(out, "t", &draft), nullptr);
-  EXPECT_EQ(draft.base, 3);
-  EXPECT_EQ(std::get<Draft>(draft.body).token, 40);
-  EXPECT_FALSE(std::get<Draft>(draft.body).hidden);
-  core_.on_message("t", {.session = SessionId{50}, .round = draft.round, .body = Candidates{.tokens = {41, 42}}}, now_);
-  EXPECT_FALSE(find<Verify>(sent(), "v")->kv_from);
-  out = plain_verdict(1, 1, 50, 5);
-  EXPECT_EQ(find<KvChunk>(out, "t")->kv, (KvRows{.from = 3, .to = 5, .tokens = {40, 41}}));
-  // It has lost them, and gets them again with the next round.
-  ASSERT_NE(find<Draft>(out, "t", &draft), nullptr);
-  core_.on_message("t", {.session = SessionId{50}, .round = draft.round, .body = NeedKv{1}}, now_);
-  EXPECT_EQ(find<Verify>(sent(), "v")->tokens, std::vector<TokenId>{50});
-  EXPECT_EQ(find<KvChunk>(plain_verdict(2, 0, 51, 6), "t")->kv,
-            (KvRows{.from = 1, .to = 6, .tokens = {2, 3, 40, 41, 50}}));
-}
 
 // It would compute K/V of them, on the verifier's cores perhaps.
 TEST_F(Coordinator, ADrafterThatNeedsTokensGetsNoneWhileNoDraftsAreWanted) {
@@ -201,99 +147,6 @@ TEST_F(Coordinator, ADrafterThatNeedsTokensGetsNoneWhileNoDraftsAreWanted) {
     EXPECT_EQ(find<Draft>(out, "t"), nullptr);
     EXPECT_EQ(find<KvChunk>(out, "t"), nullptr);
   }
-}
-
-TEST_F(Coordinator, PicturesGetNoDrafterThatNeedsTokens) {
-  join("v", Role::kVerifier);
-  core_.on_message("t", {.body = token_hello()}, now_);
-  core_.on_message("c",
-                   {.session = SessionId{9},
-                    .body = Generate{.prompt = {1, 2, 3},
-                                     .max_tokens = 10,
-                                     .draft_length = 2,
-                                     .wait_ms = 1000,
-                                     .media = {{.first = 1, .content = zeros({4})}}}},
-                   now_);
-  const std::vector<Outgoing> out = sent();
-  EXPECT_NE(find<Prefill>(out, "v"), nullptr);
-  EXPECT_EQ(find<KvChunk>(out, "t"), nullptr);
-}
-
-TEST_F(Coordinator, TellsTheVerifierHowToSampleAndWhatTheGuardMasks) {
-  join("v", Role::kVerifier);
-  Generate request{.prompt = {1, 2},
-                   .max_tokens = 10,
-                   .draft_length = 0,
-                   .stop_ids = {7, 5000},
-                   .wait_ms = 1000,
-                   .sampling = {.temperature = 0.5f, .min_tokens = 4, .seed = 77}};
-  core_.on_message("c", {.session = SessionId{9}, .body = request}, now_);
-  auto out = sent();
-  const Prefill* prefill = find<Prefill>(out, "v");
-  ASSERT_NE(prefill, nullptr);
-  EXPECT_EQ(prefill->sampling, request.sampling);
-  EXPECT_EQ(prefill->stop_ids, std::vector<TokenId>{7}) << "5000 is beyond the vocabulary";
-
-  request.sampling.top_p = 0;
-  core_.on_message("c", {.session = SessionId{10}, .body = request}, now_);
-  out = sent();
-  const Failed* failed = find<Failed>(out, "c");
-  ASSERT_NE(failed, nullptr);
-  EXPECT_EQ(failed->code, Errc::kInvalidArgument);
-  EXPECT_EQ(failed->message, "top_p is 0, wanted above 0 and at most 1");
-}
-
-TEST_F(Coordinator, RunsOneRoundFromPromptToText) {
-  join("v", Role::kVerifier);
-  join("d", Role::kDrafter);
-  generate(10, 2);
-  auto out = sent();
-  const Prefill* prefill = find<Prefill>(out, "v");
-  ASSERT_NE(prefill, nullptr);
-  EXPECT_TRUE(prefill->kv_from);
-  verdict(0, 0, 40, 3);
-  out = sent();
-  EXPECT_EQ(find<Tokens>(out, "c")->tokens, std::vector<TokenId>{40});
-  ASSERT_NE(find<KvChunk>(out, "d"), nullptr) << "the prompt's rows travel by themselves";
-  const Draft* draft = find<Draft>(out, "d");
-  ASSERT_NE(draft, nullptr);
-  EXPECT_EQ(draft->token, 40);
-  EXPECT_EQ(draft->draft_length, 2);
-  core_.on_message("d", {.session = SessionId{50}, .round = RoundId{1}, .body = Candidates{{41, 42}, 5}}, now_);
-  out = sent();
-  Message message;
-  const Verify* verify = find<Verify>(out, "v", &message);
-  ASSERT_NE(verify, nullptr);
-  EXPECT_EQ(verify->tokens, (std::vector<TokenId>{40, 41, 42}));
-  EXPECT_EQ(message.base, 3);
-  EXPECT_EQ(verify->kv_from, std::optional<Position>(3));
-  verdict(1, 1, 77, 5, false, 3);
-  out = sent();
-  EXPECT_EQ(find<Tokens>(out, "c")->tokens, (std::vector<TokenId>{41, 77}));
-}
-
-TEST_F(Coordinator, DropsLateAndRepeatedAnswers) {
-  begin_drafting();
-  sent();
-  verdict(0, 0, 40, 3);  // repeated
-  core_.on_message("d", {.session = SessionId{50}, .round = RoundId{7}, .body = Candidates{{1}, 0}}, now_);
-  core_.on_message("d", {.session = SessionId{51}, .round = RoundId{1}, .body = Candidates{{1}, 0}}, now_);
-  EXPECT_TRUE(sent().empty());
-}
-
-TEST_F(Coordinator, StopInsideTheAcceptedWindowEndsTheText) {
-  join("v", Role::kVerifier);
-  join("d", Role::kDrafter);
-  generate(10, 3, {1, 2, 3}, {42});
-  verdict(0, 0, 40, 3);
-  core_.on_message("d", {.session = SessionId{50}, .round = RoundId{1}, .body = Candidates{{41, 42, 43}, 0}}, now_);
-  sent();
-  verdict(1, 3, 44, 7, false, 3);
-  const auto out = sent();
-  EXPECT_EQ(find<Tokens>(out, "c")->tokens, (std::vector<TokenId>{41, 42}));
-  EXPECT_EQ(find<Done>(out, "c")->reason, FinishReason::kStop);
-  EXPECT_NE(find<Free>(out, "v"), nullptr);
-  EXPECT_NE(find<Free>(out, "d"), nullptr);
 }
 
 TEST_F(Coordinator, DraftsFromTheTextItselfWithoutADrafterWhereThatPays) {
@@ -947,47 +800,6 @@ TEST_F(Coordinator, ADrafterWithoutAKeyOnAnotherMachineDraftsNoTextThatDependsOn
   EXPECT_EQ(drafter_of(typical), "known");
 }
 
-TEST_F(Coordinator, ASessionThatAFullDrafterRefusesGoesOnAtOnceAndAlone) {
-  begin_drafting();
-  sent();
-  core_.take_notices();
-  core_.on_message("d", {.session = SessionId{50}, .round = RoundId{1}, .body = Failed{Errc::kUnavailable, "full"}},
-                   now_);
-  auto out = sent();
-  const Verify* verify = find<Verify>(out, "v");
-  ASSERT_NE(verify, nullptr) << "without waiting for 0.5 s";
-  EXPECT_EQ(verify->kv_from, std::nullopt);
-  EXPECT_EQ(find<Refuse>(out, "d"), nullptr);
-  verdict(1, 0, 41, 4, false, 3);
-  out = sent();
-  EXPECT_EQ(find<Draft>(out, "d"), nullptr);
-  ASSERT_NE(find<Verify>(out, "v"), nullptr);
-  EXPECT_EQ(find<Verify>(out, "v")->kv_from, std::nullopt);
-  EXPECT_EQ(core_.status().drafters, 1);
-  EXPECT_TRUE(core_.take_notices().empty());
-
-  core_.on_message(
-      "c",
-      {.session = SessionId{10},
-       .body = Generate{.prompt = {1, 2}, .max_tokens = 9, .draft_length = 2, .stop_ids = {}, .wait_ms = 1000}},
-      now_);
-  out = sent();
-  EXPECT_TRUE(find<Prefill>(out, "v")->kv_from.has_value()) << "others are not affected";
-}
-
-TEST_F(Coordinator, SilentVerifierFailsItsRequests) {
-  join("v", Role::kVerifier);
-  generate(10, 0);
-  sent();
-  now_ += milliseconds(3100);
-  core_.on_tick(now_);
-  const auto out = sent();
-  const Failed* failed = find<Failed>(out, "c");
-  ASSERT_NE(failed, nullptr);
-  EXPECT_EQ(failed->code, Errc::kPeerGone);
-  EXPECT_EQ(failed->message, "the verifier has not been heard for 3.0 s");
-}
-
 TEST_F(Coordinator, BytesOfALongMessageAreASignOfLife) {
   join("v", Role::kVerifier);
   join("d", Role::kDrafter);
@@ -1066,36 +878,6 @@ TEST(Failover, OneVerifierThatIsSilentAndBackIsNotCountedAgainAndAgain) {
   EXPECT_LT(times, 50) << "but a text that silences whoever has it must end";
 }
 
-// One that the codec refuses says as much of its verifier as an absurd one.
-TEST(Failover, AnAnswerThatCannotBeReadMovesItsTextAtOnce) {
-  HeardCoordinator core({.instance = 50});
-  const TimePoint now{seconds(1)};
-  core.on_message("v", {.body = hello(Role::kVerifier)}, now);
-  for (const std::uint64_t request : {9, 10}) {
-    core.on_message("c", {.session = SessionId{request}, .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 10}}, now);
-  }
-  core.on_message("w", {.body = hello(Role::kVerifier)}, now);
-  core.take_outgoing();
-  core.take_notices();
-  core.on_malformed("w", SessionId{50}, now);
-  core.on_malformed("stranger", SessionId{50}, now);
-  EXPECT_TRUE(core.take_outgoing().empty()) << "it has not that text";
-  core.on_malformed("v", SessionId{50}, now);
-  core.on_tick(now);
-  auto out = core.take_outgoing();
-  Message moved;
-  ASSERT_NE(find<Prefill>(out, "w", &moved), nullptr);
-  EXPECT_EQ(moved.session, SessionId{50});
-  const auto notices = core.take_notices();
-  ASSERT_EQ(notices.size(), 1u);
-  EXPECT_EQ(notices[0].text, "verifier v: an answer that cannot be read");
-  core.on_malformed("v", SessionId{}, now);  // whose answer it was nobody knows
-  core.on_tick(now);
-  out = core.take_outgoing();
-  ASSERT_NE(find<Prefill>(out, "w", &moved), nullptr);
-  EXPECT_EQ(moved.session, SessionId{51});
-}
-
 // Hosts, processes and paths are for the log.
 TEST(Failover, ErrorsNameNoWorkersToClients) {
   const std::string secret = "verifier-host-4711";
@@ -1141,29 +923,6 @@ TEST(Failover, ErrorsNameNoWorkersToClients) {
   EXPECT_EQ(failure(says(Failed{Errc::kUnsupported, "no such grammar"})).first, "no such grammar");
 }
 
-TEST_F(Coordinator, RefusesWhatCannotBeDone) {
-  const auto failure = [&] {
-    const auto out = sent();
-    const Failed* failed = find<Failed>(out, "c");
-    return failed == nullptr ? std::string("taken") : failed->message;
-  };
-  join("v", Role::kVerifier);
-  sent();
-  generate(10, 0, {});
-  EXPECT_EQ(failure(), "the prompt is empty, wanted at least one token");
-  generate(0, 0);
-  EXPECT_EQ(failure(), "max_tokens 0, wanted at least 1");
-  generate(10, 0, {100});
-  EXPECT_EQ(failure(), "prompt token id 100, the vocabulary has 100");
-  generate(10, 0, std::vector<TokenId>(20, 1));
-  EXPECT_EQ(failure(), "the prompt has 20 tokens, the context holds 20 with the answer");
-  Hello other = hello(Role::kDrafter);
-  other.facts.hidden_size = 3;
-  core_.on_message("d", {.body = other}, now_);
-  const auto out = sent();
-  EXPECT_EQ(find<Refuse>(out, "d")->message, "hidden_size: verifier has 2, drafter has 3");
-}
-
 TEST_F(Coordinator, SaysTheSameRefusalOfAPeerOnceAMinute) {
   join("v", Role::kVerifier);
   core_.take_notices();
@@ -1182,86 +941,6 @@ TEST_F(Coordinator, SaysTheSameRefusalOfAPeerOnceAMinute) {
   EXPECT_EQ(said("d", 4), 1u) << "another reason";
   now_ += seconds(61);
   EXPECT_EQ(said("d", 4), 1u);
-}
-
-TEST_F(Coordinator, WaitsForAVerifierOnlySoLong) {
-  generate(10, 0);
-  sent();
-  now_ += milliseconds(1000);
-  core_.on_tick(now_);
-  const auto out = sent();
-  EXPECT_EQ(find<Failed>(out, "c")->message, "no verifier joined within 1.0 s");
-}
-
-TEST_F(Coordinator, AnAnswerMayEndWhereItsClientSays) {
-  begin_drafting();
-  sent();
-  core_.on_message("c", {.session = SessionId{9}, .body = Cancel{.keep = 1}}, now_);
-  const auto out = sent();
-  ASSERT_NE(find<Done>(out, "c"), nullptr);
-  EXPECT_EQ(find<Done>(out, "c")->reason, FinishReason::kStop);
-  EXPECT_EQ(find<Failed>(out, "c"), nullptr);
-  EXPECT_NE(find<Free>(out, "v"), nullptr);
-  EXPECT_NE(find<Free>(out, "d"), nullptr);
-  EXPECT_EQ(core_.status().sessions, 0);
-}
-
-TEST_F(Coordinator, AnAnswerCanNotKeepTokensThatItDoesNotHave) {
-  join("v", Role::kVerifier);
-  generate(10, 0);
-  verdict(0, 0, 40, 3);
-  sent();
-  core_.on_message("c", {.session = SessionId{9}, .body = Cancel{.keep = 2}}, now_);
-  const auto out = sent();
-  ASSERT_NE(find<Failed>(out, "c"), nullptr);
-  EXPECT_EQ(find<Failed>(out, "c")->message, "2 tokens to keep, the answer has 1");
-  EXPECT_NE(find<Free>(out, "v"), nullptr);
-}
-
-TEST_F(Coordinator, ScoresOfAPromptGoToTheClientAndNoneMayBeMissing) {
-  join("v", Role::kVerifier);
-  SamplingParams sampling{.prompt_logprobs = 0};
-  const auto answer_with = [&](std::uint64_t number, const std::vector<PromptScores>& pieces) {
-    return scored(number, sampling, pieces, {});
-  };
-  const auto pieces_of = [](const auto& outgoing) {
-    return std::ranges::count_if(outgoing, [](const Outgoing& one) {
-      return one.to == "c" && std::holds_alternative<PromptScores>(one.message.body);
-    });
-  };
-  const std::vector<TokenLogprobs> one = {{-1, {}}};
-  const auto good = answer_with(1, {{1, one}, {2, one}});
-  EXPECT_EQ(pieces_of(good), 2);
-  EXPECT_NE(find<Tokens>(good, "c"), nullptr);
-  EXPECT_EQ(find<Tokens>(answer_with(2, {{1, one}}), "c"), nullptr) << "one is missing";
-  EXPECT_EQ(find<Tokens>(answer_with(3, {{2, one}, {1, one}}), "c"), nullptr) << "one was dropped";
-  EXPECT_EQ(pieces_of(answer_with(4, {{1, {{-1, {{5, -1}}}}}})), 0) << "an alternative too many";
-  sampling.prompt_logprobs.reset();
-  EXPECT_EQ(pieces_of(answer_with(5, {{1, one}})), 0) << "not asked for";
-}
-
-TEST_F(Coordinator, LogprobsAreThoseThatWereAskedFor) {
-  join("v", Role::kVerifier);
-  SamplingParams sampling{.logprobs = 1};
-  const auto answer_with = [&](std::uint64_t number, std::vector<TokenLogprobs> logprobs) {
-    return scored(number, sampling, {}, std::move(logprobs));
-  };
-  auto out = answer_with(1, {{-1, {{5, -0.5f}}}});
-  ASSERT_NE(find<Tokens>(out, "c"), nullptr);
-  EXPECT_EQ(find<Tokens>(out, "c")->logprobs, (std::vector<TokenLogprobs>{{-1, {{5, -0.5f}}}}));
-  EXPECT_NE(find<Failed>(answer_with(2, {}), "c"), nullptr);
-  EXPECT_NE(find<Failed>(answer_with(3, {{-1, {}}}), "c"), nullptr);
-  EXPECT_NE(find<Failed>(answer_with(4, {{-1, {{100, -1}}}}), "c"), nullptr) << "beyond the vocabulary";
-  sampling.logprobs.reset();
-  EXPECT_NE(find<Failed>(answer_with(5, {{-1, {}}}), "c"), nullptr) << "not asked for";
-}
-
-TEST_F(Coordinator, LiesOfAVerifierEndTheRequest) {
-  join("v", Role::kVerifier);
-  generate(10, 0);
-  verdict(0, 1, 40, 3);
-  const auto out = sent();
-  EXPECT_EQ(find<Failed>(out, "c")->code, Errc::kMalformed);
 }
 
 TEST_F(Coordinator, WhoAsksForTheStatusWithoutEndIsAnsweredOnceATick) {
@@ -1308,25 +987,6 @@ TEST_F(Coordinator, KnowsWhatWasOfNoUse) {
   EXPECT_TRUE(of_use("d", Drain{}));
   EXPECT_FALSE(of_use("d", Drain{})) << "again";
   EXPECT_TRUE(of_use("c", Cancel{}, 9));
-}
-
-TEST_F(Coordinator, StrangersAreAskedWhoTheyAre) {
-  core_.on_message("x", {.body = Heartbeat{}}, now_);
-  const auto out = sent();
-  EXPECT_NE(find<WhoAreYou>(out, "x"), nullptr);
-}
-
-TEST_F(Coordinator, AWorkerThatComesBackIsToForgetItsSessionsAndOneThatAsksAgainIsNot) {
-  const auto membership = [&] {
-    join("v", Role::kVerifier);
-    const auto out = sent();
-    return find<Welcome>(out, "v")->membership;
-  };
-  const std::uint64_t first = membership();
-  EXPECT_EQ(membership(), first);
-  now_ += milliseconds(3100);
-  core_.on_tick(now_);  // given up
-  EXPECT_NE(membership(), first);
 }
 
 TEST_F(Coordinator, KnowsEachWorkersRoundTrip) {
@@ -1592,73 +1252,6 @@ class Stepwise : public Coordinator {
   void step(Step step) { core_.on_message("c", {.session = SessionId{9}, .body = std::move(step)}, now_); }
 };
 
-TEST_F(Stepwise, DraftsAndVerifiesWhenTold) {
-  auto out = sent();
-  EXPECT_EQ(find<Tokens>(out, "c")->tokens, std::vector<TokenId>{40});
-  EXPECT_NE(find<KvChunk>(out, "d"), nullptr);  // at once: steps may be far apart
-  EXPECT_EQ(find<Draft>(out, "d"), nullptr);
-  EXPECT_EQ(find<Verify>(out, "v"), nullptr);
-
-  step({.draft_length = 3, .drafts = {}});
-  out = sent();
-  EXPECT_EQ(find<Draft>(out, "d")->draft_length, 3);
-  core_.on_message("d", {.session = SessionId{50}, .round = RoundId{1}, .body = Candidates{.tokens = {41, 42, 43}}},
-                   now_);
-  out = sent();
-  EXPECT_EQ(find<Candidates>(out, "c")->tokens, (std::vector<TokenId>{41, 42, 43}));
-  EXPECT_EQ(find<Verify>(out, "v"), nullptr);
-  step({.draft_length = 2, .drafts = {}});  // again: shown, not drafted
-  out = sent();
-  EXPECT_EQ(find<Candidates>(out, "c")->tokens, (std::vector<TokenId>{41, 42}));
-  EXPECT_EQ(find<Draft>(out, "d"), nullptr);
-
-  step({.draft_length = 0, .drafts = {41, 99}});  // other drafts than those shown
-  out = sent();
-  EXPECT_EQ(find<Verify>(out, "v")->tokens, (std::vector<TokenId>{40, 41, 99}));
-  verdict(1, 1, 50, 5, false, 3);
-  out = sent();
-  EXPECT_EQ(find<Tokens>(out, "c")->tokens, (std::vector<TokenId>{41, 50}));
-
-  step({});  // plain
-  EXPECT_EQ(find<Verify>(sent(), "v")->tokens, std::vector<TokenId>{50});
-}
-
-TEST_F(Stepwise, RefusesABadStepAndGoesOn) {
-  sent();
-  const auto refusal = [&](Step bad) {
-    step(std::move(bad));
-    const auto out = sent();
-    const Failed* failed = find<Failed>(out, "c");
-    return failed == nullptr || failed->code != Errc::kInvalidArgument ? "no refusal" : failed->message;
-  };
-  EXPECT_EQ(refusal({.draft_length = 0, .drafts = {5, 100}}), "draft token id 100, the vocabulary has 100");
-  // Context 20: positions 4 to 19 are free after prompt and first token.
-  EXPECT_EQ(refusal({.draft_length = 0, .drafts = std::vector<TokenId>(17, 5)}),
-            "17 drafts, the context has room for 16");
-  step({});
-  EXPECT_NE(find<Verify>(sent(), "v"), nullptr);
-  EXPECT_EQ(refusal({}), "a step of a session that waits for none");
-  core_.on_message("x", {.session = SessionId{9}, .body = Step{}}, now_);
-  EXPECT_EQ(find<Failed>(sent(), "x")->code, Errc::kNotFound);
-}
-
-TEST_F(Stepwise, ADrafterThatDiesOrIsSilentGivesNoCandidates) {
-  sent();
-  step({.draft_length = 3, .drafts = {}});
-  EXPECT_EQ(find<Candidates>(sent(), "c"), nullptr);
-  now_ += milliseconds(600);
-  core_.on_tick(now_);
-  auto out = sent();
-  ASSERT_NE(find<Candidates>(out, "c"), nullptr);
-  EXPECT_TRUE(find<Candidates>(out, "c")->tokens.empty());
-  core_.on_peer_gone("d", now_);
-  step({});
-  verdict(1, 0, 41, 4);
-  sent();
-  step({.draft_length = 3, .drafts = {}});
-  EXPECT_NE(find<Candidates>(sent(), "c"), nullptr);
-}
-
 TEST_F(Stepwise, ARestingSessionIsKeptAliveAndFailsWithItsVerifier) {
   sent();
   rest(40);
@@ -1723,30 +1316,6 @@ TEST_F(Stepwise, WhoTakesNoStepLosesHisPlaceOnceSomebodyWaitsForIt) {
   ASSERT_NE(find<Failed>(out, "c"), nullptr);
   EXPECT_EQ(find<Failed>(out, "c")->code, Errc::kUnavailable);
   EXPECT_NE(find<Prefill>(out, "v"), nullptr) << "of the one who waited";
-}
-
-TEST_F(Stepwise, SetsNoRoomAsideForATextOfUnknownLength) { EXPECT_EQ(find<Prefill>(sent(), "v")->positions_max, 0); }
-
-TEST_F(Coordinator, DropsDistributionsOfAGreedyRequest) {
-  join("v", Role::kVerifier);
-  join("d", Role::kDrafter);
-  core_.on_message("c",
-                   {.session = SessionId{9},
-                    .body = Generate{.prompt = {1, 2, 3},
-                                     .max_tokens = 10,
-                                     .draft_length = 1,
-                                     .stop_ids = {},
-                                     .wait_ms = 1000,
-                                     .sampling = {.temperature = 0, .rule = SamplingRule::kRejection}}},
-                   now_);
-  verdict(0, 0, 40, 3);
-  Distribution q;
-  q.add(41, 1);
-  core_.on_message("d", {.session = SessionId{50}, .round = RoundId{1}, .body = Candidates{.tokens = {41}, .q = {q}}},
-                   now_);
-  const auto out = sent();
-  ASSERT_NE(find<Verify>(out, "v"), nullptr);
-  EXPECT_TRUE(find<Verify>(out, "v")->q.empty());
 }
 
 // ---- rejections ----

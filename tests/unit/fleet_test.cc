@@ -110,7 +110,7 @@ TEST_F(FleetChoice, OfKindsOfDraftersIsThatWithMoreTokensASecond) {
   fleet_.join("assistant", assistant, {});
   fleet_.join("whole", whole, {});
   const auto rounds = [&](DraftInput needs, int count, int tokens) {
-    for (int i = 0; i < count; ++i) fleet_.count_speed(needs, tokens, 0.1);
+    for (int i = 0; i < count; ++i) fleet_.speeds.count(needs, tokens, 0.1);
   };
   rounds(DraftInput::kTargetRows, 100, 3);
   EXPECT_EQ(fleet_.choose_drafter(), "whole") << "nobody has tried it";

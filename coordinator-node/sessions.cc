@@ -1,0 +1,164 @@
+#include "coordinator-node/sessions.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace outrider {
+namespace {
+
+/// Whose client takes no step for so long loses his place if somebody else waits for one.
+constexpr Duration kStepTimeout = std::chrono::seconds(10);
+/// So long an answer that began elsewhere waits for the verifier that has its K/V: after a restart they come one by
+/// one.
+constexpr Duration kReturnGrace = std::chrono::seconds(2);
+
+}  // namespace
+
+Session* Sessions::find(SessionId id) const {
+  const auto found = all_.find(id);
+  return found == all_.end() ? nullptr : found->second.get();
+}
+
+Session* Sessions::find(const PeerId& client, SessionId request_id) const {
+  const auto found = std::ranges::find_if(all_, [&](const auto& entry) {
+    const SessionState& state = entry.second->state();
+    return state.client == client && state.request_id == request_id;
+  });
+  return found == all_.end() ? nullptr : found->second.get();
+}
+
+bool Sessions::open(const PeerId& client, SessionId request_id, Generate request) {
+  if (find(client, request_id) != nullptr) return false;  // repeated
+  const std::string on_behalf_of = request.on_behalf_of;
+  const SessionId id{next_};
+  auto session = request.stepwise
+                     ? std::make_unique<StepwiseSession>(environment_, id, client, request_id, std::move(request))
+                     : std::make_unique<Session>(environment_, id, client, request_id, std::move(request));
+  const SessionState& state = session->state();
+  Result<void> taken = state.check(environment_.fleet.facts());
+  if (taken) taken = queue_.enter(id, client, on_behalf_of, state.sequence.prompt_bytes());
+  if (!taken) {
+    state.reply(Failed{taken.error().code, taken.error().message});
+    return false;
+  }
+  ++next_;
+  state.reply(Heartbeat{});  // taken
+  all_.emplace(id, std::move(session));
+  start_waiting();
+  return true;
+}
+
+void Sessions::start_waiting() {
+  for (auto next = all_.begin(); next != all_.end();) {
+    const auto& [id, session] = *next++;
+    const SessionState& state = session->state();
+    if (state.phase != Phase::kMoving || state.client.empty()) continue;
+    // One that is only short of room is not overtaken by those that come after it.
+    if (!session->start() && state.has_verifier()) return;
+    reap(id);
+  }
+  while (const std::optional<SessionId> next = next_queued()) {
+    if (!find(*next)->start()) return;  // on_hello or on_tick come back
+    queue_.let_in(*next);
+    reap(*next);
+  }
+}
+
+std::optional<SessionId> Sessions::next_queued() const {
+  // Those that began elsewhere, or have pictures, may need what nobody here has: only their own clients wait with them.
+  return queue_.next([&](SessionId id) {
+    const SessionState& state = find(id)->state();
+    Fleet::Requirements wanted = state.verifier.requirements();
+    if (!state.sequence.has_token() && !wanted.media) return true;
+    wanted.only_name = !wanted.name.empty() && environment_.now - state.ledger.opened < kReturnGrace;
+    return environment_.fleet.has_verifier(wanted);
+  });
+}
+
+void Sessions::make_room() {
+  if (queue_.waiting() == 0 || !environment_.fleet.has_verifier({}) || !(next_queued() || queue_.is_full())) return;
+  const auto longest =
+      std::ranges::max_element(all_, {}, [](const auto& entry) { return entry.second->state().resting(); });
+  const Duration rested = longest->second->state().resting();
+  if (rested < kStepTimeout) return;
+  const std::string why = fmt::format("no step for {:.0f} s, and others wait for the place", to_seconds(rested));
+  longest->second->finish(Failed{Errc::kUnavailable, why});
+  reap(longest->first);
+}
+
+void Sessions::reap(SessionId id) {
+  const auto entry = all_.find(id);
+  const SessionState& state = entry->second->state();
+  const bool was_queued = !state.client.empty();
+  if (was_queued && state.has_started()) queue_.started(id);
+  if (state.phase != Phase::kEnded) return;
+  if (was_queued) queue_.leave(id);
+  if (std::optional<Audit> audit = state.audit(); audit && auditor_.wants()) auditor_.add(std::move(*audit));
+  all_.erase(entry);
+}
+
+void Sessions::reap_all() {
+  for (auto session = all_.begin(); session != all_.end();) reap((session++)->first);
+}
+
+void Sessions::audit() {
+  if (const std::optional<SessionId> id = auditor_.session()) {
+    Session* const session = find(*id);
+    // Others that have lost their verifier wait for room, and hold up who comes after them. This one does not.
+    if (session != nullptr && session->state().phase == Phase::kMoving)
+      session->finish(Failed{Errc::kUnavailable, "its verifier left it"});
+    for (const Message& word : take_words_to_auditor()) {
+      const auto reply = auditor_.on_message(word);
+      const auto* step = std::get_if<Step>(&reply);
+      if (session == nullptr) continue;
+      if (step != nullptr && session->state().phase == Phase::kPaused) session->on_step(*step);
+      if (std::holds_alternative<Cancel>(reply) && session->state().phase != Phase::kEnded)
+        session->on_cancel(Cancel{});
+    }
+    if (session != nullptr) reap(*id);
+  }
+  begin_audit();
+  take_words_to_auditor();  // the end of one that it wanted no more of
+  for (Notice& said : auditor_.take_notices()) environment_.output.notices.push_back(std::move(said));
+}
+
+void Sessions::begin_audit() {
+  const Audit* audit = auditor_.next();
+  if (audit == nullptr || queue_.waiting() > 0) return;
+  const SessionId id{next_};
+  auto session = std::make_unique<StepwiseSession>(environment_, id, *audit);
+  if (!session->state().has_verifier()) {
+    return auditor_.skip(fmt::format("there is no other verifier of class '{}' than {} to verify its answers again",
+                                     audit->numeric_class, audit->verifier));
+  }
+  if (!session->start()) return;  // there will be room
+  if (session->state().phase == Phase::kEnded) return auditor_.skip("another verifier refused the text");
+  ++next_;
+  auditor_.begin(id);
+  all_.emplace(id, std::move(session));
+}
+
+std::vector<Message> Sessions::take_words_to_auditor() {
+  std::vector<Outgoing>& sent = environment_.output.send;
+  const auto own = std::ranges::stable_partition(sent, [](const Outgoing& out) { return !out.to.empty(); });
+  std::vector<Message> words;
+  for (Outgoing& out : own) words.push_back(std::move(out.message));
+  sent.erase(own.begin(), own.end());
+  return words;
+}
+
+void Sessions::stop() {
+  for (const auto& [id, session] : all_) session->finish(WhoAreYou{});
+  reap_all();
+  take_words_to_auditor();
+}
+
+void Sessions::describe(Status& status) const {
+  status.sessions = static_cast<std::int32_t>(all_.size());
+  status.waiting = static_cast<std::int32_t>(queue_.waiting());
+  status.audits = auditor_.counts();
+}
+
+}  // namespace outrider
