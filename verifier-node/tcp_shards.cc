@@ -58,9 +58,10 @@ Result<void> check_hello(const std::string& text, std::uint64_t weights) {
   struct Hello {
     std::string version, weights;
   };
-  ASSIGN_OR_RETURN(const Hello hello, read_json_object(text, "a shard's hello", [](const JsonFields& fields, FirstError&) {
-                     return Hello{fields.text("outrider"), fields.text("weights")};
-                   }));
+  const auto read = [](const JsonFields& fields, FirstError&) {
+    return Hello{fields.text("outrider"), fields.text("weights")};
+  };
+  ASSIGN_OR_RETURN(const Hello hello, read_json_object(text, "a shard's hello", read));
   if (hello.version != OUTRIDER_VERSION)
     return Error(Errc::kMismatch, "the shard is outrider {:.40}, wanted " OUTRIDER_VERSION, hello.version);
   const std::string own = fmt::format("{:016x}", weights);

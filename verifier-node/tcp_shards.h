@@ -44,7 +44,7 @@ class ShardLink {
   Result<std::size_t> read(std::span<char> bytes);
   /// @return bytes, 0: none yet. Then again with the same ones first
   Result<std::size_t> write(std::span<const char> bytes);
-  /// A text of at most kTextBytesMax, before any rows. @return none: not all of it has come; kMalformed for a longer one
+  /// A text of at most kTextBytesMax, before any rows. @return none: not all of it has come; kMalformed: it is longer
   Result<std::optional<std::string>> read_text();
   Result<void> write_text(const std::string& text);
   /// Ok while the other end is there; what has come is not read.
@@ -72,8 +72,8 @@ struct ShardTask {
 };
 
 /// Shards of several hosts, which gather over TCP (ADR 17). Each is connected to the first, which passes on what comes
-/// from one to the others. A frame is the columns of one shard; the bytes of a peer are checked, and end the group where
-/// they are no frame of this gather.
+/// from one to the others. A frame is the columns of one shard; the bytes of a peer are checked, and end the group
+/// where they are no frame of this gather.
 class TcpShards final : public Shards {
  public:
   /// @param links  of the first: to all others, in order; of another: to the first

@@ -1,7 +1,7 @@
 // What a backbone of several processes takes beside one of as many threads in one process, in turns, with random
 // weights; and what their gathers take.
 //   shards SHAPE TYPE LAYERS SHARDS THREADS_EACH [TURNS]
-// Over TCP, with the keys of ~/.config/outrider beyond this machine, or without any: the first, and then each other one.
+// Over TCP, with the keys of ~/.config/outrider beyond this machine, or without any: the first shard, then the others.
 //   shards SHAPE TYPE LAYERS SHARDS THREADS_EACH TURNS listen|join tcp://HOST:PORT [insecure]
 #include <sys/prctl.h>
 #include <unistd.h>

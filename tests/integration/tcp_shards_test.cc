@@ -84,7 +84,8 @@ TEST_F(TcpShardsTest, EachGetsAllColumns) {
 
 /// A listener that waits for one shard with weights 7, on a thread.
 struct Waiting {
-  explicit Waiting(const Security& security = {}) : listener(ShardListener::listen("tcp://127.0.0.1:*", security).value()) {
+  explicit Waiting(const Security& security = {})
+      : listener(ShardListener::listen("tcp://127.0.0.1:*", security).value()) {
     thread = std::jthread([this](std::stop_token stop) {
       first = listener->gather_group({.place = {0, 2}}, 7, stop).value();
     });

@@ -50,7 +50,8 @@ AddressList look_up(const HostPort& where, int flags, int* failed) {
 /// Empty for what is no TCP address.
 std::string numeric_address(const sockaddr& address, socklen_t size) {
   char host[NI_MAXHOST], port[NI_MAXSERV];
-  if (getnameinfo(&address, size, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) != 0) return "";
+  constexpr int kNumbers = NI_NUMERICHOST | NI_NUMERICSERV;
+  if (getnameinfo(&address, size, host, sizeof host, port, sizeof port, kNumbers) != 0) return "";
   const bool ipv6 = address.sa_family == AF_INET6;
   return fmt::format("{}{}{}{}:{}", kTcp, ipv6 ? "[" : "", host, ipv6 ? "]" : "", port);
 }
@@ -155,15 +156,17 @@ Result<Descriptor> listen_tcp(const std::string& address) {
 }
 
 std::string own_address(int socket) {
-  sockaddr_storage own{};
-  socklen_t size = sizeof own;
-  return ::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &size) == 0 ? numeric_address(reinterpret_cast<sockaddr&>(own), size) : "";
+  sockaddr_storage storage{};
+  auto& own = reinterpret_cast<sockaddr&>(storage);
+  socklen_t size = sizeof storage;
+  return ::getsockname(socket, &own, &size) == 0 ? numeric_address(own, size) : "";
 }
 
 std::string peer_address(int socket) {
-  sockaddr_storage peer{};
-  socklen_t size = sizeof peer;
-  return ::getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &size) == 0 ? numeric_address(reinterpret_cast<sockaddr&>(peer), size) : "";
+  sockaddr_storage storage{};
+  auto& peer = reinterpret_cast<sockaddr&>(storage);
+  socklen_t size = sizeof storage;
+  return ::getpeername(socket, &peer, &size) == 0 ? numeric_address(peer, size) : "";
 }
 
 }  // namespace outrider

@@ -1,5 +1,5 @@
-// What a gather of two processes would take over ZeroMQ, in clear and with CURVE: each sends its half of 5 rows of 5,376
-// floats and waits for the other's. Beside the gathers of shards.cc (ADR 17).
+// What a gather of two processes would take over ZeroMQ, in clear and with CURVE: each sends its half of 5 rows of
+// 5,376 floats and waits for the other's. Beside the gathers of lab/benchmarks/shards.cc (ADR 17).
 //   zeromq_gather listen|dial tcp://NUMBER:PORT clear|curve
 #include <zmq.h>
 
@@ -49,7 +49,8 @@ int main(int argc, char** argv) {
     times.push_back(1e6 * outrider::to_seconds(now() - start));
   }
   std::ranges::sort(times);
-  if (listens) std::printf("gather of 5 x 5376 floats over ZeroMQ: median %.1f us, least %.1f\n", times[1500], times[0]);
+  if (listens)
+    std::printf("gather of 5 x 5376 floats over ZeroMQ: median %.1f us, least %.1f\n", times[1500], times[0]);
   zmq_close(socket);
   zmq_ctx_term(context);
 }
