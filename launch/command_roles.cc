@@ -22,7 +22,7 @@
 #include "launch/cluster/deadline.h"
 #include "launch/command_support.h"
 #include "launch/lifetime.h"
-#include "verifier-node/verifier_node.h"
+#include "verifier-node/remote_shards.h"
 
 namespace outrider {
 namespace {
@@ -107,6 +107,7 @@ void add_worker(Command& app, const char* name, const char* about,
     Options options;
     Security security;
     Lifetime lifetime;
+    std::string listen_shards;  ///< of a verifier
   };
   auto flags = std::make_shared<Flags>();
   flags->model.add_to(*command);
@@ -118,6 +119,12 @@ void add_worker(Command& app, const char* name, const char* about,
       ->required();
   add_node_options(*command, flags->options, every);
   add_security_options(*command, flags->security, /*listens=*/false);
+  if constexpr (std::is_same_v<Options, VerifierOptions>) {
+    command->add_option("--listen-shards", flags->listen_shards,
+                        "Address where the other shards of --shards join from other hosts ('outrider shard --join'); "
+                        "port * takes a free one");
+    add_node_options(*command, flags->security, named({"--authorized"}));
+  }
   command->callback([flags, run, name] {
     init_logging(name, "info");
     run_role(flags->lifetime, [&](std::stop_token stop) -> Result<void> {
@@ -125,32 +132,54 @@ void add_worker(Command& app, const char* name, const char* about,
       ASSIGN_OR_RETURN(const PairPaths loaded, take_models(flags->model, flags->options));
       flags->model.whole = !std::is_same_v<Options, EncoderOptions>;
       flags->options.weight_type = flags->model.type_to_load(loaded);
-      return run(context, flags->options, stop);
+      if constexpr (std::is_same_v<Options, VerifierOptions>)
+        return run_verifier(context, flags->options, {flags->listen_shards, flags->security}, stop);
+      else
+        return run(context, flags->options, stop);
     });
   });
 }
 
-/// What a verifier starts for each of its shards: not for people.
+/// For people with --join; with the options that --help does not name, what a verifier starts for its other shards.
 void add_shard(Command& app) {
-  Command* command = app.add_subcommand("shard", "A part of a verifier's backbone");
-  command->group("");
+  Command* command = app.add_subcommand("shard", "Compute a part of the backbone of a verifier on another host");
   struct Flags {
-    ShardOptions options;
-    std::string dtype;
+    ModelFlags model;
+    RemoteShardOptions remote;
+    ShardOptions local;
+    Lifetime lifetime;
   };
   auto flags = std::make_shared<Flags>();
-  ShardOptions& options = flags->options;
-  command->add_option("--backbone", options.backbone)->required();
-  command->add_option("--dtype", flags->dtype)->required();
-  command->add_option("--rows", options.rows_max)->required();
-  command->add_option("--threads", options.threads)->required();
-  command->add_option("--memory-fd", options.memory)->required();
-  command->add_option("--rank", options.place.rank)->required();
-  command->add_option("--count", options.place.count)->required();
+  RemoteShardOptions& remote = flags->remote;
+  ShardOptions& local = flags->local;
+  command->add_option("-m,--model", flags->model.model, "The verifier's model as this host has it: as of 'verifier'");
+  command->add_option("--backbone", flags->model.backbone, "The target by itself: as of 'verifier'");
+  flags->lifetime.add_to(*command);
+  flags->lifetime.add_deadline_to(*command);
+  Option* const join = command->add_option("--join", remote.join,
+                                           "Where the verifier listens (its --listen-shards), tcp://HOST:PORT; of "
+                                           "several with commas between, the first that answers");
+  add_number(*command, "-t,--threads", remote.threads, 0, kThreadsMax, "Threads of the forward pass; 0: every core");
+  add_security_options(*command, remote.security, /*listens=*/false);
+  {
+    const HelpGroup hidden(*command, "");
+    command->add_option("--memory-fd", local.memory)->excludes(join);
+    command->add_option("--dtype", flags->model.dtype);
+    command->add_option("--rows", local.rows_max);
+    command->add_option("--rank", local.place.rank);
+    command->add_option("--count", local.place.count);
+  }
   command->callback([flags] {
     init_logging("shard", "info");
-    flags->options.weight_type = or_throw(parse_weight_type(flags->dtype));
-    or_throw(run_shard(flags->options));
+    if (flags->local.memory >= 0) {
+      flags->local.backbone = flags->model.backbone;
+      flags->local.weight_type = or_throw(parse_weight_type(flags->model.dtype));
+      flags->local.threads = flags->remote.threads;
+      return or_throw(run_shard(flags->local));
+    }
+    if (flags->remote.join.empty()) throw UsageError("--join is required");
+    flags->remote.backbone = flags->model.pair({.assistant = false}).backbone;
+    run_role(flags->lifetime, [&](std::stop_token stop) { return run_remote_shard(flags->remote, stop); });
   });
 }
 

@@ -6,10 +6,14 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstring>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
 
 #include "common/compute/kernels/isa.h"
 #include "common/compute/kernels/team.h"
@@ -25,7 +29,10 @@
 #include "common/wire/messages/donor_rows.h"
 #include "common/wire/transport/worker_loop.h"
 #include "verifier-node/backbone_engine.h"
+#include "verifier-node/remote_shards.h"
 #include "verifier-node/sequences.h"
+#include "verifier-node/shared_memory_shards.h"
+#include "verifier-node/tcp_shards.h"
 
 namespace outrider {
 namespace {
@@ -38,14 +45,24 @@ void slow_down(std::vector<VerifyResult>& results, int added_verify_us) {
   for (VerifyResult& result : results) result.verdict.verify_ns += (now() - start).count();
 }
 
-/// The processes that compute a verifier's backbone with it. They end with this object.
+/// Of a model's weights, whatever type they are loaded as.
+Result<std::uint64_t> weights_fingerprint(const ModelFiles& files) {
+  if (is_pack(files.path())) {
+    ASSIGN_OR_RETURN(const std::shared_ptr<const Pack> pack, Pack::open(files.path()));
+    return pack->info().fingerprint;
+  }
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, files.checkpoint());
+  return checkpoint.fingerprint();
+}
+
+/// The processes that compute a verifier's backbone with it. Those that it has started end with this object.
 class ShardGroup {
  public:
-  /// Starts them, and puts this process onto its own share of the cores.
+  /// Starts them on this host, and puts this process onto its own share of the cores.
   Result<void> start(const VerifierOptions& options, int count) {
     const int threads = std::max(1, (options.threads > 0 ? options.threads : team_size()) / count);
     ASSIGN_OR_RETURN(const Descriptor memory, SharedMemoryShards::create(count));
-    ASSIGN_OR_RETURN(shards_, SharedMemoryShards::join(memory, {0, count}));
+    ASSIGN_OR_RETURN(local_, SharedMemoryShards::join(memory, {0, count}));
     for (int rank = 1; rank < count; ++rank) {
       ASSIGN_OR_RETURN(Child child,
                        Child::start({kThisProgram, "shard", "--backbone", options.backbone.string(), "--dtype",
@@ -55,14 +72,30 @@ class ShardGroup {
                                     STDERR_FILENO, {}));
       children_.push_back(std::move(child));
     }
-    shards_->set_watch([this] { check(); });
+    local_->set_watch([this] { check(); });
     use_share_of_cores(0, count);
     set_team_size(threads);
     log_info("event=shards count={} threads_each={}", count, threads);
     return {};
   }
+  /// Waits until those of other hosts have joined. @return whether they have, before `stop`
+  Result<bool> wait_for(const RemoteShards& remote, const VerifierOptions& options, int count, const ModelFiles& files,
+                        std::stop_token stop) {
+    ASSIGN_OR_RETURN(const std::uint64_t weights, weights_fingerprint(files));
+    ASSIGN_OR_RETURN(const std::unique_ptr<ShardListener> listener,
+                     ShardListener::listen(remote.listen, remote.security));
+    log_info("event=shards_wanted count={} address={}", count - 1, listener->address());
+    const ShardTask task{.place = {0, count},
+                         .weight_type = options.weight_type,
+                         .rows_max = options.core.rows_max,
+                         .peer_timeout_s = options.worker.peer_timeout_s};
+    ASSIGN_OR_RETURN(remote_, listener->gather_group(task, weights, stop));
+    if (remote_ == nullptr) return false;
+    log_info("event=shards count={} threads_here={}", count, team_size());
+    return true;
+  }
   /// Null: this process computes alone.
-  Shards* shards() { return shards_.get(); }
+  Shards* shards() { return remote_ != nullptr ? static_cast<Shards*>(remote_.get()) : local_.get(); }
   /// Throws where one has ended: what is left of the model is of no use.
   void check() {
     for (std::size_t i = 0; i < children_.size(); ++i) {
@@ -70,12 +103,44 @@ class ShardGroup {
         throw std::runtime_error(
             fmt::format("shard {} of {} has ended with status {}", i + 1, children_.size() + 1, *status));
     }
+    if (remote_ == nullptr) return;
+    if (const auto there = remote_->check(); !there) throw std::runtime_error(there.error().message);
   }
 
  private:
-  std::unique_ptr<SharedMemoryShards> shards_;
+  std::unique_ptr<SharedMemoryShards> local_;  ///< where the others are this host's
+  std::unique_ptr<TcpShards> remote_;          ///< where they are on other hosts
   std::vector<Child> children_;
 };
+
+/// The numeric class of a backbone that shards compute together, of which each part must be of the same: what one says
+/// of itself, the others see. @return kMismatch where this one's is another than the first's, or, at the first, one's
+Result<std::string> common_numeric_class(Backbone& backbone) {
+  Shards* const shards = backbone.shards();
+  if (shards == nullptr) return numeric_class(backbone);
+  const auto [rank, count] = shards->place();
+  // Others may be loading for minutes: until they read, more than this would fill their sockets, and the kernel takes
+  // a host that reads nothing for gone.
+  std::vector<float> loaded(static_cast<std::size_t>(count));
+  shards->gather({loaded.data(), {1, count}}, {rank, 1});
+  std::string own = numeric_class(backbone);
+  constexpr std::int64_t kFloats = 128;  // of text; the probe, which is at its end, is made by all together
+  std::vector<float> said(static_cast<std::size_t>(count * kFloats));
+  const auto text_of = [&](int shard) { return reinterpret_cast<char*>(said.data() + shard * kFloats); };
+  constexpr std::size_t kBytes = kFloats * sizeof(float);
+  own.resize(std::min(own.size(), kBytes - 1));
+  std::copy_n(own.c_str(), own.size() + 1, text_of(rank));
+  shards->gather({said.data(), {1, count * kFloats}}, {rank * kFloats, kFloats});
+  for (int shard = 0; shard < count; ++shard) {
+    if (rank != 0 && shard != rank) continue;
+    const std::string_view first(text_of(0), strnlen(text_of(0), kBytes)),
+        its(text_of(shard), strnlen(text_of(shard), kBytes));
+    if (its != first)
+      return Error(Errc::kMismatch, "shard {} of {} computes other bits: it is '{}', wanted '{}'", shard, count, its,
+                   first);
+  }
+  return own;
+}
 
 Result<std::unique_ptr<Backbone>> load_backbone(const ModelFiles& files, const VerifierOptions& options,
                                                 Shards* shards) {
@@ -85,6 +150,18 @@ Result<std::unique_ptr<Backbone>> load_backbone(const ModelFiles& files, const V
   log_info("event=loaded model={} dtype={} isa={} gemm=\"{}\" threads={}", options.backbone.string(),
            to_string(options.weight_type), to_string(active_isa()), backbone->gemm_implementation(), team_size());
   return backbone;
+}
+
+/// Loads a shard's part and does what the first shard does. @return why no more; kPeerGone: the verifier has gone
+Result<void> follow(const ModelFiles& files, const ShardTask& task, Shards& shards) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Backbone> backbone,
+                   Backbone::load(files, task.weight_type, task.rows_max, &shards));
+  try {
+    RETURN_IF_ERROR(common_numeric_class(*backbone));
+    Sequences(std::move(backbone)).follow();
+  } catch (const std::runtime_error& gone) {
+    return Error{Errc::kPeerGone, gone.what()};
+  }
 }
 
 /// What the core asks of the model, and how much K/V there is memory for. @param grammars, towers  outlive the core
@@ -134,19 +211,58 @@ Result<void> run_shard(const ShardOptions& options) {
   ASSIGN_OR_RETURN(const std::unique_ptr<SharedMemoryShards> shards,
                    SharedMemoryShards::join(options.memory, options.place));
   ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(options.backbone));
-  ASSIGN_OR_RETURN(std::unique_ptr<Backbone> backbone,
-                   Backbone::load(files, options.weight_type, options.rows_max, shards.get()));
-  numeric_class(*backbone);  // which is computed by all
-  Sequences(std::move(backbone)).follow();
+  return follow(files, {.place = options.place, .weight_type = options.weight_type, .rows_max = options.rows_max},
+                *shards);
+}
+
+Result<void> run_remote_shard(const RemoteShardOptions& options, std::stop_token stop) {
+  if (options.threads > 0) set_team_size(options.threads);
+  ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(options.backbone));
+  ASSIGN_OR_RETURN(const std::uint64_t weights, weights_fingerprint(files));
+  Reminder reminder;
+  while (!stop.stop_requested()) {
+    Result<std::optional<JoinedShard>> joined = join_shards(options.join, options.security, weights, stop);
+    Result<void> ended;
+    if (!joined) {
+      ended = joined.error();
+    } else if (*joined) {
+      const ShardTask& task = (*joined)->task;
+      log_info("event=joined verifier={} rank={} count={} dtype={} threads={}", options.join, task.place.rank,
+               task.place.count, to_string(task.weight_type), team_size());
+      TcpShards& shards = *(*joined)->shards;
+      shards.set_watch([&] {
+        if (stop.stop_requested()) throw std::runtime_error("this shard was told to stop");
+      });
+      ended = follow(files, task, shards);
+    }
+    if (ended || stop.stop_requested()) return {};
+    if (ended.error().code != Errc::kPeerGone) return ended;
+    if (reminder.is_due(ended.error().message, now()))
+      log_warn("event=no_verifier reason=\"{}\"", ended.error().message);
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
+  return {};
 }
 
 Result<void> run_verifier(TransportContext& context, const VerifierOptions& options, std::stop_token stop) {
+  return run_verifier(context, options, {}, std::move(stop));
+}
+
+Result<void> run_verifier(TransportContext& context, const VerifierOptions& options, const RemoteShards& remote,
+                          std::stop_token stop) {
   if (options.threads > 0) set_team_size(options.threads);
   if (options.worker.verify_weights) RETURN_IF_ERROR(verify_packs({options.backbone}));
   ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(options.backbone));
   ShardGroup group;
   const int shard_count = options.shards > 0 ? options.shards : memory_node_count();
-  if (shard_count > 1) RETURN_IF_ERROR(group.start(options, shard_count));
+  if (!remote.listen.empty()) {
+    if (shard_count < 2)
+      return Error(Errc::kInvalidArgument, "--listen-shards: --shards is {}, wanted 2 or more", shard_count);
+    ASSIGN_OR_RETURN(const bool complete, group.wait_for(remote, options, shard_count, files, stop));
+    if (!complete) return {};
+  } else if (shard_count > 1) {
+    RETURN_IF_ERROR(group.start(options, shard_count));
+  }
   ASSIGN_OR_RETURN(std::unique_ptr<Backbone> backbone, load_backbone(files, options, group.shards()));
   PairFacts facts = pair_facts(backbone->config(), backbone->weights());
   if (!options.hidden_rows_for.empty()) {
@@ -156,7 +272,7 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
     backbone->keep_hidden(config.hidden_layers);
   }
   if (const auto tokenizer = Tokenizer::load(files)) facts.tokenizer_fingerprint = tokenizer->fingerprint();
-  const std::string bits = numeric_class(*backbone);
+  ASSIGN_OR_RETURN(const std::string bits, common_numeric_class(*backbone));
   log_info("event=numeric_class class=\"{}\"", bits);
   GrammarCompiler grammars([&files, size = backbone->config().vocab_size]() -> Result<GrammarVocabulary> {
     const Result<Tokenizer> tokenizer = Tokenizer::load(files);

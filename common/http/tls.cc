@@ -1,6 +1,7 @@
 #include "common/http/tls.h"
 
 #include <openssl/err.h>
+#include <openssl/evp.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 #include <poll.h>
@@ -8,10 +9,14 @@
 #include <algorithm>
 #include <climits>
 #include <mutex>
+#include <optional>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
+#include "common/http/keyed_tls.h"
 #include "common/os/file_watch.h"
 #include "common/os/files.h"
 #include "common/os/logging.h"
@@ -39,7 +44,7 @@ bool bound_versions(SSL_CTX* context) {
          SSL_CTX_set_cipher_list(context, "ECDHE+AESGCM:ECDHE+CHACHA20") == 1;
 }
 
-class Session final : public TlsSession {
+class Session : public TlsSession {
  public:
   explicit Session(Ssl ssl) : ssl_(std::move(ssl)) {}
 
@@ -57,6 +62,9 @@ class Session final : public TlsSession {
   }
   std::string problem() const override { return problem_; }
 
+ protected:
+  SSL* ssl() const { return ssl_.get(); }
+
  private:
   Attempt attempt(int result) {
     if (result > 0) return {.bytes = static_cast<std::size_t>(result)};
@@ -71,6 +79,99 @@ class Session final : public TlsSession {
 
   Ssl ssl_;
   std::string problem_;
+};
+
+using PKey = std::unique_ptr<EVP_PKEY, Release<EVP_PKEY_free>>;
+using Agreement = std::unique_ptr<EVP_PKEY_CTX, Release<EVP_PKEY_CTX_free>>;
+
+/// The secret of a client and a server: SHA-256 over what Diffie and Hellman make of their keys, and over whose these
+/// are. None for a key that is none.
+std::optional<CurveKey> shared_key(const CurveKey& own_secret, const CurveKey& other, const CurveKey& client,
+                                   const CurveKey& server) {
+  constexpr std::string_view kUse = "outrider shard 1";
+  const PKey own(EVP_PKEY_new_raw_private_key(EVP_PKEY_X25519, nullptr, own_secret.data(), own_secret.size())),
+      peer(EVP_PKEY_new_raw_public_key(EVP_PKEY_X25519, nullptr, other.data(), other.size()));
+  const Agreement agreement(own == nullptr ? nullptr : EVP_PKEY_CTX_new(own.get(), nullptr));
+  CurveKey agreed, key;
+  std::size_t size = agreed.size();
+  if (agreement == nullptr || peer == nullptr || EVP_PKEY_derive_init(agreement.get()) != 1 ||
+      EVP_PKEY_derive_set_peer(agreement.get(), peer.get()) != 1 ||
+      EVP_PKEY_derive(agreement.get(), agreed.data(), &size) != 1)
+    return std::nullopt;
+  std::vector<std::uint8_t> text(kUse.begin(), kUse.end());
+  for (const CurveKey& part : {agreed, client, server}) text.insert(text.end(), part.begin(), part.end());
+  if (EVP_Digest(text.data(), text.size(), key.data(), nullptr, EVP_sha256(), nullptr) != 1) return std::nullopt;
+  return key;
+}
+
+/// TLS with such a key. It says who it is by its public key.
+class KeyedSession final : public Session {
+ public:
+  using Admits = std::function<bool(const CurveKey&)>;
+  KeyedSession(Ssl ssl, const CurveKeyPair& own, const CurveKey& server, Admits admits)
+      : Session(std::move(ssl)), own_(own), server_(server), admits_(std::move(admits)) {
+    SSL_set_app_data(this->ssl(), this);
+  }
+
+  /// @param admits  of a server
+  static std::unique_ptr<TlsSession> make(const CurveKeyPair& own, const CurveKey& server, Admits admits, int socket) {
+    const Context context(SSL_CTX_new(TLS_method()));
+    if (context == nullptr || SSL_CTX_set_min_proto_version(context.get(), TLS1_3_VERSION) != 1 ||
+        SSL_CTX_set_ciphersuites(context.get(), "TLS_AES_128_GCM_SHA256") != 1)
+      return nullptr;
+    // Of a server, by whose certificate nobody is convinced.
+    if (admits == nullptr) SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
+    SSL_CTX_set_num_tickets(context.get(), 0);
+    SSL_CTX_set_mode(context.get(), SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    // Several records with one call of the system.
+    SSL_CTX_set_read_ahead(context.get(), 1);
+    SSL_CTX_set_default_read_buffer_len(context.get(), 64 << 10);
+    Ssl ssl(SSL_new(context.get()));
+    if (ssl == nullptr || SSL_set_fd(ssl.get(), socket) != 1) return nullptr;
+    if (admits != nullptr) {
+      SSL_set_accept_state(ssl.get());
+      SSL_set_psk_find_session_callback(ssl.get(), find);
+    } else {
+      SSL_set_connect_state(ssl.get());
+      SSL_set_psk_use_session_callback(ssl.get(), use);
+    }
+    return std::make_unique<KeyedSession>(std::move(ssl), own, server, std::move(admits));
+  }
+
+ private:
+  static int find(SSL* ssl, const unsigned char* identity, std::size_t size, SSL_SESSION** found) {
+    const auto& self = *static_cast<KeyedSession*>(SSL_get_app_data(ssl));
+    CurveKey client;
+    *found = nullptr;  // which is no error: without a certificate there is nothing else to agree on
+    if (size != client.size()) return 1;
+    std::copy_n(identity, size, client.begin());
+    if (self.admits_(client)) *found = self.session(client, client, self.own_.open);
+    return 1;
+  }
+  static int use(SSL* ssl, const EVP_MD* digest, const unsigned char** identity, std::size_t* size,
+                 SSL_SESSION** found) {
+    const auto& self = *static_cast<KeyedSession*>(SSL_get_app_data(ssl));
+    *found = digest == nullptr || EVP_MD_is_a(digest, "SHA256") == 1
+                 ? self.session(self.server_, self.own_.open, self.server_)
+                 : nullptr;
+    *identity = self.own_.open.data();
+    *size = self.own_.open.size();
+    return *found != nullptr;
+  }
+  /// TLS's own form of a key; OpenSSL's from here on. Null where there is none.
+  SSL_SESSION* session(const CurveKey& other, const CurveKey& client, const CurveKey& server) const {
+    constexpr unsigned char kCipher[] = {0x13, 0x01};  // TLS_AES_128_GCM_SHA256
+    const std::optional<CurveKey> key = shared_key(own_.secret, other, client, server);
+    std::unique_ptr<SSL_SESSION, Release<SSL_SESSION_free>> session(key ? SSL_SESSION_new() : nullptr);
+    const bool made = session != nullptr && SSL_SESSION_set1_master_key(session.get(), key->data(), key->size()) == 1 &&
+                      SSL_SESSION_set_cipher(session.get(), SSL_CIPHER_find(ssl(), kCipher)) == 1 &&
+                      SSL_SESSION_set_protocol_version(session.get(), TLS1_3_VERSION) == 1;
+    return made ? session.release() : nullptr;
+  }
+
+  const CurveKeyPair own_;
+  const CurveKey server_;
+  const Admits admits_;
 };
 
 /// HTTP/1.1 where the client lets us choose; else it will see.
@@ -149,6 +250,15 @@ Result<std::unique_ptr<TlsSession>> TlsSession::to(const std::string& host, int 
   SSL_set_mode(ssl.get(), SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   SSL_set_connect_state(ssl.get());
   return std::unique_ptr<TlsSession>(std::make_unique<Session>(std::move(ssl)));
+}
+
+std::unique_ptr<TlsSession> tls_to_key(const CurveKeyPair& own, const CurveKey& server, int socket) {
+  return KeyedSession::make(own, server, nullptr, socket);
+}
+
+std::unique_ptr<TlsSession> tls_from_keys(const CurveKeyPair& own, std::function<bool(const CurveKey&)> admits,
+                                          int socket) {
+  return KeyedSession::make(own, {}, std::move(admits), socket);
 }
 
 Result<std::shared_ptr<TlsIdentity>> TlsIdentity::load(const std::filesystem::path& certificate,

@@ -1,6 +1,8 @@
 // What a backbone of several processes takes beside one of as many threads in one process, in turns, with random
 // weights; and what their gathers take.
 //   shards SHAPE TYPE LAYERS SHARDS THREADS_EACH [TURNS]
+// Over TCP, with the keys of ~/.config/outrider beyond this machine, or without any: the first shard, then the others.
+//   shards SHAPE TYPE LAYERS SHARDS THREADS_EACH TURNS listen|join tcp://HOST:PORT [insecure]
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -9,6 +11,8 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -19,6 +23,7 @@
 #include "lab/shapes.h"
 #include "verifier-node/sequences.h"
 #include "verifier-node/shared_memory_shards.h"
+#include "verifier-node/tcp_shards.h"
 
 namespace {
 
@@ -78,7 +83,8 @@ double pass(Sequences& sequences, std::int64_t rows) {
   return seconds;
 }
 
-void compare(const Setting& setting, SharedMemoryShards& shards, int count, int turns) {
+void compare(const Setting& setting, Shards& shards, int turns) {
+  const int count = shards.place().count;
   constexpr std::size_t kCases = std::size(kRows);
   std::vector<double> times[2][kCases];
   std::barrier turn(2);
@@ -115,14 +121,33 @@ void compare(const Setting& setting, SharedMemoryShards& shards, int count, int 
 
 int main(int argc, char** argv) {
   if (argc < 6) {
-    std::fprintf(stderr, "usage: shards SHAPE TYPE LAYERS SHARDS THREADS_EACH [TURNS]\n");
+    std::fprintf(stderr, "usage: shards SHAPE TYPE LAYERS SHARDS THREADS_EACH [TURNS [listen|join ADDRESS]]\n");
     return 2;
   }
   const ModelShape shape = reduced(published_shape(argv[1]).value(), std::atoi(argv[3]));
   const Setting setting{.config = parse_text_config(backbone_config_json(shape), argv[1]).value(),
                         .type = parse_weight_type(argv[2]).value(),
                         .threads = std::atoi(argv[5])};
-  const int count = std::atoi(argv[4]);
+  const int count = std::atoi(argv[4]), turns = argc > 6 ? std::atoi(argv[6]) : 9;
+  if (argc > 8) {
+    const std::string side = argv[7], address = argv[8];
+    const Security security{.insecure = argc > 9 && argv[9] == std::string("insecure")};
+    if (side == "listen") {
+      const auto first = ShardListener::listen(address, security).value();
+      const std::unique_ptr<Shards> shards = first->gather_group({.place = {0, count}}, 0, {}).value();
+      compare(setting, *shards, turns);
+      return 0;
+    }
+    const JoinedShard joined = join_shards(address, security, 0, {}).value().value();
+    use_share_of_cores(joined.task.place.rank, count);
+    set_team_size(setting.threads);
+    try {
+      gather_all(*joined.shards);
+      Sequences(load(setting, joined.shards.get())).follow();
+    } catch (const std::runtime_error&) {  // the first is done
+    }
+    return 0;
+  }
   const Descriptor memory = SharedMemoryShards::create(count).value();
   for (int rank = 1; rank < count; ++rank) {
     if (fork() != 0) continue;
@@ -134,5 +159,5 @@ int main(int argc, char** argv) {
     Sequences(load(setting, shards.get())).follow();
   }
   const auto shards = SharedMemoryShards::join(memory, {0, count}).value();
-  compare(setting, *shards, count, argc > 6 ? std::atoi(argv[6]) : 9);
+  compare(setting, *shards, turns);
 }

@@ -32,6 +32,13 @@ class Failover : public testing::Test {
     auto program = std::make_unique<Program>(arguments);
     return *(verifiers_[program->pid()] = std::move(program));
   }
+  /// Where a verifier waits for its shards, once it does.
+  static std::string shards_address(Program& verifier) {
+    std::vector<std::string> lines;
+    EXPECT_TRUE(eventually([&] { return !(lines = lines_with(verifier.err(), {"event=shards_wanted"})).empty(); }))
+        << verifier.err();
+    return lines.empty() ? "" : lines[0].substr(lines[0].find("address=") + 8);
+  }
   Status status() { return status_of(context_, coordinator_.address); }
   /// The process that has a text; 0 where none has.
   pid_t busy_verifier() {
@@ -141,6 +148,56 @@ TEST_F(Failover, AKilledShardChangesNoTokenAndLeavesNoOrphan) {
     }
     EXPECT_TRUE(eventually([&] { return !shards[0].alive() && !shards[1].alive(); }));
   }
+}
+
+// The other shard is a process that has joined over TCP, as one of another host. 40 tokens; with OUTRIDER_EACH_ROUND=1
+// (ctest -L slow) 200.
+TEST_F(Failover, AShardOfAnotherHostMayBeKilledAtEachRound) {
+  Generate request = requests()[1];
+  if (std::getenv("OUTRIDER_EACH_ROUND") == nullptr) request.max_tokens = 40;
+  const std::vector<TokenId> wanted = answer_to(request).tokens;
+  const int all = rounds_;
+  failovers_ = 0;
+  for (int killed = 1; killed < all - 1; ++killed) {
+    SCOPED_TRACE(fmt::format("killed after {} of {} rounds", killed, all));
+    verifiers_.clear();
+    ASSERT_TRUE(eventually([&] { return status().verifiers == 0; }));
+    // Slow enough that the text is not over before the shard is.
+    Program& sharded =
+        start_verifier({"--shards", "2", "--listen-shards", "tcp://127.0.0.1:*", "--added-verify-us", "50000"});
+    Program shard({"shard", "--join", shards_address(sharded), "--threads", "1"});
+    ASSERT_TRUE(eventually([&] { return status().verifiers == 1; })) << sharded.err() << shard.err();
+    const Generation generation = answer_to(request, [&](int rounds) {
+      if (rounds != killed) return;
+      shard.send(SIGKILL);
+      start_verifier();
+    });
+    ASSERT_EQ(generation.tokens, wanted);
+    ASSERT_EQ(describe(sharded.wait()), "exit 1");
+    EXPECT_EQ(lines_with(sharded.err(), {"shard 1 of 2 is gone: "}).size(), 1u) << sharded.err();
+  }
+  EXPECT_GE(failovers_, (all - 2) / 2) << "others were over before";
+  std::printf("%lld failovers of %d kills\n", static_cast<long long>(failovers_), all - 2);
+}
+
+// A verifier that is killed and started again finds its shard again, which has held on to nothing.
+TEST_F(Failover, AShardComesBackToItsVerifier) {
+  const Generate request = requests()[1];
+  const std::vector<TokenId> wanted = answer_to(request).tokens;
+  verifiers_.clear();
+  std::optional<Program> shard;
+  const std::string address = fmt::format("tcp://127.0.0.1:{}", free_port());
+  for (int start = 0; start < 3; ++start) {
+    ASSERT_TRUE(eventually([&] { return status().verifiers == 0; }));
+    Program& sharded = start_verifier({"--shards", "2", "--listen-shards", address});
+    if (start == 0) shard.emplace(std::vector<std::string>{"shard", "--join", address, "--threads", "1"});
+    ASSERT_TRUE(eventually([&] { return status().verifiers == 1; })) << sharded.err() << shard->err();
+    EXPECT_EQ(answer_to(request).tokens, wanted);
+    sharded.send(start == 0 ? SIGKILL : SIGTERM);
+    EXPECT_EQ(describe(sharded.wait()), start == 0 ? "signal 9" : "exit 0");
+  }
+  shard->send(SIGTERM);
+  EXPECT_EQ(describe(shard->wait()), "exit 0");
 }
 
 // SIGSTOP: nothing closes, 3 s of silence tell.

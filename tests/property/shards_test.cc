@@ -10,6 +10,7 @@
 #include "lab/random_weights.h"
 #include "lab/shapes.h"
 #include "tests/support/following_shards.h"
+#include "tests/support/tcp_group.h"
 #include "tests/support/temporary_dir.h"
 #include "tests/support/test_pairs.h"
 
@@ -55,13 +56,22 @@ Outcome play(Backbone& model, std::uint64_t seed) {
   return outcome;
 }
 
-/// @param load  a shard's model; null: the whole
-void expect_bits_of_a_whole(const std::function<std::unique_ptr<Backbone>(Shards*)>& load,
-                            std::span<const int> counts) {
+using Group = std::vector<std::unique_ptr<Shards>>;
+Group in_memory(int count) {
+  const Descriptor memory = SharedMemoryShards::create(count).value();
+  Group group;
+  for (int rank = 0; rank < count; ++rank) group.push_back(SharedMemoryShards::join(memory, {rank, count}).value());
+  return group;
+}
+Group over_tcp(int count) { return tcp_group(count); }
+
+/// @param load  a shard's model; null: the whole. @param connect  makes a group of so many
+void expect_bits_of_a_whole(const std::function<std::unique_ptr<Backbone>(Shards*)>& load, std::span<const int> counts,
+                            Group (*connect)(int) = in_memory) {
   const std::unique_ptr<Backbone> whole = load(nullptr);
   const Outcome expected = play(*whole, 1);
   for (const int count : counts) {
-    const Descriptor memory = SharedMemoryShards::create(count).value();
+    const Group group = connect(count);
     std::vector<Outcome> actual(static_cast<std::size_t>(count));
     std::vector<std::thread> threads;
     std::mutex loading;
@@ -69,9 +79,8 @@ void expect_bits_of_a_whole(const std::function<std::unique_ptr<Backbone>(Shards
     for (int rank = 0; rank < count; ++rank) {
       threads.emplace_back([&, rank] {
         set_team_size(1);
-        const auto shards = SharedMemoryShards::join(memory, {rank, count}).value();
         std::unique_lock lock(loading);
-        const std::unique_ptr<Backbone> model = load(shards.get());
+        const std::unique_ptr<Backbone> model = load(group[static_cast<std::size_t>(rank)].get());
         weight_bytes += model->weight_bytes();
         lock.unlock();
         actual[static_cast<std::size_t>(rank)] = play(*model, 1);
@@ -104,6 +113,7 @@ TEST_P(ShardsProperty, EveryShardHasTheBitsOfAWholeModel) {
   // Every number for each type, not for each model: gathers are slow where shards wait for cores.
   const bool moe = GetParam().name == std::string("tiny_moe");
   expect_bits_of_a_whole(load, moe ? std::array{1, 4} : std::array{2, 3});
+  expect_bits_of_a_whole(load, {{2}}, over_tcp);
 }
 
 TEST(Shards, ATrainedModelInAPackIsReadInPart) {
@@ -116,6 +126,7 @@ TEST(Shards, ATrainedModelInAPackIsReadInPart) {
   const auto weights = open_weights(model_at(dir / "pack"), WeightType::kQ4).value();
   const auto load = [&](Shards* shards) { return Backbone::load(config, weights, kRowsMax, shards).value(); };
   expect_bits_of_a_whole(load, {{2, 3}});
+  expect_bits_of_a_whole(load, {{2, 3}}, over_tcp);
 }
 
 // More shards than K/V heads, and fewer; widths that are whole blocks for each shard, and others.

@@ -47,6 +47,15 @@ AddressList look_up(const HostPort& where, int flags, int* failed) {
   return AddressList(*failed == 0 ? list : nullptr, freeaddrinfo);
 }
 
+/// Empty for what is no TCP address.
+std::string numeric_address(const sockaddr& address, socklen_t size) {
+  char host[NI_MAXHOST], port[NI_MAXSERV];
+  constexpr int kNumbers = NI_NUMERICHOST | NI_NUMERICSERV;
+  if (getnameinfo(&address, size, host, sizeof host, port, sizeof port, kNumbers) != 0) return "";
+  const bool ipv6 = address.sa_family == AF_INET6;
+  return fmt::format("{}{}{}{}:{}", kTcp, ipv6 ? "[" : "", host, ipv6 ? "]" : "", port);
+}
+
 }  // namespace
 
 bool is_sane(const std::string& address) {
@@ -93,36 +102,71 @@ Result<std::vector<std::string>> resolve(const std::string& address) {
   if (!list) return Error(Errc::kNotFound, "the name does not resolve ({})", gai_strerror(failed));
   std::vector<std::string> numeric;
   for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
-    char host[NI_MAXHOST];
-    if (getnameinfo(entry->ai_addr, entry->ai_addrlen, host, sizeof host, nullptr, 0, NI_NUMERICHOST) != 0) continue;
-    const bool ipv6 = entry->ai_family == AF_INET6;
-    std::string one = fmt::format("{}{}{}{}:{}", kTcp, ipv6 ? "[" : "", host, ipv6 ? "]" : "", where.port);
+    std::string one = numeric_address(*entry->ai_addr, entry->ai_addrlen);
+    if (one.empty()) continue;
     if (std::ranges::find(numeric, one) == numeric.end()) numeric.push_back(std::move(one));
   }
   return numeric;
 }
 
-std::string why_unreachable(const std::string& numeric) {
-  constexpr int kWaitMs = 250;
-  int failed = 0;
-  const AddressList list = look_up(host_and_port(numeric), AI_NUMERICHOST, &failed);
-  if (!list) return gai_strerror(failed);
-  const Descriptor fd(::socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (fd < 0) return std::generic_category().message(errno);
+Result<Descriptor> connect_tcp(const std::string& numeric, Duration wait) {
+  const auto failed = [&](std::string why) -> Error {
+    why[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(why[0])));
+    return {Errc::kPeerGone, std::move(why)};
+  };
+  int unknown = 0;
+  const AddressList list = look_up(host_and_port(numeric), AI_NUMERICHOST, &unknown);
+  if (!list) return failed(gai_strerror(unknown));
+  Descriptor fd(::socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (fd < 0) return failed(std::generic_category().message(errno));
   int error = ::connect(fd, list->ai_addr, list->ai_addrlen) == 0 ? 0 : errno;
   if (error == EINPROGRESS) {
-    pollfd wait{fd, POLLOUT, 0};
+    pollfd ready{fd, POLLOUT, 0};
     socklen_t size = sizeof error;
-    if (::poll(&wait, 1, kWaitMs) == 0) {
+    if (::poll(&ready, 1, static_cast<int>(to_ms(wait))) == 0) {
       error = ETIMEDOUT;
     } else {
       ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
     }
   }
-  if (error == 0) return "";
-  std::string text = std::generic_category().message(error);
-  text[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(text[0])));
-  return text;
+  if (error != 0) return failed(std::generic_category().message(error));
+  return fd;
+}
+
+std::string why_unreachable(const std::string& numeric) {
+  const Result<Descriptor> connected = connect_tcp(numeric, std::chrono::milliseconds(250));
+  return connected ? "" : connected.error().message;
+}
+
+Result<Descriptor> listen_tcp(const std::string& address) {
+  if (!address.starts_with(kTcp) || !is_sane(address))
+    return Error(Errc::kInvalidArgument, "cannot listen at {}: wanted {}", address, kAddressForm);
+  HostPort where = host_and_port(address);
+  if (where.port == "*") where.port = "0";
+  if (where.host == "*") where.host = "0.0.0.0";  // as ZeroMQ
+  int unknown = 0;
+  const AddressList list = look_up(where, AI_PASSIVE, &unknown);
+  if (!list) return Error(Errc::kNotFound, "cannot listen at {}: {}", address, gai_strerror(unknown));
+  Descriptor fd(::socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int on = 1;
+  if (fd < 0 || ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+      ::bind(fd, list->ai_addr, list->ai_addrlen) != 0 || ::listen(fd, SOMAXCONN) != 0)
+    return Error(Errc::kIo, "cannot listen at {}: {}", address, std::generic_category().message(errno));
+  return fd;
+}
+
+std::string own_address(int socket) {
+  sockaddr_storage storage{};
+  auto& own = reinterpret_cast<sockaddr&>(storage);
+  socklen_t size = sizeof storage;
+  return ::getsockname(socket, &own, &size) == 0 ? numeric_address(own, size) : "";
+}
+
+std::string peer_address(int socket) {
+  sockaddr_storage storage{};
+  auto& peer = reinterpret_cast<sockaddr&>(storage);
+  socklen_t size = sizeof storage;
+  return ::getpeername(socket, &peer, &size) == 0 ? numeric_address(peer, size) : "";
 }
 
 }  // namespace outrider

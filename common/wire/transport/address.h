@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "common/base/result.h"
+#include "common/base/time.h"
+#include "common/os/descriptor.h"
 
 /// Addresses of coordinators: tcp://HOST:PORT and inproc://NAME. HOST is a name, an IPv4 address, or an IPv6 address in
 /// brackets.
@@ -26,8 +28,18 @@ bool is_local(const std::string& address);
 /// @return kNotFound, saying why the name does not resolve. May take seconds where name servers do not answer.
 Result<std::vector<std::string>> resolve(const std::string& address);
 
-/// Why a TCP connection to a numeric address is not made: "connection refused". Empty: it can be made. Waits a quarter
-/// of a second at most.
+/// A TCP connection to a numeric address, whose reads and writes do not block. Waits so long at most.
+/// @return kPeerGone, saying why there is none: "connection refused"
+Result<Descriptor> connect_tcp(const std::string& numeric, Duration wait);
+
+/// Why a TCP connection to a numeric address is not made. Empty: it can be made. Waits a quarter of a second at most.
 std::string why_unreachable(const std::string& numeric);
+
+/// A socket that listens at tcp://HOST:PORT without blocking; HOST may be *, and PORT too: any free one.
+/// @return kInvalidArgument, kNotFound or kIo with the address
+Result<Descriptor> listen_tcp(const std::string& address);
+/// Where a TCP socket is, and where its peer is, in numbers; empty: nowhere.
+std::string own_address(int socket);
+std::string peer_address(int socket);
 
 }  // namespace outrider

@@ -22,7 +22,8 @@ constexpr int kEvents = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_DISCO
 
 }  // namespace
 
-Dialer::Dialer(void* context, void* socket, std::vector<std::string> addresses, std::optional<Credentials> credentials)
+Dialer::Dialer(void* context, void* socket, std::vector<std::string> addresses,
+               std::optional<KeysToConnect> credentials)
     : socket_(socket),
       monitor_(context, socket, kEvents),
       addresses_(std::move(addresses)),

@@ -6,7 +6,7 @@
 
 #include "common/base/result.h"
 #include "common/base/time.h"
-#include "common/wire/transport/keys.h"
+#include "common/wire/transport/key_needs.h"
 #include "common/wire/transport/monitor.h"
 #include "common/wire/transport/receive_budget.h"
 
@@ -20,15 +20,10 @@ namespace outrider {
 /// The socket's thread.
 class Dialer {
  public:
-  struct Credentials {
-    KeyPair own;
-    std::vector<Key> coordinator;  ///< at least one
-  };
-
   /// @param context, socket  ZeroMQ's; outlive it. @param addresses as split_addresses() gives them.
   /// @param credentials  none: in clear
   /// Throws zmq::error_t where the system has no file handle left.
-  Dialer(void* context, void* socket, std::vector<std::string> addresses, std::optional<Credentials> credentials);
+  Dialer(void* context, void* socket, std::vector<std::string> addresses, std::optional<KeysToConnect> credentials);
 
   /// Hears what has become of the connection. @return whether it dials anew: what was sent before it was connected is
   /// lost.
@@ -69,7 +64,7 @@ class Dialer {
   void* const socket_;
   Monitor monitor_;
   const std::vector<std::string> addresses_;
-  const std::optional<Credentials> credentials_;
+  const std::optional<KeysToConnect> credentials_;
 
   std::vector<Place> places_;
   std::optional<Place> current_;  ///< that ZeroMQ connects to

@@ -26,6 +26,7 @@
 #include "common/wire/transport/codec.h"
 #include "common/wire/transport/dialer.h"
 #include "common/wire/transport/gatekeeper.h"
+#include "common/wire/transport/key_needs.h"
 #include "common/wire/transport/listener_guard.h"
 
 #ifdef __SANITIZE_THREAD__
@@ -160,100 +161,21 @@ struct TransportContext::Impl {
   explicit Impl(Security given) : security(std::move(given)) { zmq.set(zmq::ctxopt::max_sockets, kSocketsMax); }
   /// What a bound socket needs so that only authorized keys get in; nothing where it may do without.
   Result<std::optional<KeyPair>> keys_to_listen(const std::string& address);
-  /// What a socket needs to connect; nothing where it may do without.
-  Result<std::optional<Dialer::Credentials>> keys_to_connect(const std::vector<std::string>& addresses);
 
   static constexpr int kSocketsMax = 16'384;  ///< three for each connection over TCP; a server has one for each request
   const Security security;
   zmq::context_t zmq{1};
   std::unique_ptr<Gatekeeper> gatekeeper;  ///< before the context in the order of ends: it has a socket
-  std::atomic<bool> warned = false;        ///< that connections are insecure
   std::atomic<bool> connected = false;     ///< some endpoint was, once
-
- private:
-  /// Whether keys are needed or asked for. @param address  that is not of this machine, or ""
-  Result<bool> wants_keys(const std::string& address, bool asked_for);
-  Result<KeyPair> own_key(const std::string& address) const;
 };
 
-Result<bool> TransportContext::Impl::wants_keys(const std::string& address, bool asked_for) {
-  if (asked_for && security.insecure)
-    return Error{Errc::kInvalidArgument, "--insecure goes without keys, and there are options that name some"};
-  if (asked_for || address.empty()) return asked_for;
-  if (security.insecure && !warned.exchange(true)) {
-    log_warn(
-        "event=insecure address={} reason=\"--insecure: nothing on this connection is encrypted, nobody has to prove "
-        "who "
-        "they are (docs/security.md)\"",
-        address);
-  }
-  return !security.insecure;
-}
-
-/// The file that was asked for, or the one at its default place.
-std::filesystem::path file_or_default(const std::filesystem::path& given, const char* name) {
-  const std::filesystem::path folder = key_folder();
-  return given.empty() && !folder.empty() ? folder / name : given;
-}
-
-/// Says what to do where a file is missing.
-Error missing(const std::string& address, const char* what, const std::filesystem::path& path, const char* advice,
-              const Error& error) {
-  if (error.code != Errc::kNotFound && !path.empty()) return error;
-  const std::string where = address.empty() ? "" : fmt::format("{} can be another machine's, and ", address);
-  return Error(Errc::kInvalidArgument,
-               "{}there is no {} {}: {}; --insecure goes without keys where the other end does too (docs/security.md)",
-               where, what, path.empty() ? "(no home folder to look in)" : path.string(), advice);
-}
-
-Result<KeyPair> TransportContext::Impl::own_key(const std::string& address) const {
-  const std::filesystem::path path = file_or_default(security.key, kPrivateKeyFile);
-  Result<KeyPair> own = read_private_key(path);
-  if (own) return own;
-  return missing(address, "private key", path, "make one by 'outrider keys new'", own.error());
-}
-
 Result<std::optional<KeyPair>> TransportContext::Impl::keys_to_listen(const std::string& address) {
-  if (address.starts_with("inproc://")) return std::optional<KeyPair>();
-  const std::string elsewhere = is_local(address) ? "" : address;
-  ASSIGN_OR_RETURN(const bool wanted, wants_keys(elsewhere, !security.key.empty() || !security.authorized.empty()));
-  if (!wanted) return std::optional<KeyPair>();
-  ASSIGN_OR_RETURN(const KeyPair own, own_key(elsewhere));
+  ASSIGN_OR_RETURN(const std::optional<KeysToListen> keys, outrider::keys_to_listen(security, address));
+  if (!keys) return std::optional<KeyPair>();
   if (gatekeeper == nullptr) {
-    const std::filesystem::path path = file_or_default(security.authorized, kAuthorizedFile);
-    auto started = Gatekeeper::start(zmq.handle(), path);
-    if (!started) {
-      return missing(elsewhere, "list of keys that may connect", path,
-                     "add some by 'outrider keys authorize ROLE NAME KEY'", started.error());
-    }
-    gatekeeper = std::move(*started);
+    ASSIGN_OR_RETURN(gatekeeper, Gatekeeper::start(zmq.handle(), keys->authorized));
   }
-  return std::optional(own);
-}
-
-Result<std::optional<Dialer::Credentials>> TransportContext::Impl::keys_to_connect(
-    const std::vector<std::string>& addresses) {
-  const auto remote = std::ranges::find_if_not(addresses, is_local);
-  const std::string elsewhere = remote == addresses.end() ? "" : *remote;
-  ASSIGN_OR_RETURN(const bool wanted,
-                   wants_keys(elsewhere, !security.key.empty() || !security.coordinator_keys.empty()));
-  if (!wanted) return std::optional<Dialer::Credentials>();
-  Dialer::Credentials credentials;
-  ASSIGN_OR_RETURN(credentials.own, own_key(elsewhere));
-  std::vector<std::string> known = security.coordinator_keys;
-  const std::filesystem::path path = file_or_default("", kKnownFile);
-  if (known.empty()) known = {path.string()};
-  for (const std::string& one : known) {
-    const auto keys = read_public_keys(one);
-    if (!keys && !security.coordinator_keys.empty()) return keys.error();
-    if (!keys) {
-      return missing(elsewhere, "coordinator's public key", path,
-                     "put it there ('outrider keys public' prints it at the coordinator) or give --coordinator-key",
-                     keys.error());
-    }
-    credentials.coordinator.insert(credentials.coordinator.end(), keys->begin(), keys->end());
-  }
-  return std::optional(std::move(credentials));
+  return std::optional(keys->own);
 }
 
 TransportContext::TransportContext(Security security) : impl_(std::make_unique<Impl>(std::move(security))) {}
@@ -452,7 +374,7 @@ Result<std::unique_ptr<Endpoint>> Endpoint::connect(TransportContext& context, c
     if (list[0].starts_with("inproc://")) {
       impl->socket.connect(list[0]);
     } else {
-      ASSIGN_OR_RETURN(std::optional<Dialer::Credentials> credentials, context.impl_->keys_to_connect(list));
+      ASSIGN_OR_RETURN(std::optional<KeysToConnect> credentials, keys_to_connect(context.impl_->security, list));
       impl->dialer = std::make_unique<Dialer>(context.impl_->zmq.handle(), impl->socket.handle(), std::move(list),
                                               std::move(credentials));
       impl->was_connected = &context.impl_->connected;
