@@ -32,7 +32,8 @@ DrafterWish DrafterSeats::wish(const Worker& verifier) const {
           .proven = wants_proven(),
           .no_rows = environment_.now < verifier.rows_again,
           .no_tokens = !sequence_.request.media.empty(),
-          .positions = std::ssize(sequence_.tokens) + 1};
+          .positions = std::ssize(sequence_.tokens) + 1,
+          .in_all = sequence_.positions()};
 }
 
 void DrafterSeats::assign(const Worker& verifier) {
@@ -40,6 +41,8 @@ void DrafterSeats::assign(const Worker& verifier) {
     const PeerId peer = environment_.fleet.choose_drafter(wish(verifier));
     if (peer.empty()) return;
     replicas_.push_back({.place = Place(environment_.fleet, peer)});
+    Place& place = replicas_.back().place;
+    place.set_aside(place.worker()->kv_of(sequence_.positions()));
     needs_ = replicas_.front().place.worker()->hello.needs;
   }
 }
