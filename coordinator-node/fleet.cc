@@ -142,6 +142,7 @@ PeerId Fleet::choose_drafter(const DrafterWish& wish) const {
   const auto may = [&](const auto& entry) {
     const Hello& hello = entry.second.hello;
     return entry.second.may_draft() && !(wish.proven && hello.unproven) &&
+           entry.second.kv_of(wish.in_all) <= hello.capacity.kv_bytes_max - entry.second.kv_bytes &&
            !(entry.second.needs_rows() ? wish.no_rows : wish.no_tokens || hello.facts.context_max < wish.positions) &&
            std::ranges::find(wish.except, entry.first) == wish.except.end();
   };
@@ -271,7 +272,7 @@ void Fleet::describe(Status& status) const {
                               .draining = worker.draining,
                               .rtt_ns = worker.rtt.count(),
                               .kv_bytes = worker.kv_bytes,
-                              .kv_bytes_max = worker.verifies() ? worker.hello.capacity.kv_bytes_max : 0,
+                              .kv_bytes_max = worker.keeps_kv() ? worker.hello.capacity.kv_bytes_max : 0,
                               .yield = worker.drafts() ? worker.reputation.yield() : 0,
                               .late_rounds = worker.late_rounds,
                               .paused = worker.reputation.paused()});

@@ -20,7 +20,7 @@ namespace outrider {
 struct Load {
   int sessions = 0;
   int rounds = 0;             ///< its sessions that draft or verify now; of a drafter, those that wait for its drafts
-  std::int64_t kv_bytes = 0;  ///< of a verifier: set aside for its sessions
+  std::int64_t kv_bytes = 0;  ///< of one that keeps K/V: set aside for its sessions
   bool operator==(const Load&) const = default;
 };
 
@@ -62,6 +62,11 @@ struct Worker : Load {
   bool verifies() const { return hello.role == Role::kVerifier; }
   bool drafts() const { return hello.role == Role::kDrafter; }
   bool encodes() const { return hello.role == Role::kEncoder; }
+  bool keeps_kv() const { return verifies() || hello.capacity.kv_cost != KvCost{}; }
+  /// K/V of a session with so many positions.
+  std::int64_t kv_of(Position positions) const {
+    return hello.capacity.kv_cost.bytes(std::min(positions, hello.facts.context_max));
+  }
   /// Of a drafter.
   bool needs_rows() const { return hello.needs == DraftInput::kTargetRows; }
   Estimates& costs_with(DraftInput needs) { return costs[static_cast<std::size_t>(needs)]; }
@@ -91,6 +96,7 @@ struct DrafterWish {
   bool no_rows = false;             ///< none that needs its verifier's rows
   bool no_tokens = false;           ///< none that needs tokens: some rows of the sequence are no tokens'
   Position positions = 0;           ///< of one with K/V of its own: its context has room for them
+  Position in_all = 0;              ///< of such a one: it has memory for them
 };
 
 /// How fast the sequences of drafters are, by what these need. Older rounds count less.

@@ -16,6 +16,10 @@
 namespace outrider {
 namespace {
 
+/// Tokens of the path that the model goes along by itself: so that no ring of a text's K/V has to be filled again when
+/// a verdict cuts back.
+constexpr std::size_t kOnwardMax = 64;
+
 /// Typical drafts are the likeliest ones, as Medusa's.
 bool drafts_likeliest(const SamplingParams& sampling) {
   return sampling.greedy() || sampling.rule == SamplingRule::kTypical;
@@ -170,11 +174,12 @@ std::vector<DraftProgress> DraftEngine::step(std::span<const DraftTurn> turns, D
     add_points(text->second, points);
   }
   first.push_back(points.size());
+  bool passed = false;
   if (!points.empty()) {
-    model_->step_each(points, [&](std::size_t point, std::span<const TokenId> ids, std::span<const float> scores,
-                                  std::span<const float> state) {
+    passed = model_->step_each(points, [&](std::size_t point, std::span<const TokenId> ids,
+                                           std::span<const float> scores, std::span<const float> state) {
       const auto turn = static_cast<std::size_t>(std::ranges::upper_bound(first, point) - first.begin()) - 1;
-      take(*texts[turn], point - first[turn], ids, scores, state);
+      return take(*texts[turn], point - first[turn], ids, scores, state);
     });
   }
   if (added > Duration::zero()) std::this_thread::sleep_for(added);
@@ -185,6 +190,7 @@ std::vector<DraftProgress> DraftEngine::step(std::span<const DraftTurn> turns, D
     const std::int64_t behind = texts[i]->rows->behind();
     const auto count = [&](Candidates& made) {
       made.draft_ns += took;
+      if (!passed) return;
       made.passes += 1;
       made.pass_rows += std::ssize(points);
     };
@@ -215,11 +221,27 @@ std::vector<TokenId> drafts_of(const Candidates& made) {
 
 }  // namespace
 
-void DraftEngine::add_points(Text& text, std::vector<DraftPoint>& points) {
-  const auto add = [&](std::vector<TokenId> path, std::span<const float> state = {}, bool goes_on = true) {
-    points.push_back({text.rows.get(), std::move(path), state, goes_on});
+DraftPoint DraftEngine::point_of(const Text& text, std::vector<TokenId> path, std::size_t wanted,
+                                 std::span<const float> state, bool goes_on) {
+  DraftPoint point{text.rows.get(), std::move(path), state, goes_on, static_cast<std::int64_t>(wanted)};
+  const Draft& request = text.round->request;
+  if (!request.sampling || wanted < 2 || !traits_.by_tokens_alone) return point;
+  const std::int64_t index = request.index + std::ssize(point.path) - 1;
+  point.choose = [this, &request, index](std::span<const TokenId> guessed, std::span<const TokenId> ids,
+                                         std::span<const float> scores) {
+    fill_row(*request.sampling, ids, scores, nullptr, {});
+    std::vector<Distribution> unused;
+    return sample(*request.sampling, index + std::ssize(guessed), false, &unused);
   };
-  if (text.round == nullptr) return add({});
+  return point;
+}
+
+void DraftEngine::add_points(Text& text, std::vector<DraftPoint>& points) {
+  if (text.round == nullptr) return points.push_back({text.rows.get(), {}, {}});
+  const auto add = [&](std::vector<TokenId> path, std::size_t wanted, std::span<const float> state = {},
+                       bool goes_on = true) {
+    points.push_back(point_of(text, std::move(path), wanted, state, goes_on));
+  };
   Round& round = *text.round;
   const Draft& request = round.request;
   if (round.growth) {
@@ -227,15 +249,16 @@ void DraftEngine::add_points(Text& text, std::vector<DraftPoint>& points) {
     growth.step = growth.tree.next();
     for (const std::size_t i : growth.step) {
       const DraftTree::Node& node = growth.tree.node(i);
-      add(path_to(request, growth.tree.path(i)), i == 0 ? round.chain.state : growth.states.at(node.parent));
+      add(path_to(request, growth.tree.path(i)), 1, i == 0 ? round.chain.state : growth.states.at(node.parent));
     }
   } else if (round.asked) {
     Chain& chain = round.chain;
     for (;;) {
       std::vector<TokenId> path = path_to(request, drafts_of(chain.made));
       const Said* const said = recall(text, path);
-      const bool last = std::ssize(chain.made.tokens) + 1 == request.draft_length;
-      if (said == nullptr) return add(std::move(path), chain.state, !last || request.want_state || request.ahead > 0);
+      const std::size_t wanted = static_cast<std::size_t>(request.draft_length) - chain.made.tokens.size();
+      if (said == nullptr)
+        return add(std::move(path), wanted, chain.state, wanted > 1 || request.want_state || request.ahead > 0);
       add_draft(round, chain, *said, {});
       if (is_complete(round, chain)) return;
     }
@@ -244,7 +267,7 @@ void DraftEngine::add_points(Text& text, std::vector<DraftPoint>& points) {
       const auto before = std::span(round.drafts).first(std::min(round.path.size(), round.drafts.size()));
       std::vector<TokenId> path = path_to(request, before);
       const Said* const said = recall(text, path);
-      if (said == nullptr) return add(std::move(path), round.chain.state);
+      if (said == nullptr) return add(std::move(path), round.drafts.size() + 1 - before.size(), round.chain.state);
       add_place(round, *said, {});
     }
   } else if (!round.guesses.empty() || !round.outcomes.empty()) {
@@ -254,7 +277,7 @@ void DraftEngine::add_points(Text& text, std::vector<DraftPoint>& points) {
       round.onward.push_back(said->draft);
       if (!goes_onward(round)) return;
     }
-    add(round.onward);
+    add(round.onward, kOnwardMax - round.onward.size());
   }
 }
 
@@ -275,15 +298,18 @@ void DraftEngine::add_guesses(Text& text, std::vector<DraftPoint>& points) {
       if (is_complete(round, guess)) return;
       path.push_back(said->draft);
     }
-    const bool last = std::ssize(guess.made.tokens) + 1 == request.draft_length;
-    points.push_back({text.rows.get(), std::move(path), guess.state, !last});
+    const std::size_t wanted = static_cast<std::size_t>(request.draft_length) - guess.made.tokens.size();
+    points.push_back(point_of(text, std::move(path), wanted, guess.state, wanted > 1));
   }
 }
 
-void DraftEngine::take(Text& text, std::size_t at, std::span<const TokenId> ids, std::span<const float> scores,
-                       std::span<const float> state) {
+std::optional<TokenId> DraftEngine::take(Text& text, std::size_t at, std::span<const TokenId> ids,
+                                         std::span<const float> scores, std::span<const float> state) {
   Round& round = *text.round;
-  if (round.growth) return take_child(round, at, ids, scores, state);
+  if (round.growth) {
+    take_child(round, at, ids, scores, state);
+    return std::nullopt;
+  }
   const bool walks = !round.asked && !is_walked(round), guesses = !round.asked && !round.guesses.empty();
   const std::vector<TokenId> before =
       round.asked ? round.chain.made.tokens
@@ -292,16 +318,24 @@ void DraftEngine::take(Text& text, std::size_t at, std::span<const TokenId> ids,
                   : std::vector(round.onward.begin() + 1, round.onward.end());
   const bool remembers = traits_.by_tokens_alone && round.request.ahead > 0;
   Said said = hear(round, before, ids, scores, !walks || remembers);
+  std::optional<TokenId> next = said.draft;
+  const auto add_to = [&](Chain& chain) {
+    add_draft(round, chain, said, state);
+    if (is_complete(round, chain)) next.reset();
+  };
   if (round.asked) {
-    add_draft(round, round.chain, said, state);
+    add_to(round.chain);
   } else if (walks) {
     add_place(round, said, state);
+    next = is_walked(round) ? std::nullopt : std::optional(round.drafts[before.size()]);
   } else if (guesses) {
-    add_draft(round, round.guesses[at], said, state);
+    add_to(round.guesses[at]);
   } else {
     round.onward.push_back(said.draft);
+    if (!goes_onward(round)) next.reset();
   }
   if (remembers) text.said.insert_or_assign(path_to(round.request, before), std::move(said));
+  return next;
 }
 
 DraftEngine::Said DraftEngine::hear(Round& round, std::vector<TokenId> before, std::span<const TokenId> ids,
@@ -351,8 +385,6 @@ bool DraftEngine::is_complete(const Round& round, const Chain& chain) {
 }
 
 bool DraftEngine::goes_onward(const Round& round) const {
-  /// So that no ring of a text's K/V has to be filled again when a verdict cuts back.
-  constexpr std::size_t kOnwardMax = 64;
   return traits_.by_tokens_alone && round.request.ahead > 0 && !round.onward.empty() &&
          round.onward.size() < kOnwardMax && !is_stop(round.request, round.onward.back());
 }

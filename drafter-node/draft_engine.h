@@ -120,8 +120,11 @@ class DraftEngine {
   /// The points that its next pass is to take: none where nothing is left to draft, or the model said all of it before.
   void add_points(Text& text, std::vector<DraftPoint>& points);
   void add_guesses(Text& text, std::vector<DraftPoint>& points);
-  /// What the model says at the point that was added as the at-th.
-  void take(Text& text, std::size_t at, std::span<const TokenId> ids, std::span<const float> scores,
+  /// A point behind `path`, of whose drafts and places so many are wanted.
+  DraftPoint point_of(const Text& text, std::vector<TokenId> path, std::size_t wanted,
+                      std::span<const float> state = {}, bool goes_on = true);
+  /// What the model says at the point that was added as the at-th. @return what VisitPoint does
+  std::optional<TokenId> take(Text& text, std::size_t at, std::span<const TokenId> ids, std::span<const float> scores,
             std::span<const float> state);
   void take_child(Round& round, std::size_t at, std::span<const TokenId> ids, std::span<const float> scores,
                   std::span<const float> state);

@@ -14,7 +14,7 @@ DrafterCore::DrafterCore(const DrafterConfig& config, Hello hello)
     : config_(config),
       needs_(hello.needs),
       own_kv_(hello.needs == DraftInput::kTokens || takes_hidden_rows(hello.facts)),
-      membership_(config.link, std::move(hello), {.sessions_max = config.sessions_max}) {}
+      membership_(config.link, std::move(hello), {config.sessions_max, config.kv_cost, config.kv_bytes_max}) {}
 
 void DrafterCore::on_message(Message message, TimePoint now) {
   const Membership::Event event = membership_.on_message(message, now);
@@ -43,6 +43,20 @@ DrafterCore::Session* DrafterCore::find_or_open(SessionId id, TimePoint now) {
   return &session;
 }
 
+Result<void> DrafterCore::set_aside(Session& session, Position positions) {
+  const std::int64_t needed = config_.kv_cost.bytes(positions),
+                     left = config_.kv_bytes_max - (kv_bytes_ - session.kv_bytes);
+  if (needed > left) {
+    const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+    return Error(Errc::kUnavailable,
+                 "{} positions need {:.1f} MiB of K/V, {:.1f} MiB are left of this drafter's {:.1f}", positions,
+                 mib(needed), mib(left), mib(config_.kv_bytes_max));
+  }
+  kv_bytes_ += std::max<std::int64_t>(0, needed - session.kv_bytes);
+  session.kv_bytes = std::max(session.kv_bytes, needed);
+  return {};
+}
+
 bool DrafterCore::accept_rows(const Session& session, SessionId id, const KvRows& kv) {
   if (kv.from > session.replica_end) return false;  // something before it was lost
   if (auto ok = check_rows(membership_.facts(), kv, needs_); !ok) {
@@ -54,6 +68,7 @@ bool DrafterCore::accept_rows(const Session& session, SessionId id, const KvRows
 
 bool DrafterCore::extend(Session& session, SessionId id, KvRows kv) {
   if (kv.empty() || !accept_rows(session, id, kv) || kv.to <= session.replica_end) return false;
+  if (!set_aside(session, kv.to)) return false;  // its Draft will be told
   if (own_kv_) session.behind += kv.to - session.replica_end;
   session.replica_end = kv.to;
   next_work_.push_back({.kind = DraftWork::Kind::kExtend, .session = id, .kv = std::move(kv)});
@@ -111,6 +126,8 @@ void DrafterCore::on_draft(Message message, TimePoint now) {
   }
   if (draft.tree && (draft.ahead > 0 || draft.want_state || !draft.known.empty()))
     return answer(Failed{Errc::kMismatch, "a tree that is to be gone on from, wanted a chain"});
+  if (auto ok = set_aside(*session, message.base + draft.draft_length); !ok)
+    return answer(Failed{ok.error().code, ok.error().message});
   session->round = message.round;
   session->last_answer.reset();
   // A lost or late delta: say from where to send again. What did arrive is kept.
@@ -184,7 +201,10 @@ void DrafterCore::on_tick(TimePoint now) {
 }
 
 void DrafterCore::free(SessionId id) {
-  if (sessions_.erase(id) == 0) return;
+  const auto known = sessions_.find(id);
+  if (known == sessions_.end()) return;
+  kv_bytes_ -= known->second.kv_bytes;
+  sessions_.erase(known);
   drop_job(id);
   next_work_.push_back({.kind = DraftWork::Kind::kRelease, .session = id});
 }

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <vector>
@@ -15,6 +16,9 @@ struct DrafterConfig {
   LinkConfig link = {};
   std::int64_t sessions_max = 256;
   Duration session_idle_max = std::chrono::seconds(120);
+  // As Capacity has them: of a drafter with K/V of its own.
+  KvCost kv_cost = {};
+  std::int64_t kv_bytes_max = std::numeric_limits<std::int64_t>::max();
 };
 
 /// Work for the assistant engine that takes no forward pass, in this order.
@@ -96,12 +100,15 @@ class DrafterCore {
     Position replica_end = 0;  ///< committed positions [0, replica_end) are held
     RoundId round{};           ///< the last Draft seen
     std::int64_t behind = 0;   ///< DraftProgress::behind, at most
+    std::int64_t kv_bytes = 0;  ///< set aside for it
     std::uint64_t asked = 0;   ///< the number of the last one that asked for drafts, of all; 0: none has
     std::optional<Message> last_answer;
     TimePoint heard{};
   };
 
   Session* find_or_open(SessionId id, TimePoint now);
+  /// Counts K/V of so many positions as the session's. @return kUnavailable where there is no memory for them
+  Result<void> set_aside(Session& session, Position positions);
   /// Whether rows continue the replica, and are what the handshake promised.
   bool accept_rows(const Session& session, SessionId id, const KvRows& kv);
   /// Appends rows that accept_rows() likes and the replica does not have. @return whether there were any.
@@ -123,6 +130,7 @@ class DrafterCore {
   const bool own_kv_;  ///< passes compute K/V for the rows of its replicas
   Membership membership_;
   std::map<SessionId, Session> sessions_;
+  std::int64_t kv_bytes_ = 0;  ///< of all of them
   std::uint64_t asked_ = 0;  ///< times that drafts were asked for
   std::vector<DraftWork> next_work_;
   /// One of a session at most, whose replica ends at its base once next_work_ is done; in the order of their turns.

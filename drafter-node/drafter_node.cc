@@ -4,6 +4,7 @@
 #include "common/compute/kernels/team.h"
 #include "common/model/checkpoint/model_files.h"
 #include "common/model/tokenizer/tokenizer.h"
+#include "common/os/host.h"
 #include "common/os/logging.h"
 #include "common/pair/pair_files.h"
 #include "common/wire/messages/donor_rows.h"
@@ -24,14 +25,19 @@ Result<void> run_drafter(TransportContext& context, const DrafterOptions& option
     return grammar_vocabulary(tokenizer, size);
   });
   const DraftInput needs = loaded.model->traits().needs;
+  DrafterConfig core_config = options.core;
+  core_config.link.peer_timeout = std::chrono::seconds(options.worker.peer_timeout_s);
+  core_config.kv_cost = loaded.model->kv_cost();
+  // A verifier of the same machine takes three quarters.
+  core_config.kv_bytes_max =
+      options.memory_mib > 0 ? options.memory_mib << 20
+                             : available_memory_bytes().value_or(std::numeric_limits<std::int64_t>::max()) / 4;
   DraftEngine engine(std::move(loaded.model), std::move(loaded.stop_ids), &grammars);
   log_info("event=loaded model={} dtype={} isa={} threads={}", loaded.path, to_string(options.weight_type),
            to_string(active_isa()), threads);
 
   ASSIGN_OR_RETURN(std::string name, chosen_name(options.worker, node_name("drafter")));
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
-  DrafterConfig core_config = options.core;
-  core_config.link.peer_timeout = std::chrono::seconds(options.worker.peer_timeout_s);
   DrafterCore core(core_config, {.role = Role::kDrafter,
                                  .name = std::move(name),
                                  .facts = std::move(loaded.facts),

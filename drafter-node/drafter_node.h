@@ -26,6 +26,7 @@ struct DrafterOptions {
   int threads = kThreadsOfFamily;
   std::string draft_vocabulary = "all";  ///< draft_vocabulary.h
   std::string wire = "auto";             ///< a WireForm
+  std::int64_t memory_mib = 0;           ///< for K/V of its own, of all sessions; 0: a quarter of what is free
   int added_draft_us = 0;  ///< for measurements: what a draft takes longer than it does here, microseconds
   DrafterConfig core = {};
 };
@@ -37,7 +38,7 @@ void declare_options(Visitor&& visit, DrafterOptions& options) {
         {.help =
              "Draft with a whole model of the target's tokens, mostly a smaller Gemma 4, or with a block drafter that "
              "was trained for the target (DSpark, DFlash), instead of an assistant: a Hugging Face directory, a "
-             ".gguf file, a pack, or a name on the hub",
+             ".gguf file, a pack, a name on the hub, or a pair's directory, whose assistant drafts for the model",
          .of_cluster = true});
   visit("--threads", options.threads,
         {"Threads of the drafter's forward pass; 0: every core; -1: one for an assistant, every core for --draft-model",
@@ -49,6 +50,9 @@ void declare_options(Visitor&& visit, DrafterOptions& options) {
         {.help = "What K/V and hidden rows are rounded to on their way to the drafter: exact, int8, int4; auto: int8 "
                  "while the link is thin",
          .of_cluster = true});
+  visit("--memory", options.memory_mib,
+        {"MiB for the K/V that --draft-model keeps of all sessions; 0: a quarter of what is free once it is loaded",
+         {0, 1 << 30}});
   visit("--exit-when-refused", options.core.link.exit_when_refused, kExitWhenRefused);
   visit("--added-draft-us", options.added_draft_us,
         {"For measurements of a slower host: every draft takes so many microseconds longer", {0, 10'000'000}});

@@ -444,7 +444,7 @@ class DraftPasses {
     const std::vector<float> first(static_cast<std::size_t>(assistant_.config().backbone_hidden_size), 1.0f);
     std::vector<std::vector<float>> states(replicas_.size(), first);
     std::vector<DraftNode> nodes;
-    for (std::size_t i = 0; i < replicas_.size(); ++i) nodes.push_back({tokens[i], states[i], &replicas_[i]});
+    for (std::size_t i = 0; i < replicas_.size(); ++i) nodes.push_back({tokens[i], states[i], replicas_[i]});
     const TimePoint start = now();
     for (int step = 0; step < kSteps; ++step) {
       assistant_.step_each(nodes, [&](std::size_t i, std::span<const TokenId> ids, std::span<const float> scores,

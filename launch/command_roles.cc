@@ -84,7 +84,7 @@ Result<PairPaths> take_models(const ModelFlags& model, DrafterOptions& options) 
   if (!options.draft_model.empty()) {
     options.draft_model = or_throw(model_path(options.draft_model));
     if (is_block_drafter(options.draft_model)) return take_models<DrafterOptions>(model, options);
-    return PairPaths{options.draft_model, {}};
+    return pair_paths(options.draft_model, {.assistant = false});
   }
   const PairPaths pair = model.pair();
   if (pair.assistant.empty()) {

@@ -415,7 +415,7 @@ struct ClusterFlags {
     options.drafters = whole.empty() ? model.wants_drafter(pair, drafts_wanted) : drafts_wanted;
     // Its type is its own: the target's pack may be of another. A block drafter's rows are of the target's.
     if (options.drafters > 0 && !whole.empty() && !is_block_drafter(whole) && model.dtype.empty())
-      options.drafter_weight_type = or_throw(suitable_type({whole, {}})).type;
+      options.drafter_weight_type = or_throw(suitable_type(or_throw(pair_paths(whole, {.assistant = false})))).type;
     return options;
   }
 };

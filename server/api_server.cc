@@ -766,7 +766,7 @@ HttpReply ApiServer::status_reply() const {
                        {"sessions", worker.sessions},
                        {"draining", worker.draining},
                        {"rtt_ms", worker.rtt_ns > 0 ? Json(static_cast<double>(worker.rtt_ns) / 1e6) : Json()}});
-    if (worker.role == Role::kVerifier)
+    if (worker.kv_bytes_max > 0)
       workers.back().update({{"kv_bytes", worker.kv_bytes}, {"kv_bytes_max", worker.kv_bytes_max}});
     if (worker.role == Role::kDrafter)
       workers.back().update({{"yield", worker.yield}, {"late_rounds", worker.late_rounds}, {"paused", worker.paused}});

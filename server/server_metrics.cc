@@ -71,6 +71,7 @@ MetricFamily counts(const char* name, const char* help, const std::vector<Point>
 bool is_anybody(const WorkerStatus&) { return true; }
 bool is_verifier(const WorkerStatus& worker) { return worker.role == Role::kVerifier; }
 bool is_drafter(const WorkerStatus& worker) { return worker.role == Role::kDrafter; }
+bool keeps_kv(const WorkerStatus& worker) { return worker.kv_bytes_max > 0; }
 bool has_rtt(const WorkerStatus& worker) { return worker.rtt_ns > 0; }
 
 /// Of the coordinator and its workers, which are there or not from one scrape to the next.
@@ -84,8 +85,9 @@ std::vector<MetricFamily> families_of(const Status& status) {
     }
     return points;
   };
-  double used = 0, all = 0;  // of verifiers: others have none
-  for (const WorkerStatus& worker : status.workers) used += number(worker.kv_bytes), all += number(worker.kv_bytes_max);
+  double used = 0, all = 0;  // of verifiers
+  for (const WorkerStatus& worker : status.workers)
+    if (is_verifier(worker)) used += number(worker.kv_bytes), all += number(worker.kv_bytes_max);
   const FailoverCounts& texts = status.failovers;
   const AuditCounts& audits = status.audits;
   return {
@@ -121,9 +123,9 @@ std::vector<MetricFamily> families_of(const Status& status) {
              each(is_drafter, &WorkerStatus::late_rounds)),
       gauges("drafter_paused", "1: the drafter gets no texts, since others' drafts hold",
              each(is_drafter, &WorkerStatus::paused)),
-      gauges("worker_kv_bytes", "K/V memory that a verifier has set aside for its texts",
-             each(is_verifier, &WorkerStatus::kv_bytes)),
-      gauges("worker_kv_bytes_max", "K/V memory that a verifier has", each(is_verifier, &WorkerStatus::kv_bytes_max))};
+      gauges("worker_kv_bytes", "K/V memory that is set aside for a worker's texts",
+             each(keeps_kv, &WorkerStatus::kv_bytes)),
+      gauges("worker_kv_bytes_max", "K/V memory that a worker has", each(keeps_kv, &WorkerStatus::kv_bytes_max))};
 }
 
 /// Under the names that all clients of Prometheus give them, whoever the program is.

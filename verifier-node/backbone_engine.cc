@@ -108,12 +108,7 @@ KvCost BackboneEngine::kv_cost() const {
                               ? backbone().make_cache()
                               : KvCache(activation_dtype(backbone().weight_type()),
                                         kv_layer_shapes(backbone().config(), {rank, shards}), backbone().rows_max());
-    for (std::size_t i = 0; i < cache.layer_count(); ++i) {
-      const LayerKv& layer = cache.layer(i);
-      const auto bytes = 2 * static_cast<std::int64_t>(layer.row_bytes());
-      (layer.ring_rows() > 0 ? cost.ring_bytes_per_position : cost.bytes_per_position) += bytes;
-      cost.ring_rows = std::max(cost.ring_rows, layer.ring_rows());
-    }
+    add_kv_cost(cache, &cost);
   }
   return cost;
 }

@@ -166,6 +166,15 @@ PairFacts pair_facts(const TextConfig& config, const WeightSource& backbone) {
   return facts;
 }
 
+void add_kv_cost(const KvCache& cache, KvCost* cost) {
+  for (std::size_t i = 0; i < cache.layer_count(); ++i) {
+    const LayerKv& layer = cache.layer(i);
+    const auto bytes = 2 * static_cast<std::int64_t>(layer.row_bytes());
+    (layer.ring_rows() > 0 ? cost->ring_bytes_per_position : cost->bytes_per_position) += bytes;
+    cost->ring_rows = std::max(cost->ring_rows, layer.ring_rows());
+  }
+}
+
 std::string node_name(const std::string& what) {
   char host[HOST_NAME_MAX + 1] = {};
   gethostname(host, sizeof host);

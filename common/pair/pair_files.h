@@ -11,6 +11,7 @@
 
 namespace outrider {
 
+class KvCache;
 class WeightSource;
 
 /// Where a pair's two checkpoints lie.
@@ -55,6 +56,9 @@ std::string pair_json(const TextConfig& target, const AssistantConfig& draft, st
 
 /// What a node that holds `backbone` tells the other side in the handshake.
 PairFacts pair_facts(const TextConfig& config, const WeightSource& backbone);
+
+/// Adds what positions take in a cache of this shape.
+void add_kv_cost(const KvCache& cache, KvCost* cost);
 
 /// What a node of this process calls itself, "drafter-HOST-PID": in containers the process id alone is always 1.
 /// @param what  "drafter"

@@ -32,7 +32,8 @@ DrafterWish DrafterSeats::wish(const Worker& verifier) const {
           .proven = sequence_.drafts_have_a_say(),  // then it must be known who drafts
           .no_rows = environment_.now < verifier.rows_again,
           .no_tokens = !sequence_.request.media.empty(),
-          .positions = std::ssize(sequence_.tokens) + 1};
+          .positions = std::ssize(sequence_.tokens) + 1,
+          .in_all = sequence_.positions()};
 }
 
 void DrafterSeats::assign(const Worker& verifier) {
@@ -40,6 +41,8 @@ void DrafterSeats::assign(const Worker& verifier) {
     const PeerId peer = environment_.fleet.choose_drafter(wish(verifier));
     if (peer.empty()) return;
     replicas.push_back({.place = Place(environment_.fleet, peer)});
+    Place& place = replicas.back().place;
+    place.set_aside(place.worker()->kv_of(sequence_.positions()));
     needs_ = replicas.front().place.worker()->hello.needs;
   }
 }

@@ -53,13 +53,14 @@ class AssistantModel final : public DraftModel {
   std::unique_ptr<DraftText> open() const override {
     return std::make_unique<AssistantText>(assistant_->make_replica());
   }
-  void step_each(std::span<const DraftPoint> points, const VisitPoint& visit) override {
+  bool step_each(std::span<const DraftPoint> points, const VisitPoint& visit) override {
     std::vector<DraftNode> nodes;
     for (const DraftPoint& point : points) {
       nodes.push_back(
-          {point.path.back(), point.state, &static_cast<const AssistantText*>(point.text)->replica, point.goes_on});
+          {point.path.back(), point.state, static_cast<const AssistantText*>(point.text)->replica, point.goes_on});
     }
     assistant_->step_each(nodes, visit);
+    return true;
   }
 
  private:

@@ -32,10 +32,10 @@ class BlockText final : public DraftText {
   /// No other text has the same, and this one gets another with new rows.
   std::int64_t version() const { return version_; }
 
-  /// Computes K/V of the next rows, BlockDrafter::kRowsMax at most.
-  void catch_up(BlockDrafter& drafter, Buffer& scratch) {
+  /// Computes K/V of the next rows, BlockDrafter::kRowsMax at most. @return whether there were any
+  bool catch_up(BlockDrafter& drafter, Buffer& scratch) {
     while (!waiting_.empty() && waiting_.front().to <= cache_.length()) waiting_.pop_front();
-    if (waiting_.empty()) return;
+    if (waiting_.empty()) return false;
     const DonorDelta& halves = waiting_.front().donors.front();
     const std::int64_t half = halves.key.shape[1] * halves.key.shape[2], skipped = cache_.length() - halves.first;
     const std::int64_t count = std::min(BlockDrafter::kRowsMax, halves.key.shape[0] - skipped);
@@ -50,6 +50,7 @@ class BlockText final : public DraftText {
       read(halves.value, r, rows.columns(half, half));
     }
     drafter.add_rows(cache_, rows);
+    return true;
   }
 
  private:
@@ -70,9 +71,15 @@ class BlockModel final : public DraftModel {
   std::unique_ptr<DraftText> open() const override {
     return std::make_unique<BlockText>(drafter_->make_cache(), changes_);
   }
-  void step_each(std::span<const DraftPoint> points, const VisitPoint& visit) override {
-    for (const DraftPoint& point : points) text_of(point).catch_up(*drafter_, rows_);
-    add_blocks(points);
+  KvCost kv_cost() const override {
+    KvCost cost;
+    add_kv_cost(drafter_->make_cache(), &cost);
+    return cost;
+  }
+  bool step_each(std::span<const DraftPoint> points, const VisitPoint& visit) override {
+    bool passed = false;
+    for (const DraftPoint& point : points) passed |= text_of(point).catch_up(*drafter_, rows_);
+    passed |= add_blocks(points);
     std::vector<std::size_t> visited;
     std::vector<TokenId> before;
     for (std::size_t i = 0; i < points.size(); ++i) {
@@ -80,7 +87,7 @@ class BlockModel final : public DraftModel {
       visited.push_back(i);
       before.push_back(points[i].path.back());
     }
-    if (visited.empty()) return;
+    if (visited.empty()) return passed;
     std::optional<Matrix<const float>> markov;
     if (drafter_->config().markov_rank > 0) markov = drafter_->markov(before);
     const std::int64_t width = drafter_->config().draft_vocab_size;
@@ -97,6 +104,7 @@ class BlockModel final : public DraftModel {
         add_in_place(Matrix<float>(scores_.data(), {1, width}), markov->rows(static_cast<std::int64_t>(i), 1));
       visit(visited[i], drafter_->vocabulary(), scores_, {});
     }
+    return passed;
   }
 
  private:
@@ -118,8 +126,8 @@ class BlockModel final : public DraftModel {
     });
     return at == said_.end() ? nullptr : &*at;
   }
-  /// A pass for the points whose block is not there yet, as far as it has room.
-  void add_blocks(std::span<const DraftPoint> points) {
+  /// A pass for the points whose block is not there yet, as far as it has room. @return whether there were any
+  bool add_blocks(std::span<const DraftPoint> points) {
     std::vector<BlockDrafter::Block> blocks;
     std::vector<Said> fresh;
     for (const DraftPoint& point : points) {
@@ -130,7 +138,7 @@ class BlockModel final : public DraftModel {
       blocks.push_back({&text.cache(), point.path.front()});
       fresh.push_back({text.version(), point.path.front(), {}});
     }
-    if (blocks.empty()) return;
+    if (blocks.empty()) return false;
     const Matrix<const float> scores = drafter_->draft(blocks);
     const std::int64_t drafts = drafter_->config().drafts();
     for (std::size_t i = 0; i < fresh.size(); ++i) {
@@ -141,6 +149,7 @@ class BlockModel final : public DraftModel {
       }
       said_.push_back(std::move(fresh[i]));
     }
+    return true;
   }
 
   std::unique_ptr<BlockDrafter> drafter_;

@@ -1,6 +1,7 @@
 #include "drafter-node/whole_model/whole_model.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "common/base/check.h"
@@ -15,6 +16,13 @@
 
 namespace outrider {
 namespace {
+
+/// Guesses of the assistant in a pass, for each text.
+constexpr std::int64_t kGuesses = 3;
+/// A text with more rows than these to compute gets no guesses: the assistant would have to go along all of them.
+constexpr std::int64_t kKnownRowsMax = 4;
+/// Hidden rows of a text that are kept: those to which a verdict may cut back.
+constexpr std::size_t kStatesMax = 34;
 
 std::int64_t common_prefix(std::span<const TokenId> a, std::span<const TokenId> b) {
   return std::ranges::mismatch(a, b).in1 - a.begin();
@@ -46,6 +54,7 @@ class WholeText final : public DraftText {
     }
     cache_.truncate(kept);
     cached_.resize(static_cast<std::size_t>(kept));
+    states_.erase(states_.lower_bound(kept), states_.end());
     std::vector<TokenId> tokens;
     for (Position at = kept; at < std::min(end, kept + most); ++at)
       tokens.push_back(at < length() ? committed_[static_cast<std::size_t>(at)]
@@ -55,77 +64,167 @@ class WholeText final : public DraftText {
   KvCache& cache() { return cache_; }
   /// These were computed.
   void add(std::span<const TokenId> tokens) { cached_.insert(cached_.end(), tokens.begin(), tokens.end()); }
-  bool reaches(std::span<const TokenId> path) const {
-    return !path.empty() && std::ssize(cached_) == length() + std::ssize(path);
+  /// The hidden row of the last token that was computed; empty: it was not kept.
+  std::span<const float> state() const {
+    const auto last = states_.find(std::ssize(cached_) - 1);
+    return last == states_.end() ? std::span<const float>() : last->second;
+  }
+  void keep_state(Position position, std::span<const float> state) {
+    states_.insert_or_assign(position, std::vector(state.begin(), state.end()));
+    if (states_.size() > kStatesMax) states_.erase(states_.begin());
   }
 
  private:
   std::vector<TokenId> committed_;
   std::vector<TokenId> cached_;  ///< of which cache_ has the rows
+  /// Hidden rows of some of these, by position; none of others.
+  std::map<Position, std::vector<float>> states_;
   KvCache cache_;
 };
 
 class WholeModel final : public DraftModel {
  public:
-  explicit WholeModel(std::unique_ptr<Backbone> model) : model_(std::move(model)) {
+  WholeModel(std::unique_ptr<Backbone> model, std::unique_ptr<Assistant> assistant)
+      : model_(std::move(model)), assistant_(std::move(assistant)) {
     CHECK(model_->rows_max() >= kWholeModelRows, "{} rows", model_->rows_max());
   }
   DraftTraits traits() const override { return {.needs = DraftInput::kTokens, .by_tokens_alone = true}; }
   std::int64_t vocab_size() const override { return model_->config().vocab_size; }
   std::unique_ptr<DraftText> open() const override { return std::make_unique<WholeText>(model_->make_cache()); }
-  void step_each(std::span<const DraftPoint> points, const VisitPoint& visit) override {
-    std::vector<std::vector<TokenId>> rows(points.size());
-    std::vector<Segment> segments;
-    std::vector<std::size_t> visited;  // points, by output row
+  KvCost kv_cost() const override {
+    KvCost cost;
+    add_kv_cost(model_->make_cache(), &cost);
+    return cost;
+  }
+  bool step_each(std::span<const DraftPoint> points, const VisitPoint& visit) override {
+    std::vector<Part> parts;
     std::int64_t room = kWholeModelRows;
     for (std::size_t i = 0; i < points.size() && room > 0; ++i) {
       auto& text = static_cast<WholeText&>(*points[i].text);
       const std::vector<TokenId>& path = points[i].path;
-      rows[i] = text.missing(path, std::min(room, kCatchUpRows), [&] { return model_->make_cache(); });
-      if (rows[i].empty()) continue;
-      room -= std::ssize(rows[i]);
-      text.add(rows[i]);
-      if (text.reaches(path)) visited.push_back(i);
-      segments.push_back({.cache = &text.cache(), .tokens = rows[i], .output_rows = text.reaches(path) ? 1 : 0});
+      std::vector<TokenId> rows =
+          text.missing(path, std::min(room, kCatchUpRows), [&] { return model_->make_cache(); });
+      if (rows.empty()) continue;
+      room -= std::ssize(rows);
+      const Position end = text.length() + std::ssize(path);
+      const bool reaches = !path.empty() && text.cache().length() + std::ssize(rows) == end;
+      parts.push_back({i, &text, std::move(rows), reaches});
     }
-    if (segments.empty()) return;
-    const Matrix<const float> logits = model_->forward(segments).logits;
-    const float cap = model_->config().final_logit_softcapping;
-    for (std::size_t row = 0; row < visited.size(); ++row) {
-      const auto raw = logits[static_cast<std::int64_t>(row)].span();
-      scores_.assign(raw.begin(), raw.end());
-      if (cap > 0) softcap_in_place(Matrix<float>(scores_.data(), {1, std::ssize(scores_)}), cap);
-      visit(visited[row], {}, scores_, {});
+    if (parts.empty()) return false;
+    if (assistant_) guess(points, parts, room);
+    std::vector<Segment> segments;
+    for (Part& part : parts) {
+      part.text->add(part.rows);
+      segments.push_back({.cache = &part.text->cache(), .tokens = part.rows, .output_rows = part.said()});
     }
+    const auto [hidden, logits] = model_->forward(segments);
+    std::int64_t row = 0;
+    for (const Part& part : parts) {
+      bool holds = true;  // the guesses before this row
+      for (std::int64_t left = part.said(); left > 0; --left, ++row) {
+        if (assistant_) part.text->keep_state(part.text->cache().length() - left, hidden[row].span());
+        if (!holds) continue;
+        const std::optional<TokenId> next = visit(part.point, {}, scores(logits[row].span()), {});
+        holds = left > 1 && next == part.rows[part.rows.size() - static_cast<std::size_t>(left) + 1];
+      }
+    }
+    return true;
   }
 
  private:
+  /// What a pass computes of a text.
+  struct Part {
+    std::size_t point;
+    WholeText* text;
+    std::vector<TokenId> rows;  ///< behind those that are cached; the last are guesses
+    bool reaches;               ///< the path's end
+    std::int64_t guesses = 0;
+    /// Rows of which the scores are wanted: the path's last one and the guesses.
+    std::int64_t said() const { return reaches ? 1 + guesses : 0; }
+  };
+  /// Goes on from the last row that the model computed, along the known tokens first.
+  struct Walk {
+    Part* part;
+    const DraftPoint* point;
+    std::int64_t most;         ///< guesses
+    std::vector<float> state;  ///< before the token at `at`
+    std::size_t at = 0;        ///< of the part's rows
+    std::span<const TokenId> guessed() const { return std::span(part->rows).last(part->guesses); }
+  };
+
+  /// Appends to the parts what the assistant expects to be drafted behind their paths.
+  /// @param room  rows that the pass has left
+  void guess(std::span<const DraftPoint> points, std::vector<Part>& parts, std::int64_t room) {
+    std::vector<Walk> walks;
+    for (Part& part : parts) {
+      const std::int64_t most = std::min({points[part.point].wanted - 1, kGuesses, room});
+      const std::span<const float> state = part.text->state();
+      if (!part.reaches || most <= 0 || std::ssize(part.rows) > kKnownRowsMax || state.empty()) continue;
+      room -= most;
+      walks.push_back({&part, &points[part.point], most, {state.begin(), state.end()}});
+    }
+    while (!walks.empty()) {
+      std::vector<DraftNode> nodes;
+      for (const Walk& walk : walks)
+        nodes.push_back({walk.part->rows[walk.at], walk.state, {*model_, walk.part->text->cache()}});
+      assistant_->step_each(nodes, [&](std::size_t node, std::span<const TokenId> ids, std::span<const float> scores,
+                                       std::span<const float> state) {
+        Walk& walk = walks[node];
+        walk.state.assign(state.begin(), state.end());
+        if (++walk.at < walk.part->rows.size()) return;
+        const auto& choose = walk.point->choose;
+        walk.part->rows.push_back(choose ? choose(walk.guessed(), ids, scores) : best_draft(ids, scores));
+        ++walk.part->guesses;
+      });
+      std::erase_if(walks, [](const Walk& walk) { return walk.part->guesses == walk.most; });
+    }
+  }
+  /// With the softcap.
+  std::span<const float> scores(std::span<const float> logits) {
+    scores_.assign(logits.begin(), logits.end());
+    if (const float cap = model_->config().final_logit_softcapping; cap > 0)
+      softcap_in_place(Matrix<float>(scores_.data(), {1, std::ssize(scores_)}), cap);
+    return scores_;
+  }
+
   std::unique_ptr<Backbone> model_;
+  std::unique_ptr<Assistant> assistant_;  ///< null: none
   std::vector<float> scores_;
 };
 
 }  // namespace
 
-std::unique_ptr<DraftModel> make_draft_model(std::unique_ptr<Backbone> model) {
-  return std::make_unique<WholeModel>(std::move(model));
+std::unique_ptr<DraftModel> make_draft_model(std::unique_ptr<Backbone> model, std::unique_ptr<Assistant> assistant) {
+  return std::make_unique<WholeModel>(std::move(model), std::move(assistant));
 }
 
 Result<LoadedDrafter> load_whole_model_drafter(const DrafterOptions& options) {
-  if (options.worker.verify_weights) RETURN_IF_ERROR(verify_packs({options.draft_model}));
-  ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(options.draft_model));
+  ASSIGN_OR_RETURN(const PairPaths paths, pair_paths(options.draft_model, {.assistant = false}));
+  const bool cascade = !paths.assistant.empty();
+  if (options.worker.verify_weights) {
+    RETURN_IF_ERROR(verify_packs({paths.backbone}));
+    if (cascade) RETURN_IF_ERROR(verify_packs({paths.assistant}));
+  }
+  ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(paths.backbone));
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::load(files));
   ASSIGN_OR_RETURN(std::unique_ptr<Backbone> model, Backbone::load(files, options.weight_type, kWholeModelRows));
+  std::unique_ptr<Assistant> assistant;
+  if (cascade) {
+    ASSIGN_OR_RETURN(const ModelFiles assistant_files, ModelFiles::open(paths.assistant));
+    ASSIGN_OR_RETURN(assistant,
+                     Assistant::load(assistant_files, model->config(), model->weights(), options.weight_type));
+  }
   ASSIGN_OR_RETURN(GenerationConfig generation, load_generation_config(files));
   for (const std::string& note : model->config().notes)
     log_warn("event=metadata_overruled model={} note=\"{}\"", options.draft_model.string(), note);
   const PairFacts facts{.vocab_size = static_cast<std::int32_t>(model->config().vocab_size),
                         .context_max = model->config().max_position_embeddings,
                         .tokenizer_fingerprint = tokenizer.fingerprint()};
-  return LoadedDrafter{.model = make_draft_model(std::move(model)),
+  return LoadedDrafter{.model = make_draft_model(std::move(model), std::move(assistant)),
                        .facts = facts,
                        .path = options.draft_model.string(),
                        .stop_ids = std::move(generation.eos_token_ids),
-                       .tokenizer = options.draft_model};
+                       .tokenizer = paths.backbone};
 }
 
 }  // namespace outrider

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "common/model/gemma4/assistant.h"
 #include "common/model/gemma4/backbone.h"
 #include "drafter-node/draft_model.h"
 
@@ -13,7 +14,11 @@ inline constexpr std::int64_t kWholeModelRows = 128;
 /// A whole model, mostly a smaller one than the target, with K/V of its own. It needs token ids alone. Of each text its
 /// cache holds what the last step wanted, committed or drafted: the next step keeps the prefix that both have, so that
 /// a rejected draft costs nothing but itself, and one that was accepted is never computed again.
+/// With an assistant of its own it is a cascade: the assistant guesses the model's next drafts, and one pass of the
+/// model over the guesses gives as many drafts as guesses hold, and one more. The drafts are the same bits without it.
 /// @param model  of at least kWholeModelRows rows
-std::unique_ptr<DraftModel> make_draft_model(std::unique_ptr<Backbone> model);
+/// @param assistant  of `model`; null: none
+std::unique_ptr<DraftModel> make_draft_model(std::unique_ptr<Backbone> model,
+                                             std::unique_ptr<Assistant> assistant = nullptr);
 
 }  // namespace outrider

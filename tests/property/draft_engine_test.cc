@@ -8,17 +8,11 @@
 #include "common/model/tokenizer/tokenizer.h"
 #include "drafter-node/assistant/assistant_model.h"
 #include "tests/support/message_text.h"
+#include "tests/support/test_assistant.h"
 #include "tests/support/test_pairs.h"
 
 namespace outrider {
 namespace {
-
-std::unique_ptr<Assistant> load_assistant(const TestPair& pair, std::span<const TokenId> draft_vocabulary = {}) {
-  const ModelFiles backbone = model_at(in_source(pair.backbone));
-  return Assistant::load(model_at(in_source(pair.assistant)), load_text_config(backbone).value(),
-                         *open_weights(backbone, pair.type).value(), pair.type, draft_vocabulary)
-      .value();
-}
 
 WireTensor tensor_of(std::vector<std::byte> bytes, std::vector<std::int64_t> shape, DType dtype = DType::kF32) {
   const auto owner = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
@@ -235,7 +229,7 @@ TEST_P(DraftEngineProperty, DraftsMadeAheadTogetherAreThoseMadeOneByOne) {
       std::vector<float> state = hidden_of(draft);
       TokenId token = draft.token;
       const auto step = [&] {
-        const DraftNode node{token, state, &replica};
+        const DraftNode node{token, state, replica};
         std::vector<float> next;
         assistant->step_each({&node, 1}, [&](std::size_t, auto ids, auto scores, auto row) {
           token = best_draft(ids, scores);
@@ -396,7 +390,7 @@ TEST_P(DraftEngineProperty, ADraftVocabularyIsAllThatIsDraftedWithTheWholeHeadsS
                              rows.donors[donor].value.data.bytes().data());
   replica.length = 4;
   const std::vector<float> state(static_cast<std::size_t>(whole->config().backbone_hidden_size), 0.5f);
-  const DraftNode node{vocabulary[0], state, &replica};
+  const DraftNode node{vocabulary[0], state, replica};
   std::map<TokenId, float> scores;  // the whole head's, or where it has centroids, of the tokens that these chose
   whole->step_each({&node, 1}, [&](std::size_t, std::span<const TokenId> ids, std::span<const float> all, auto) {
     for (std::size_t i = 0; i < all.size(); ++i) scores[ids.empty() ? static_cast<TokenId>(i) : ids[i]] = all[i];

@@ -85,7 +85,10 @@ Language make_nano_language(std::int64_t vocab, bool whole = false) {
     while (scores.empty()) {
       drafter->step_each(
           std::array{DraftPoint{seen.get(), {word}, {}}},
-          [&](std::size_t, auto, std::span<const float> all, auto) { scores.assign(all.begin(), all.end()); });
+          [&](std::size_t, auto, std::span<const float> all, auto) {
+            scores.assign(all.begin(), all.end());
+            return std::nullopt;
+          });
     }
     return scores;
   };

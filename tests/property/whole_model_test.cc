@@ -9,26 +9,31 @@
 #include "common/model/checkpoint/model_files.h"
 #include "drafter-node/draft_engine.h"
 #include "tests/support/model_at.h"
+#include "tests/support/test_assistant.h"
 #include "tests/support/test_pairs.h"
 
 namespace outrider {
 namespace {
 
-/// Counts what the engine asks a model.
+/// Counts what the engine asks a model, and the passes that this takes.
 class CountingModel final : public DraftModel {
  public:
-  CountingModel(std::unique_ptr<DraftModel> model, std::int64_t* points) : model_(std::move(model)), points_(points) {}
+  CountingModel(std::unique_ptr<DraftModel> model, std::int64_t* points, std::int64_t* passes = nullptr)
+      : model_(std::move(model)), points_(points), passes_(passes) {}
   DraftTraits traits() const override { return model_->traits(); }
   std::int64_t vocab_size() const override { return model_->vocab_size(); }
   std::unique_ptr<DraftText> open() const override { return model_->open(); }
-  void step_each(std::span<const DraftPoint> points, const VisitPoint& visit) override {
+  bool step_each(std::span<const DraftPoint> points, const VisitPoint& visit) override {
     *points_ += std::ssize(points);
-    model_->step_each(points, visit);
+    const bool passed = model_->step_each(points, visit);
+    if (passes_ != nullptr) *passes_ += int{passed};
+    return passed;
   }
 
  private:
   std::unique_ptr<DraftModel> model_;
   std::int64_t* points_;
+  std::int64_t* passes_;
 };
 
 /// The model alone, on a cache of its own: what the drafter must not differ from.
@@ -59,8 +64,8 @@ class Reference {
   std::unique_ptr<Backbone> model_;
 };
 
-std::unique_ptr<DraftModel> load_whole(const TestPair& pair) {
-  return make_draft_model(load_backbone(pair, kWholeModelRows));
+std::unique_ptr<DraftModel> load_whole(const TestPair& pair, bool cascade = false) {
+  return make_draft_model(load_backbone(pair, kWholeModelRows), cascade ? load_assistant(pair) : nullptr);
 }
 
 /// A text as its coordinator goes on with it.
@@ -120,13 +125,30 @@ std::vector<TestPair> some_pairs() {
   return pairs;
 }
 
-class WholeModelProperty : public testing::TestWithParam<TestPair> {};
-INSTANTIATE_TEST_SUITE_P(Each, WholeModelProperty, testing::ValuesIn(some_pairs()), pair_name);
+/// Each alone, and as a cascade with its assistant, which may not change a bit.
+class WholeModelProperty : public testing::TestWithParam<std::tuple<TestPair, bool>> {
+ protected:
+  const TestPair& pair() const { return std::get<0>(GetParam()); }
+  std::unique_ptr<DraftModel> load() const { return load_whole(pair(), std::get<1>(GetParam())); }
+};
+std::vector<std::tuple<TestPair, bool>> alone_and_cascades() {
+  std::vector<std::tuple<TestPair, bool>> all;
+  for (const TestPair& pair : some_pairs()) {
+    all.emplace_back(pair, false);
+    if (pair.type == WeightType::kBf16) all.emplace_back(pair, true);
+  }
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(Each, WholeModelProperty, testing::ValuesIn(alone_and_cascades()),
+                         [](const auto& each) {
+                           return pair_name(testing::TestParamInfo<TestPair>(std::get<0>(each.param), each.index)) +
+                                  (std::get<1>(each.param) ? "Cascade" : "");
+                         });
 
 TEST_P(WholeModelProperty, DraftsAndWhatIsMadeAheadAreTheModelsOwn) {
-  Reference reference(GetParam());
+  Reference reference(pair());
   std::int64_t points = 0;
-  DraftEngine engine(std::make_unique<CountingModel>(load_whole(GetParam()), &points), {});
+  DraftEngine engine(std::make_unique<CountingModel>(load(), &points), {});
   CounterRng rng(3);
   Text text{.session = SessionId{1}, .tokens = random_tokens(rng, 70, reference.config())};
   std::int64_t guesses = 0;
@@ -204,8 +226,8 @@ TEST(WholeModel, NoPassIsTakenForWhatWasSaidBefore) {
 }
 
 TEST_P(WholeModelProperty, TextsInOnePassGetWhatTheyGetAlone) {
-  DraftEngine engine(load_whole(GetParam()), {});
-  const TextConfig config = load_backbone(GetParam(), 1)->config();
+  DraftEngine engine(load(), {});
+  const TextConfig config = load_backbone(pair(), 1)->config();
   CounterRng rng(5);
   std::vector<Text> alone, together;
   for (std::uint64_t i = 1; i <= 8; ++i)
@@ -249,8 +271,8 @@ TEST_P(WholeModelProperty, TextsInOnePassGetWhatTheyGetAlone) {
 // What a draft is said to be drawn from is the model's distribution, softcap and all, and under `match` it is drawn
 // with the target's own noise.
 TEST_P(WholeModelProperty, DraftsAreDrawnFromTheModelsOwnDistribution) {
-  Reference reference(GetParam());
-  DraftEngine engine(load_whole(GetParam()), {});
+  Reference reference(pair());
+  DraftEngine engine(load(), {});
   CounterRng rng(6);
   SamplingScratch scratch;
   for (const SamplingRule rule : {SamplingRule::kMatch, SamplingRule::kRejection}) {
@@ -272,6 +294,47 @@ TEST_P(WholeModelProperty, DraftsAreDrawnFromTheModelsOwnDistribution) {
       const Noise noise(11, 3 + static_cast<std::int64_t>(i), rejection ? Noise::Stream::kDraft : Noise::Stream::kDraw);
       EXPECT_EQ(made.tokens[i], draw(expected, noise)) << i;
     }
+  }
+}
+
+// A cascade's drafts are the model's own, in fewer passes: under `match` too, because its assistant draws with the same
+// noise as the model.
+TEST(WholeModel, ItsOwnAssistantSavesPasses) {
+  const TestPair nano{"nano", "models/nano/backbone", "models/nano/assistant", WeightType::kBf16};
+  Reference reference(nano);
+  for (const std::optional<SamplingParams>& sampling :
+       {std::optional<SamplingParams>(), std::optional(SamplingParams{.temperature = 0.8f, .seed = 9})}) {
+    std::int64_t points = 0, passes[2] = {}, drafts = 0;
+    DraftEngine alone(std::make_unique<CountingModel>(load_whole(nano), &points, &passes[0]), {});
+    DraftEngine cascade(std::make_unique<CountingModel>(load_whole(nano, true), &points, &passes[1]), {});
+    CounterRng rng(12);
+    Text text{.session = SessionId{1}, .tokens = random_tokens(rng, 5, reference.config())};
+    text.tokens = with(text.tokens, reference.greedy(text.tokens, 30));
+    Text other = text;
+    std::int64_t index = 0;
+    for (int round = 0; round < 24; ++round) {
+      Draft draft{.draft_length = static_cast<std::int32_t>(1 + rng.below(12)), .index = index};
+      if (round == 0)
+        draft.sampling = sampling;
+      else
+        draft.sampling_known = sampling.has_value();
+      for (auto [engine, drafted] : {std::pair(&alone, &text), std::pair(&cascade, &other)}) {
+        drafted->begin(*engine, draft);
+        drafted->finish(*engine);
+      }
+      ASSERT_EQ(other.drafts, text.drafts) << "round " << round;
+      const std::vector<TokenId>& made = text.drafts.at(0).tokens;
+      drafts += std::ssize(made);
+      // Half of the rounds keep all drafts; a rejected one is replaced by a token that was not drafted.
+      const std::size_t kept = rng.below(2) == 0 ? made.size() : rng.below(made.size());
+      const TokenId next = kept == made.size() ? reference.greedy(with(text.tokens, made), 1)[0]
+                                               : (made[kept] + 1) % static_cast<TokenId>(reference.config().vocab_size);
+      text.verdict(kept, next);
+      other.verdict(kept, next);
+      index += static_cast<std::int64_t>(kept) + 1;
+    }
+    EXPECT_GE(passes[0], drafts);
+    EXPECT_LT(passes[1], drafts * 4 / 5) << "of " << drafts << " drafts" << (sampling ? ", sampled" : "");
   }
 }
 

@@ -66,5 +66,38 @@ TEST(TokenDrafter, CatchesUpBeforeItDrafts) {
   EXPECT_NE(said<Failed>(tick())->message.find("context has 200"), std::string::npos);
 }
 
+// What its K/V would not fit is refused before it is computed, and what was freed is there again.
+TEST(TokenDrafter, RefusesATextThatItHasNoMemoryFor) {
+  Loop loop;
+  Hello hello = token_hello();
+  hello.facts.context_max = 200;
+  DrafterCore core({.kv_cost = {.bytes_per_position = 100}, .kv_bytes_max = 3000}, hello);
+  core.on_message({.body = Welcome{1}}, loop.now());
+  std::uint32_t round = 0;
+  const auto ask = [&](std::uint64_t id, Position rows, std::int32_t drafts) {
+    const auto send = [&](Position base, Body body) {
+      core.on_message({.session = SessionId{id}, .round = RoundId{round}, .base = base, .body = std::move(body)},
+                      loop.now());
+    };
+    const std::vector<TokenId> tokens(static_cast<std::size_t>(rows), 1);
+    ++round;
+    send(0, KvChunk{{.from = 0, .to = rows, .tokens = tokens}});
+    send(rows, Draft{.token = 5, .draft_length = drafts});
+    core.on_tick(loop.now());
+    DrafterCore::Output output = core.take_output();
+    for (const DraftTurn& turn : output.pass) core.on_turn(turn, {.drafts = {{.tokens = {7}}}});
+    return output;
+  };
+  EXPECT_FALSE(ask(1, 15, 3).pass.empty());
+  for (const DrafterCore::Output& output : {ask(2, 13, 1), ask(2, 12, 1)}) {
+    EXPECT_TRUE(output.pass.empty());
+    ASSERT_TRUE(said<Failed>(output));
+    EXPECT_EQ(said<Failed>(output)->code, Errc::kUnavailable);
+    EXPECT_NE(said<Failed>(output)->message.find("positions need 0.0 MiB of K/V"), std::string::npos);
+  }
+  core.on_message({.session = SessionId{1}, .body = Free{}}, loop.now());
+  EXPECT_FALSE(ask(2, 15, 3).pass.empty()) << "1800 bytes came back";
+}
+
 }  // namespace
 }  // namespace outrider

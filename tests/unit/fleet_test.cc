@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "coordinator-node/given_prompts.h"
+#include "coordinator-node/place.h"
 #include "tests/unit/protocol_support.h"
 
 namespace outrider {
@@ -126,6 +127,25 @@ TEST_F(FleetChoice, OfKindsOfDraftersIsThatWithMoreTokensASecond) {
   EXPECT_EQ(fleet_.choose_drafter({.no_tokens = true}), "assistant");
   EXPECT_EQ(fleet_.choose_drafter({.no_rows = true}), "whole");
   EXPECT_EQ(fleet_.choose_drafter({.no_rows = true, .positions = 21}), "") << "its context has 20";
+}
+
+TEST_F(FleetChoice, OfDraftersWithKvOfTheirOwnIsOneWithMemoryForTheText) {
+  Hello whole = token_hello();
+  whole.capacity = {.kv_cost = {.bytes_per_position = 100}, .kv_bytes_max = 3000};
+  fleet_.join("whole", whole, {});
+  EXPECT_EQ(fleet_.choose_drafter({.in_all = 15}), "whole");
+  {
+    Place place(fleet_, "whole");
+    place.set_aside(fleet_.at("whole").kv_of(15));
+    EXPECT_EQ(fleet_.choose_drafter({.in_all = 16}), "") << "1500 of 3000 bytes are left";
+    EXPECT_EQ(fleet_.choose_drafter({.in_all = 15}), "whole");
+    Status status;
+    fleet_.describe(status);
+    const auto seen = std::ranges::find(status.workers, Role::kDrafter, &WorkerStatus::role);
+    EXPECT_EQ(seen->kv_bytes, 1500);
+    EXPECT_EQ(seen->kv_bytes_max, 3000);
+  }
+  EXPECT_EQ(fleet_.choose_drafter({.in_all = 1000}), "whole") << "its context has 20, and no more are ever sent";
 }
 
 }  // namespace

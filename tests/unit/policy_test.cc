@@ -9,6 +9,7 @@
 #include "common/decoding/drafting/governor.h"
 #include "common/decoding/drafting/ngram.h"
 #include "common/decoding/drafting/policies.h"
+#include "common/decoding/drafting/round_cost.h"
 
 namespace outrider {
 namespace {
@@ -189,6 +190,28 @@ Estimates costs_of(double row_ms, double draft_ms) {
     costs.observe(outcome);
   }
   return costs;
+}
+
+// A drafter says how many passes its drafts took: one each of an assistant, one for a whole block, something between
+// for a cascade. What a length costs that was not tried follows from that.
+TEST(Estimates, DraftsCostThePassesThatTheyTake) {
+  const auto cost_ms = [](double first, double behind) {
+    Estimates costs;
+    for (int i = 0; i < 60; ++i) {
+      const int drafted = 2 + i % 3;
+      RoundOutcome outcome{.drafted = drafted, .accepted = drafted / 2, .batch_rows = drafted + 1};
+      outcome.draft_passes = first + behind * (drafted - 1);
+      outcome.draft_pass_rows = 1;
+      outcome.draft_s = outcome.draft_passes * 2e-3;
+      outcome.verify_s = 0.05;
+      outcome.round_s = outcome.verify_s + outcome.draft_s;
+      costs.observe(outcome);
+    }
+    return 1e3 * round_terms(costs, DraftSource::kAssistant, 8, 2).draft_s;
+  };
+  EXPECT_NEAR(cost_ms(1, 1), 16, 1e-9);
+  EXPECT_NEAR(cost_ms(1, 0), 2, 1e-9);
+  EXPECT_NEAR(cost_ms(1, 0.5), 9, 1e-9);
 }
 
 TEST(Estimates, HasALoadThatIsEveryMs) {

@@ -60,6 +60,8 @@ void Estimates::observe_made(const RoundOutcome& outcome) {
   if (outcome.ahead) return;  // nobody waited: it says nothing of what asking costs
   DraftCost& cost = drafts[index_of_made(outcome.source)];
   const double passes = outcome.draft_passes > 0 ? outcome.draft_passes : outcome.own();
+  if (const int more = outcome.own() - 1; more > 0 && !outcome.tree)
+    cost.behind.observe(std::clamp<double>(passes - 1, 0, more), more);
   const auto bytes = static_cast<double>(outcome.draft_bytes);
   cost.pass_s.observe(std::max(1.0, outcome.draft_pass_rows), outcome.draft_s / passes);
   cost.bytes.observe(outcome.draft_rows, bytes);

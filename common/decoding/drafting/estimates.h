@@ -18,6 +18,11 @@ struct DraftCost {
   FadingLine pass_s;  ///< of a drafter's forward pass by its rows: T_d(M)
   FadingLine wire_s;  ///< by bytes of the request: RTT and 1 / bandwidth
   FadingLine bytes;   ///< of the request by its K/V rows
+  /// Passes of each draft behind the first: 1 of a drafter that makes a draft a pass, 0 of one that makes a block.
+  FadingMean behind{keeps::kLine};
+
+  /// That so many drafts for one sequence take.
+  double passes(int count) const { return behind.empty() || count < 2 ? count : 1 + behind.value() * (count - 1); }
 };
 
 /// The row in Estimates::drafts of what a round of this source waits for: beside looked-up drafts the assistant's,

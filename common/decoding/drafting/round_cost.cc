@@ -13,7 +13,7 @@ RoundTerms round_terms(const Estimates& estimates, DraftSource source, int lengt
   if (drafts == 0) return terms;
   const DraftCost& cost = estimates.drafts[index_of_made(source)];
   const double halves = std::min(company.texts + 1, drafts) > company.drafters ? 2 : 1;
-  terms.draft_s = (cost.pass_s.intercept() * halves * std::max(company.longest, own) +
+  terms.draft_s = (cost.pass_s.intercept() * halves * cost.passes(std::max(company.longest, own)) +
                    cost.pass_s.slope() * drafts / company.drafters) *
                   company.contention;
   terms.rtt_s = cost.wire_s.intercept();

@@ -219,17 +219,17 @@ DonorReplica Assistant::make_replica() const {
   return {.sliding = layer(sliding_donor_, drafter_window(sliding_window_)), .full = layer(full_donor_, 0)};
 }
 
-void Assistant::add_row(Rows& rows, const DonorReplica& replica, Position rope_shift) const {
-  const Position position = replica.length;
+void Assistant::add_row(Rows& rows, const DonorRows& donors, Position rope_shift) const {
+  const Position position = donors.length;
   CHECK(position >= 1);
   // The last W + 1 rows, one more than the target's own window (gemma4.md 4.4).
   const std::int64_t count = std::min<std::int64_t>(position, drafter_window(sliding_window_));
-  const auto row = [&](AttentionKind kind, const LayerKv& kv, std::int64_t seen) {
+  const auto row = [&](AttentionKind kind, const KvView& kv, std::int64_t seen) {
     return RowContext{
-        position, rope_->angles(kind, position + rope_shift), nullptr, {kv.view(), position - seen, seen}};
+        position, rope_->angles(kind, position + rope_shift), nullptr, {kv, position - seen, seen}};
   };
-  rows.sliding.push_back(row(AttentionKind::kSliding, replica.sliding, count));
-  rows.full.push_back(row(AttentionKind::kFull, replica.full, position));
+  rows.sliding.push_back(row(AttentionKind::kSliding, donors.sliding, count));
+  rows.full.push_back(row(AttentionKind::kFull, donors.full, position));
 }
 
 void Assistant::fill_input(TokenId token, std::span<const float> state, std::span<float> row) const {
@@ -257,7 +257,7 @@ void Assistant::step_each(std::span<const DraftNode> nodes, const VisitNode& vis
   for (std::int64_t i = 0; i < count; ++i) {
     const DraftNode& node = nodes[static_cast<std::size_t>(i)];
     fill_input(node.token, node.state, input[i].span());
-    add_row(rows, *node.replica);
+    add_row(rows, node.donors);
   }
   const Matrix<const float> n = step(input, rows);
   const Matrix<float> states = scratch_.state.view(count, width);
@@ -272,7 +272,7 @@ std::vector<TokenId> Assistant::draft(const DraftRequest& request) {
   std::vector<float> state(request.hidden.begin(), request.hidden.end());
   std::vector<TokenId> drafts;
   for (TokenId token = request.token; std::ssize(drafts) < request.count;) {
-    const DraftNode node{token, state, &request.replica, std::ssize(drafts) + 1 < request.count};
+    const DraftNode node{token, state, request.replica, std::ssize(drafts) + 1 < request.count};
     step_each({&node, 1}, [&](std::size_t, std::span<const TokenId> ids, std::span<const float> scores,
                               std::span<const float> next) {
       token = best_draft(ids, scores);

@@ -28,11 +28,23 @@ struct DonorReplica {
   }
 };
 
+/// K/V of the two donor layers at positions [0, length): a replica's, or those of the backbone's own cache.
+struct DonorRows {
+  DonorRows(const DonorReplica& replica)
+      : sliding(replica.sliding.view()), full(replica.full.view()), length(replica.length) {}
+  DonorRows(const Backbone& backbone, const KvCache& cache)
+      : sliding(cache.layer(backbone.donor_cache(AttentionKind::kSliding)).view()),
+        full(cache.layer(backbone.donor_cache(AttentionKind::kFull)).view()),
+        length(cache.length()) {}
+  KvView sliding, full;
+  Position length;
+};
+
 /// A token that the assistant is to draft after, and the row that produced it.
 struct DraftNode {
   TokenId token = 0;
   std::span<const float> state;  ///< [backbone_hidden_size] the target's, or the assistant's own
-  const DonorReplica* replica;   ///< what precedes it in its text: one row or more
+  DonorRows donors;              ///< what precedes it in its text: one row or more
   bool goes_on = true;           ///< its row is wanted
 };
 /// What it drafts there: the scores of `ids`, or of the whole vocabulary in order if there are none; and the row from
@@ -135,7 +147,7 @@ class Assistant {
   struct Rows {
     std::vector<RowContext> sliding, full;
   };
-  void add_row(Rows& rows, const DonorReplica& replica, Position rope_shift = 0) const;
+  void add_row(Rows& rows, const DonorRows& donors, Position rope_shift = 0) const;
   /// Row [2 * backbone_hidden_size] of a step's input: the token's embedding, then the state.
   void fill_input(TokenId token, std::span<const float> state, std::span<float> row) const;
   /// Its input -> normed hidden rows, in scratch_; the caller takes scores and next state from them.

@@ -216,7 +216,7 @@ struct KvCost {
   bool operator==(const KvCost&) const = default;
 };
 
-/// What a worker takes at once. Of a drafter only sessions_max is heeded: K/V of its sessions are not counted.
+/// What a worker takes at once. Of an assistant's drafter K/V are not counted.
 struct Capacity {
   std::int64_t sessions_max = 256;
   KvCost kv_cost = {};
@@ -882,7 +882,7 @@ struct WorkerStatus {
   std::int32_t sessions = 0;
   bool draining = false;
   std::int64_t rtt_ns = 0;  ///< round trip of a heartbeat, smoothed; 0: not measured yet
-  /// Of a verifier: K/V set aside for its sessions, and all that it has.
+  /// Of one that computes K/V: set aside for its sessions, and all that it has.
   std::int64_t kv_bytes = 0, kv_bytes_max = 0;
   // A drafter's reputation (coordinator-node/reputation.h).
   double yield = 0;              ///< share of its rounds whose first draft held, of late
