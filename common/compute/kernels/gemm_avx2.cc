@@ -14,9 +14,11 @@ namespace {
 // Of nibbles. A lane's products are added up by pairs in 16 bits: at most 16 * 15 * 128.
 constexpr bool kMultipliesNibbles = false;
 constexpr int kInt4Rows = 6, kQ4Rows = 5, kQ4AtOnce = 1;
-constexpr int int4_columns(int rows) { return rows <= 2 ? 4 / rows : 1; }
+constexpr int int4_columns(int rows) { return rows <= 2 ? 4 : 2; }
 I add_products(I products, I weights, I x) {
-  return (I)((Halves)products + (Halves)_mm256_maddubs_epi16((__m256i)weights, (__m256i)x));
+  I sum = (I)((Halves)products + (Halves)_mm256_maddubs_epi16((__m256i)weights, (__m256i)x));
+  asm volatile("" : "+x"(sum));  // or g++ would put sums off until products fill the registers and the stack
+  return sum;
 }
 I add_up(I products) { return (I)_mm256_madd_epi16((__m256i)products, _mm256_set1_epi16(1)); }
 I end_group(I total, I products, I multiplier) {
