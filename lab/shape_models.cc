@@ -65,9 +65,8 @@ std::unique_ptr<Backbone> ShapeModels::backbone(std::int64_t rows_max) const {
   return or_throw(Backbone::load(backbone_config, backbone_weights, rows_max));
 }
 
-std::unique_ptr<Assistant> ShapeModels::assistant(std::span<const TokenId> draft_vocabulary) const {
-  return or_throw(
-      Assistant::load(assistant_config, assistant_weights, backbone_config, *backbone_weights, draft_vocabulary));
+std::unique_ptr<Assistant> ShapeModels::assistant() const {
+  return or_throw(Assistant::load(assistant_config, assistant_weights, backbone_config, *backbone_weights));
 }
 
 void fill_context(KvCache& cache, Position end) {

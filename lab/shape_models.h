@@ -17,7 +17,7 @@ struct ShapeModels {
   std::shared_ptr<const WeightSource> backbone_weights, assistant_weights;
 
   std::unique_ptr<Backbone> backbone(std::int64_t rows_max) const;
-  std::unique_ptr<Assistant> assistant(std::span<const TokenId> draft_vocabulary = {}) const;
+  std::unique_ptr<Assistant> assistant() const;
 };
 
 /// @param layers of the backbone, in the published pattern; 0: all. Throws the line for a person.
