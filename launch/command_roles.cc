@@ -130,7 +130,7 @@ void add_worker(Command& app, const char* name, const char* about,
   });
 }
 
-/// What a verifier starts for each of its shards: not for people.
+/// A verifier starts it for each of its shards; it is not for people.
 void add_shard(Command& app) {
   Command* command = app.add_subcommand("shard", "A part of a verifier's backbone");
   command->group("");
