@@ -31,7 +31,7 @@ constexpr const char *kFiles = "files", *kBatches = "batches";
 // Not told to anybody: whose it is, and how long what a batch writes is kept.
 constexpr const char *kOwner = "outrider_owner", *kOutputSeconds = "outrider_output_seconds";
 
-/// Of limit=3&after=batch_1. What we look for needs no decoding.
+/// It reads limit=3&after=batch_1. The values that are looked for need no decoding.
 std::string query_value(std::string_view query, std::string_view key) {
   while (!query.empty()) {
     const std::string_view pair = query.substr(0, query.find('&'));
@@ -51,7 +51,7 @@ HttpReply json_reply(Json json) { return {.status = 200, .body = to_text(publish
 HttpReply not_there(const HttpRequest& http) {
   return error_reply({.status = 404, .message = fmt::format("there is no {}", http.path)});
 }
-/// What went wrong names a file of ours.
+/// The error names a file of the server, and so goes to its log alone.
 HttpReply disk_reply(const Error& error) {
   log_error("event=disk_failed reason=\"{}\"", error.message);
   return error_reply({500, "this server cannot read or write its files: its log says why"});

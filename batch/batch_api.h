@@ -36,7 +36,7 @@ class BatchApi {
  public:
   /// @return kUnavailable while another server has the folder; kIo; kMalformed for a file there that is not ours.
   static Result<std::unique_ptr<BatchApi>> open(BatchApiOptions options);
-  /// What is under way is cut off, and done again by the next one.
+  /// It cuts off the lines under way; the next server does them again.
   ~BatchApi();
 
   /// Must outlive the HttpServer that has them.
@@ -49,7 +49,7 @@ class BatchApi {
   BatchApi(BatchApiOptions options, DurableFile lock) : options_(std::move(options)), lock_(std::move(lock)) {}
   std::filesystem::path path(const char* kind, const std::string& id, const char* ending) const;
   Result<void> load(const char* kind, Table& table) const;
-  /// What a crash has left of an upload.
+  /// It removes the rests of uploads that a crash has left.
   void forget_halves() const;
   Result<void> save(const char* kind, const Json& object) const;
   HttpReply list(const Table& table, const HttpRequest& http) const;

@@ -34,7 +34,7 @@ Result<BatchRequest, BatchError> parse_batch_line(std::string_view line, std::st
 
 /// 32 hexadecimal digits that are the same whenever and wherever the line is done: a part of every id in the output.
 std::string id_of(std::string_view custom_id);
-/// Of a line that has none, or null: the low 63 bits of XXH3's 128 of its custom_id.
+/// A line without a seed, or with null, gets the low 63 bits of XXH3's 128 of its custom_id.
 std::int64_t seed_of(std::string_view custom_id);
 /// The body as it is sent: with a seed; a chat without a bound on its answer with the server's own, so that its length
 /// is not a matter of the verifier's memory.
@@ -50,7 +50,7 @@ struct BatchReply {
   std::string line;
   BatchTokens tokens;
 };
-/// What a reply with status 200 says.
+/// It reads a reply with status 200.
 /// @return an error for a reply that is not a JSON object.
 Result<BatchReply, BatchError> settle_reply(const BatchRequest& request, const std::string& reply_body);
 /// A reply with another status.

@@ -38,7 +38,7 @@ class ConcurrencySearch {
     int trial;
   };
 
-  /// Of the lines that were sent since limit_ is what it is and have their replies.
+  /// It counts the lines that were sent under the present limit_ and have their replies.
   struct Trial {
     int number = 0;
     int finished = 0;

@@ -4,10 +4,11 @@
 
 #include <algorithm>
 #include <optional>
-#include <random>
 #include <span>
 #include <system_error>
 #include <utility>
+
+#include "server/random_id.h"
 
 namespace outrider {
 namespace {
@@ -54,12 +55,9 @@ Result<void> write_results(const BatchPaths& paths, const std::vector<Results>& 
   return replace_file(paths.output, [&](const AppendBytes& append) { return append_results(all, true, append); });
 }
 
-double chance() {
-  static thread_local std::mt19937_64 generator{std::random_device()()};
-  return std::uniform_real_distribution<double>(0, 1)(generator);
-}
+double chance() { return static_cast<double>(random_number() >> 11) * 0x1p-53; }
 
-/// Of files that are not ours to write.
+/// It refuses to write over files that are somebody else's.
 Result<void> check_free(const BatchOptions& options, const BatchPaths& paths) {
   std::error_code ignored;
   for (const std::filesystem::path& path : {paths.output, paths.errors, paths.journal, paths.progress}) {
@@ -91,14 +89,14 @@ BatchAnswer answer_by(std::vector<HttpRoute> routes) {
   };
 }
 
-/// What became of a line.
+/// It says how a line ended.
 struct BatchJob::Outcome {
   enum class Kind { kOk, kError, kMayPass, kCutOff, kNoInput };
   Kind kind;
   std::string result;  ///< a line of the output or the errors; of kMayPass: of the errors, should it stay so
   BatchTokens tokens = {};
   Failure failure = {};                ///< of kMayPass
-  std::string problem = {};            ///< likewise
+  std::string problem = {};            ///< of kMayPass too
   std::optional<Error> no_input = {};  ///< why the job cannot go on
 };
 
@@ -125,7 +123,7 @@ class BatchJob::Workers {
     if (busy_ > std::ssize(threads_)) threads_.emplace_back([this] { run(); });
     to_do_changed_.notify_one();
   }
-  /// What has finished, perhaps nothing after a while.
+  /// It waits for finished lines; perhaps there are none after a while.
   std::deque<Finished> wait(Duration at_most) {
     std::unique_lock lock(mutex_);
     finished_changed_.wait_for(lock, at_most, [&] { return !finished_.empty(); });

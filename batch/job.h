@@ -61,13 +61,13 @@ enum class BatchStop {
 
 /// Answers one request as the HTTP API does; status 0: nobody has. Any thread, many at once.
 using BatchAnswer = std::function<HttpReply(const HttpRequest& request)>;
-/// What the routes of a server answer.
+/// It lets the routes of a server answer.
 BatchAnswer answer_by(std::vector<HttpRoute> routes);
 
 struct BatchControl {
   int concurrency = 0;  ///< lines under way at once; 0: as many as it takes, found by itself
   std::function<BatchStop()> stop = [] { return BatchStop::kGoOn; };            ///< asked some ten times a second
-  std::function<void(const BatchCounts&)> on_tick = [](const BatchCounts&) {};  ///< likewise
+  std::function<void(const BatchCounts&)> on_tick = [](const BatchCounts&) {};  ///< called as often
 };
 
 /// A file of requests that becomes a file of results, whatever happens on the way: each line is done once, as far as
@@ -120,7 +120,7 @@ class BatchJob {
   std::unique_ptr<Journal> journal_;   // last: its thread uses the others
 };
 
-/// What the journal of a job says.
+/// It holds the state that the journal of a job tells.
 struct BatchStatus {
   Manifest manifest;
   BatchCounts counts;

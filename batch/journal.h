@@ -19,13 +19,13 @@
 
 namespace outrider {
 
-/// What the results of a job depend on, by name: another value, another job.
+/// The results of a job depend on these, by name: another value makes another job.
 using Manifest = std::map<std::string, std::string>;
 
 /// The first field in which two differ. @return kMismatch that names it and both values.
 Result<void> check_same_job(const Manifest& journal, const Manifest& now, const std::filesystem::path& path);
 
-/// What is known of a line that is done: that it is, what it cost, and where its result lies.
+/// It says of a line that is done what it cost, and where its result lies.
 struct JournalEntry {
   std::uint32_t line = 0;  ///< from 0
   bool ok = false;         ///< a line of the output, not of the errors

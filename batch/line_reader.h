@@ -28,7 +28,7 @@ class LineReader {
   explicit LineReader(
       const DurableFile& file, std::function<void(std::string_view)> on_bytes = [](std::string_view) {})
       : file_(file), on_bytes_(std::move(on_bytes)) {}
-  /// Nothing at the end of the file.
+  /// It gives the next line, or nothing at the end of the file.
   Result<std::optional<Line>> next();
 
  private:

@@ -24,7 +24,7 @@ std::optional<double> acceptance(const BatchCounts& counts) {
   return static_cast<double>(counts.tokens_now.accepted) / static_cast<double>(counts.tokens_now.drafted);
 }
 
-/// As fast as in this run so far.
+/// The rest will go as fast as this run so far.
 std::optional<double> seconds_left(const BatchCounts& counts) {
   if (counts.finished_now == 0) return std::nullopt;
   return to_seconds(counts.elapsed) / counts.finished_now * counts.open();

@@ -10,7 +10,7 @@
 
 namespace outrider {
 
-/// What a job shows of itself: a bar where stderr is a terminal, else a line a minute; and each second a file.
+/// It shows how far a job is: a bar where stderr is a terminal, else a line a minute; and each second a file.
 class BatchProgress {
  public:
   explicit BatchProgress(std::filesystem::path file);

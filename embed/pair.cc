@@ -23,7 +23,7 @@ Result<TextSide> load_text(const std::filesystem::path& backbone) {
   return text;
 }
 
-/// What error_body() wrote. @param otherwise  where neither the status nor the code says more
+/// It reads the error that error_body() wrote. @param otherwise  where neither the status nor the code says more
 Error error_of(int status, std::string_view body, Errc otherwise) {
   const nlohmann::json error = nlohmann::json::parse(body).at("error");
   const bool too_long = error.at("code") == "context_length_exceeded";

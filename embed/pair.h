@@ -34,14 +34,14 @@ class Pair {
   Result<Generation> generate_speculative(const Generate& request,
                                           const std::function<bool(std::span<const TokenId>)>& on_tokens);
 
-  /// What a POST to this path of docs/http.md would answer, without HTTP. @param on_reply  gets the reply's JSON; of a
+  /// It answers a POST to this path of docs/http.md, without HTTP. @param on_reply  gets the reply's JSON; of a
   ///   stream each event's, and false ends it. On the calling thread.
   /// @return kInvalidArgument and what is wrong with the request, kOutOfRange where the context is too short for it,
   ///   kNotFound for another path, kUnavailable or kPeerGone.
   Result<void> post(const std::string& path, std::string body,
                     const std::function<bool(std::string_view json)>& on_reply);
 
-  /// What /tokenize would make of a body, with its media.
+  /// It makes the tokens of a body as /tokenize would, with its media.
   Result<ApiServer::RenderedPrompt> prompt_of(std::string_view body) const;
   /// A text of its own, for prefill and the other steps. However it goes on, it is that of plain greedy decoding, with
   /// text().greedy(). The pair outlives it.

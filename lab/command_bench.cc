@@ -7,7 +7,6 @@
 #include "common/decoding/drafting/forecast.h"
 #include "common/os/logging.h"
 #include "common/os/progress.h"
-#include "lab/commands.h"
 #include "lab/link_emulator.h"
 #include "lab/questions.h"
 #include "lab/read_bandwidth.h"
@@ -17,6 +16,11 @@
 #include "launch/local_cluster.h"
 
 namespace outrider {
+
+void add_bench_ask_command(Command& bench);      ///< in command_bench_ask.cc
+void add_bench_engine_commands(Command& bench);  ///< engine and speculative, in command_bench_engine.cc
+void add_bench_towers_command(Command& bench);   ///< in command_bench_towers.cc
+
 namespace {
 
 struct BenchFlags {

@@ -11,7 +11,6 @@
 #include "common/base/text.h"
 #include "common/os/logging.h"
 #include "common/os/progress.h"
-#include "lab/commands.h"
 #include "lab/questions.h"
 #include "lab/reporting.h"
 #include "launch/command_support.h"
@@ -29,7 +28,7 @@ struct AskFlags {
   std::int64_t max_tokens = 256, limit = 0;
 };
 
-/// What came of a category.
+/// It sums up the answers of a category.
 struct Category {
   std::string name;
   std::int64_t turns = 0;

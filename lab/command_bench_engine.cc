@@ -1,5 +1,4 @@
-// bench engine, bench drafter and bench speculative: what the forward passes cost, on random weights of a published
-// shape.
+// bench engine and bench speculative: what forward passes cost, on random weights of a published shape.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -15,12 +14,14 @@
 #include "common/compute/kernels/ops.h"
 #include "common/compute/kernels/team.h"
 #include "common/decoding/drafting/round_cost.h"
+#include "common/model/gemma4/assistant.h"
+#include "common/model/gemma4/backbone.h"
 #include "common/os/logging.h"
-#include "lab/commands.h"
+#include "common/pair/pair_files.h"
 #include "lab/in_process_pair.h"
+#include "lab/random_weights.h"
 #include "lab/read_bandwidth.h"
 #include "lab/reporting.h"
-#include "lab/shape_models.h"
 #include "lab/shapes.h"
 #include "lab/statistics.h"
 #include "launch/command_support.h"
@@ -28,10 +29,93 @@
 namespace outrider {
 namespace {
 
-/// What drafting is timed after.
+// ---- models ----
+
+/// A model pair of a published shape (lab/shapes.h), or nano's, in random weights.
+struct ShapeModels {
+  std::string name;
+  int layers_of_shape;  ///< the published number, whatever `layers` says
+  TextConfig backbone_config;
+  AssistantConfig assistant_config;
+  std::shared_ptr<const WeightSource> backbone_weights, assistant_weights;
+
+  std::unique_ptr<Backbone> backbone(std::int64_t rows_max) const {
+    return or_throw(Backbone::load(backbone_config, backbone_weights, rows_max));
+  }
+  std::unique_ptr<Assistant> assistant() const {
+    return or_throw(Assistant::load(assistant_config, assistant_weights, backbone_config, *backbone_weights));
+  }
+};
+
+/// @param layers of the backbone, in the published pattern; 0: all. Throws the line for a person.
+ShapeModels shape_models(const std::string& name, WeightType type, int layers) {
+  ShapeModels models{.name = name,
+                     .layers_of_shape = 0,
+                     .backbone_config = {},
+                     .assistant_config = {},
+                     .backbone_weights = random_weights(type, "random " + name),
+                     .assistant_weights = random_weights(type, "random " + name + " assistant")};
+  if (name == "nano") {
+    const PairPaths nano = or_throw(pair_paths({}));
+    models.backbone_config = or_throw(load_text_config(open_model(nano.backbone)));
+    models.assistant_config = or_throw(load_assistant_config(open_model(nano.assistant)));
+    models.layers_of_shape = models.backbone_config.num_hidden_layers;
+    if (layers != 0 && layers != models.layers_of_shape) {
+      throw CommandError("--layers {} of nano, wanted all {}: its layers do not repeat", layers,
+                         models.layers_of_shape);
+    }
+    return models;
+  }
+  Result<ModelShape> known = published_shape(name);
+  if (!known) throw std::runtime_error(known.error().message + ", or nano");
+  ModelShape shape = *known;
+  models.layers_of_shape = shape.num_hidden_layers;
+  if (layers > shape.num_hidden_layers)
+    throw CommandError("--layers {} of {}, which has {}", layers, name, shape.num_hidden_layers);
+  if (layers > 0) shape = reduced(shape, layers);
+  models.backbone_config = or_throw(parse_text_config(backbone_config_json(shape), name));
+  models.assistant_config = or_throw(parse_assistant_config(assistant_config_json(shape), name));
+  return models;
+}
+
+/// Values of a normed row: root mean square 1.
+std::vector<float> random_row(std::size_t size, CounterRng& rng) {
+  std::vector<float> row(size);
+  for (float& x : row) x = static_cast<float>(rng.uniform() * 2 - 1) * 1.73f;
+  return row;
+}
+
+void fill(LayerKv& layer, Position first, Position end) {
+  constexpr std::size_t kRows = 61;  // a prime: rows repeat, but not in step with anything
+  CounterRng rng(61);
+  const auto width = static_cast<std::size_t>(layer.num_key_value_heads() * layer.head_dim());
+  std::vector<std::vector<float>> rows;
+  for (std::size_t i = 0; i <= kRows; ++i) rows.push_back(random_row(width, rng));
+  layer.reserve(end);
+  for (Position p = first; p < end; ++p)
+    layer.write(p, rows[static_cast<std::size_t>(p) % kRows], rows[static_cast<std::size_t>(p) % kRows + 1]);
+}
+
+/// Fills positions [cache.length(), end) with random K/V: the time of a forward does not depend on their values.
+void fill_context(KvCache& cache, Position end) {
+  const Position first = cache.length();
+  while (cache.length() < end) cache.extend(std::min<std::int64_t>(cache.rows_max(), end - cache.length()));
+  for (std::size_t i = 0; i < cache.layer_count(); ++i) fill(cache.layer(i), first, end);
+}
+
+/// Does the same for an assistant's copy of the donors' rows.
+void fill_context(DonorReplica& replica, Position end) {
+  fill(replica.sliding, replica.length, end);
+  fill(replica.full, replica.length, end);
+  replica.length = end;
+}
+
+// ---- flags and reports ----
+
+/// Drafting is timed after texts of these lengths.
 constexpr std::array<Position, 2> kDraftContexts = {512, 8192};
 
-/// What both commands run.
+/// Both commands run what these flags say.
 struct ShapeFlags {
   ReportFlags report;
   std::string shape = "e4b", dtype = "int4";
@@ -51,7 +135,7 @@ struct ShapeFlags {
   ShapeModels models() const { return shape_models(shape, or_throw(parse_weight_type(dtype)), layers); }
 };
 
-/// What both reports say of what was run.
+/// Both reports begin with the models and the machine.
 Row subject(const ShapeFlags& flags, const ShapeModels& models) {
   Row row = {{"shape", flags.shape},
              {"dtype", flags.dtype},
@@ -139,7 +223,7 @@ struct EngineFlags {
   bool profile = false;
 };
 
-/// What forward passes take, by number of rows.
+/// It holds the times of forward passes by number of rows.
 struct ForwardTimes {
   double read_bandwidth_gb_s = 0;
   std::map<std::int64_t, double> ms;
@@ -345,163 +429,6 @@ void bench_speculative(SpeculativeFlags flags) {
   report_speculative(flags, models, times);
 }
 
-// ---- threads ----
-
-struct ThreadsFlags {
-  ShapeFlags shape;
-  std::vector<int> sizes;
-  std::int64_t rows = 1, prompt = kPrefillChunk;
-  int passes = 10, turns = 5;
-};
-
-/// Fixed numbers of threads and the one that a TeamSizer finds, in turns. Means of a turn's passes, for a pass that
-/// waits for a core that somebody else has is one that the user waits for too; of the turns the median.
-void bench_threads(const ThreadsFlags& flags) {
-  init_logging("outrider", "warn");
-  const ShapeModels models = flags.shape.models();
-  const std::unique_ptr<Backbone> backbone = models.backbone(kPrefillChunk);
-  const int most = team_size();
-  TeamSizer sizer(most, backbone->config().layers.size());
-  std::vector<int> sizes = flags.sizes;
-  if (sizes.empty())
-    for (int size = most; size >= 1; size /= 2) sizes.push_back(size);
-  constexpr int kFound = 0;
-  sizes.push_back(kFound);
-
-  struct Times {
-    std::vector<double> step, prompt;
-  };
-  std::map<int, Times> times;
-  InProcessPair text(*backbone);
-  fill_context(text.cache(), flags.shape.context);
-  CounterRng rng(1);
-  const auto mean_ms = [&](std::int64_t rows, int passes) {
-    const TimePoint start = now();
-    for (int i = 0; i < passes; ++i) {
-      text.forward(random_tokens(rng, rows, backbone->config()), 1);
-      text.truncate(flags.shape.context);
-    }
-    return ms_since(start) / passes;
-  };
-  const ReadBandwidth read_bandwidth;
-  double read_gb_s = 0;
-  for (int turn = 0; turn <= flags.turns; ++turn) {  // one more: the first maps pages and grows buffers
-    set_team_size(most);
-    read_gb_s = std::max(read_gb_s, read_bandwidth.pass_gb_s());
-    for (const int size : sizes) {
-      backbone->set_team_sizer(size == kFound ? &sizer : nullptr);
-      if (size != kFound) set_team_size(size);
-      const double step = mean_ms(flags.rows, flags.passes), prompt = mean_ms(flags.prompt, 1);
-      if (turn == 0) continue;
-      times[size].step.push_back(step);
-      times[size].prompt.push_back(prompt);
-    }
-  }
-  Row step_ms, prompt_ms;
-  double best_step = 1e9, best_prompt = 1e9;
-  for (const auto& [size, of] : times) {
-    const std::string name = size == kFound ? "found" : std::to_string(size);
-    step_ms.push_back({name, median(of.step)});
-    prompt_ms.push_back({name, median(of.prompt)});
-    if (size == kFound) continue;
-    best_step = std::min(best_step, median(of.step));
-    best_prompt = std::min(best_prompt, median(of.prompt));
-  }
-  Row report = subject(flags.shape, models);
-  report.add({{"read_bandwidth_gb_s", read_gb_s},
-              {"rows", flags.rows},
-              {"prompt", flags.prompt},
-              {"step_ms", step_ms},
-              {"prompt_ms", prompt_ms},
-              {"found_for_steps", sizer.chosen(flags.rows)},
-              {"found_for_prompts", sizer.chosen(flags.prompt)},
-              {"steps_of_best", best_step / median(times[kFound].step)},
-              {"prompts_of_best", best_prompt / median(times[kFound].prompt)}});
-  write_report(flags.shape.report, report, key_lines(report));
-}
-
-// ---- drafter ----
-
-struct DrafterFlags {
-  ShapeFlags shape;
-  std::vector<std::int64_t> texts = {1, 2, 4, 8, 16}, vocabulary = {0};
-  int repeat = 20;
-};
-
-/// Greedy draft steps of so many texts in one pass.
-class DraftPasses {
- public:
-  DraftPasses(Assistant& assistant, std::int64_t texts, Position context) : assistant_(assistant), rng_(7) {
-    for (std::int64_t i = 0; i < texts; ++i) {
-      replicas_.push_back(assistant.make_replica());
-      fill_context(replicas_.back(), context);
-    }
-  }
-  /// Milliseconds of a pass, of which it makes a few.
-  double time() {
-    constexpr int kSteps = 4;
-    const std::vector<TokenId> tokens = random_tokens(rng_, std::ssize(replicas_), assistant_.config().text);
-    const std::vector<float> first(static_cast<std::size_t>(assistant_.config().backbone_hidden_size), 1.0f);
-    std::vector<std::vector<float>> states(replicas_.size(), first);
-    std::vector<DraftNode> nodes;
-    for (std::size_t i = 0; i < replicas_.size(); ++i) nodes.push_back({tokens[i], states[i], replicas_[i]});
-    const TimePoint start = now();
-    for (int step = 0; step < kSteps; ++step) {
-      assistant_.step_each(nodes, [&](std::size_t i, std::span<const TokenId> ids, std::span<const float> scores,
-                                      std::span<const float> state) {
-        nodes[i].token = best_draft(ids, scores);
-        std::ranges::copy(state, states[i].begin());
-      });
-    }
-    return ms_since(start) / kSteps;
-  }
-
- private:
-  Assistant& assistant_;
-  std::vector<DonorReplica> replicas_;
-  CounterRng rng_;
-};
-
-/// Draft vocabularies and numbers of texts in turns, so that a noisy neighbour slows all alike; medians.
-void bench_drafter(const DrafterFlags& flags) {
-  init_logging("outrider", "warn");
-  const ShapeModels models = flags.shape.models();
-  set_team_size(thread_count(flags.shape.verifier.threads));
-  std::vector<std::unique_ptr<Assistant>> assistants;
-  std::map<std::pair<std::int64_t, std::int64_t>, DraftPasses> passes;
-  for (const std::int64_t size : flags.vocabulary) {
-    if (size > models.backbone_config.vocab_size)
-      throw CommandError("--draft-vocabulary {}, wanted at most {}", size, models.backbone_config.vocab_size);
-    std::vector<TokenId> ids(static_cast<std::size_t>(size));
-    std::iota(ids.begin(), ids.end(), 0);
-    assistants.push_back(models.assistant(ids));
-    for (const std::int64_t texts : flags.texts)
-      passes.try_emplace({size, texts}, *assistants.back(), texts, flags.shape.context);
-  }
-  std::map<std::pair<std::int64_t, std::int64_t>, std::vector<double>> ms;
-  for (int i = 0; i <= flags.repeat; ++i) {  // one more: the first maps pages and grows buffers
-    for (auto& [what, pass] : passes) {
-      const double took = pass.time();
-      if (i > 0) ms[what].push_back(took);
-    }
-  }
-  Row report = subject(flags.shape, models);
-  for (const std::int64_t size : flags.vocabulary) {
-    Row steps, ratios;
-    for (const std::int64_t texts : flags.texts) {
-      steps.push_back({std::to_string(texts), median(ms.at({size, texts}))});
-      if (ms.contains({size, 1})) {
-        ratios.push_back({std::to_string(texts),
-                          median(ms.at({size, texts})) / static_cast<double>(texts) / median(ms.at({size, 1}))});
-      }
-    }
-    const std::string name = size == 0 ? "all" : std::to_string(size);
-    report.push_back({"draft_step_ms_" + name, steps});
-    report.push_back({"of_one_by_one_" + name, ratios});
-  }
-  write_report(flags.shape.report, report, key_lines(report));
-}
-
 }  // namespace
 
 void add_bench_engine_commands(Command& bench) {
@@ -514,26 +441,6 @@ void add_bench_engine_commands(Command& bench) {
   add_number(*command, "--repeat", flags->repeat, 1, 1000, "Times each is measured; the best counts");
   command->add_flag("--profile", flags->profile, "Share of each part of a forward pass");
   command->callback([flags] { bench_engine(*flags); });
-
-  Command* threads = bench.add_subcommand(
-      "threads", "Fixed numbers of threads beside the one that is found, in turns, on random weights of a shape");
-  auto sizes = std::make_shared<ThreadsFlags>();
-  sizes->shape.add_to(*threads);
-  threads->add_option("--sizes", sizes->sizes, "Fixed numbers; none: every core's, its half, ...")->delimiter(',');
-  add_number(*threads, "--rows", sizes->rows, 1, 256, "Rows of a step");
-  add_number(*threads, "--prompt", sizes->prompt, std::int64_t{1}, kPrefillChunk, "Tokens of a prompt");
-  add_number(*threads, "--passes", sizes->passes, 1, 100000, "Steps of a turn");
-  add_number(*threads, "--turns", sizes->turns, 1, 1000, "Turns; times are their medians");
-  threads->callback([sizes] { bench_threads(*sizes); });
-
-  Command* drafter = bench.add_subcommand(
-      "drafter", "Draft steps of several texts in one pass, and of draft vocabularies, on random weights of a shape");
-  auto steps = std::make_shared<DrafterFlags>();
-  steps->shape.add_to(*drafter);
-  add_number(*drafter, "--texts", steps->texts, 1, 256, "Texts of a pass");
-  add_number(*drafter, "--draft-vocabulary", steps->vocabulary, 0, 1 << 20, "Tokens that the assistant scores; 0: all");
-  add_number(*drafter, "--repeat", steps->repeat, 1, 1000, "Times each is measured; medians");
-  drafter->callback([steps] { bench_drafter(*steps); });
 
   Command* speculative =
       bench.add_subcommand("speculative", "Whole rounds on random weights; drafts are accepted by a coin");

@@ -11,7 +11,6 @@
 #include "common/model/gemma4/tower.h"
 #include "common/model/vision/picture_encoder.h"
 #include "common/os/logging.h"
-#include "lab/commands.h"
 #include "lab/random_weights.h"
 #include "lab/reporting.h"
 #include "lab/shapes.h"
@@ -69,7 +68,7 @@ double best_ms(int repeat, const Work& work) {
   return best;
 }
 
-/// Of the matrices and tables that a tower holds.
+/// It sums up the matrices and tables that a tower holds.
 double weight_mib(const auto& tower) {
   std::size_t bytes = 0;
   tower.report_buffers([&](const BufferFacts& facts) {
@@ -98,7 +97,7 @@ void see(const TowerFlags& flags, const ModelShape& shape, WeightType type, Row&
               {"picture_encode_ms", best_ms(flags.repeat, [&] { tower->encode(patches); })}});
 }
 
-/// Likewise a sound, where the model hears.
+/// It times a sound, where the model hears.
 void hear(const TowerFlags& flags, const ModelShape& shape, WeightType type, Row& report) {
   const Result<AudioConfig> heard = parse_audio_config(config_json(shape), shape.name);
   if (!heard) return;

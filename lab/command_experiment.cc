@@ -35,7 +35,7 @@ struct ExperimentFlags {
   bool resume = false, dry_run = false;
 };
 
-/// What the figures depend on besides the plan.
+/// The figures depend on these besides the plan.
 Json program_json(const ExperimentPlan& plan, const PairPaths& pair) {
   Json row = Json(machine_row(plan.cells.front().threads));
   row.update({{"version", OUTRIDER_VERSION},
@@ -45,7 +45,7 @@ Json program_json(const ExperimentPlan& plan, const PairPaths& pair) {
   return row;
 }
 
-/// What running a plan needs, and the processes of the cell at hand.
+/// It runs a plan, and holds the processes of the cell at hand.
 class Experiment {
  public:
   /// @param runs  folder for the run folders of what is launched
@@ -103,7 +103,7 @@ class Experiment {
                         mix64(plan_.seed + cell * 1000 + static_cast<std::uint64_t>(attempt)), calibration_,
                         fmt::format("cell {}/{}, attempt {}, blocks", cell + 1, plan_.cells.size(), attempt + 1));
   }
-  /// None of a cluster elsewhere, of whose links and drafters nothing is known.
+  /// There is none for a cluster elsewhere, of whose links and drafters nothing is known.
   std::optional<Prediction> predicted(const Axes& axes) const {
     if (!connect_.empty()) return std::nullopt;
     return predict(calibration_, launched() ? with_seen_link(axes, calibration_, calibration_there_) : axes);
@@ -147,7 +147,7 @@ class Experiment {
     return {{"verifiers", status.verifiers}, {"drafters", status.drafters}};
   }
 
-  /// Of a client that shares `rate` with as many.
+  /// A client that shares `rate` with as many waits so long for an answer.
   double answer_s(int clients, double rate) const {
     return calibration_.prefill_s() + (calibration_.tokens_per_answer() - 1) * clients / rate;
   }
@@ -272,7 +272,7 @@ void count_attempt(int& attempts, const ExperimentPlan& plan, const Json& line) 
   attempts = line["void"].is_null() ? plan.void_rule.attempts : attempts + 1;
 }
 
-/// What each cell has had.
+/// It counts the attempts that each cell has had.
 std::vector<int> attempts_so_far(const ExperimentPlan& plan, const std::vector<Json>& lines) {
   std::vector<int> attempts(plan.cells.size());
   for (const Json& line : lines) {

@@ -95,7 +95,7 @@ std::vector<Stored> stored_tensors(const ModelFiles& files) {
   return tensors;
 }
 
-/// What config.json says, the assistant's own keys included if it is one.
+/// It shows config.json, the assistant's own keys included if it is one.
 Row config_row(const TextConfig& config, const Result<AssistantConfig>& assistant) {
   Row row = {{"model_type", config.model_type},
              {"vocab_size", config.vocab_size},
@@ -257,7 +257,7 @@ std::pair<std::int64_t, std::int64_t> kv_bytes(const TextConfig& config, bool as
   return {sliding, full};
 }
 
-/// What is to be said of one model: as JSON, and as text, what most people ask for first.
+/// It holds the facts of one model as JSON, and as text, with the most wanted first.
 struct Inspection {
   Row report;
   std::string memory, details;

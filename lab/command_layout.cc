@@ -117,7 +117,7 @@ Patches large_picture(const VisionConfig& config) {
   return or_throw(cut_into_patches(picture, config));
 }
 
-/// What the verifier, the drafter and the coordinator of one text hold.
+/// It reports the memory that verifier, drafter and coordinator hold for one text.
 void report_buffers(Layout& layout, const LayoutFlags& flags, const Backbone& backbone, const Assistant& assistant,
                     InProcessPair& pair, const Result<Tokenizer>& tokenizer) {
   const BufferSink verifier = layout.sink("verifier"), drafter = layout.sink("drafter"),

@@ -77,7 +77,7 @@ class Comparison {
   }
   void compare(const std::string& name, bool equal) { report(name, equal ? "equal" : "differ", equal); }
 
-  /// Nothing was beyond its bound, and at least one tensor was compared.
+  /// It says whether nothing was beyond its bound, and at least one tensor was compared.
   bool ok() const { return failed_ == 0 && !compared_.empty(); }
   std::size_t tensors_compared() const { return compared_.size(); }
   /// Golden tensors that no value of ours was compared with: what the pair lacks or the type leaves out.

@@ -21,7 +21,7 @@ namespace outrider {
 namespace {
 namespace fs = std::filesystem;
 
-/// As llama.cpp has it: only the second half of a window counts, where each token has some text before it.
+/// Only the second half of a window counts, as in llama.cpp: each token there has some text before it.
 constexpr std::int64_t kFirstCounted = kTextWindow / 2;
 
 Row row_of(const Divergence& found, const std::string& name) {

@@ -24,7 +24,7 @@ struct ReadyFlags {
   std::filesystem::path golden;
 };
 
-/// What is measured. Speculation is of no use where drafts do not hold, or text comes more slowly with them than
+/// This length is measured. Speculation is of no use where drafts do not hold, or text comes more slowly with them than
 /// without.
 constexpr DraftLength kDraftLength = {.length = 4};
 constexpr std::int64_t kDraftedMin = 500, kTokensMax = 128;

@@ -35,7 +35,7 @@ struct ValidateFlags {
   std::optional<double> acceptance_min;
 };
 
-/// What went wrong, and with which part of the pair: ends its step.
+/// It says what went wrong with which part of the pair, and ends its step.
 struct Failure : CommandError {
   template <typename... Values>
   Failure(const char* part, fmt::format_string<Values...> format, Values&&... values)
@@ -49,7 +49,7 @@ T or_fail(const char* part, Result<T> result) {
   return std::move(result).value();
 }
 
-/// What is known before a pair runs.
+/// It is known before a pair runs.
 struct Reference {
   std::vector<Question> cases;                ///< `greedy` is empty where nothing is recorded
   std::optional<TokenId> first_draft;         ///< of the first case
@@ -266,7 +266,7 @@ class Validation {
     facts.push_back({fact, "none"});
   }
 
-  /// What follows each of two is sound, and not the same. @param encode  the soft tokens of the one of that step
+  /// The text after each of two must be sound, and differ. @param encode  the soft tokens of the one of that step
   template <typename Encode>
   void tell_apart(const char* what, TokenId token, bool both_ways, const Encode& encode) {
     std::vector<std::vector<float>> after;
@@ -395,7 +395,7 @@ class Validation {
     facts.push_back({"accepted", counts.accepted});
   }
 
-  /// What an assistant that was trained another way would want in place of ours.
+  /// An assistant that was trained another way would want this in place of ours.
   struct Alternative {
     const char* diagnosis;
     const char* what;

@@ -48,7 +48,7 @@ class InProcessPair {
   /// Drops the rows from `length` on, of the backbone alone.
   void truncate(Position length) { cache_.truncate(length); }
 
-  /// What a round gave: the drafts that were kept and the backbone's token after them.
+  /// A round gives the drafts that were kept and the backbone's token after them.
   struct Round {
     std::vector<TokenId> tokens;
     std::int64_t drafted = 0, accepted = 0;

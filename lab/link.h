@@ -16,9 +16,9 @@ struct Link {
   bool operator==(const Link&) const = default;
   /// Seconds that a byte takes to cross it, beside its way.
   double byte_s() const { return bandwidth_mbit > 0 ? 8e-6 / bandwidth_mbit : 0; }
-  /// What is lost comes so much later.
+  /// A lost packet comes so much later.
   double retransmit_ms() const { return kRetransmitMs + rtt_ms; }
-  /// What a request of so many bytes and a short answer take longer than over the loopback interface, on average.
+  /// A request of so many bytes and a short answer take so much longer than over the loopback interface, on average.
   double exchange_ms(double bytes) const {
     const double segments = std::ceil(bytes / kSegmentBytes) + 1;
     return rtt_ms + jitter_ms / 2 + 1e3 * bytes * byte_s() + segments * loss * retransmit_ms();

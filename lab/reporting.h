@@ -18,7 +18,7 @@ struct Field {
   double unit = 1;  ///< what the table counts: bytes are shown in MiB
 };
 
-/// What a command found, each value named once: a JSON object and a line of a table are both made of it.
+/// It holds a command's findings, each value named once: a JSON object and a line of a table are both made of it.
 struct Row : std::vector<Field> {
   using std::vector<Field>::vector;
   void add(const Row& more) { insert(end(), more.begin(), more.end()); }
@@ -37,7 +37,7 @@ std::string key_lines(const Json& object, int indent = 2);
 
 /// @param wanted  0: every core
 int thread_count(int wanted);
-/// What the numbers of a report depend on.
+/// The numbers of a report depend on these.
 Row machine_row(int threads);
 
 /// Prints a command's report, as text or as JSON, and writes it to the file that was asked for.

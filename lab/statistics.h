@@ -5,14 +5,14 @@
 
 namespace outrider {
 
-/// Of values in any order, at least one. Of an even number the mean of the two in the middle.
+/// It takes at least one value, in any order. Of an even number it is the mean of the two in the middle.
 double median(std::vector<double> values);
 /// The value that a share `p` (0 to 1) of the values lies below, on the line between its two neighbours. 0 of none.
 double quantile(std::vector<double> values, double p);
 /// Median distance from the median; 0 for one value.
 double median_absolute_deviation(const std::vector<double>& values);
 
-/// What a ratio is likely to be: the median of what was seen, and the middle 95 % of that median over resamples.
+/// It says what a ratio is likely to be: the median seen, and the middle 95 % of that median over resamples.
 struct Interval {
   double median = 0, low = 0, high = 0;
 };

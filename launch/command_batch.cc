@@ -35,7 +35,7 @@ namespace {
 // Exit code beside 0 (all lines have results), 1 (cannot go on), 2 (the command line is wrong) and kExitAgain.
 constexpr int kSomeFailed = 3;
 
-/// What the running lines have after SIGTERM to end. Slurm kills after 30 s.
+/// The running lines have so long after SIGTERM to end. Slurm kills after 30 s.
 constexpr Duration kGrace = std::chrono::seconds(20);
 struct BatchFlags {
   ModelFlags model;

@@ -49,7 +49,7 @@ constexpr const char* kHelp =
     "the\n"
     "conversation.\n";
 
-/// What /set changes, beside SamplingFlags.
+/// /set changes these, beside SamplingFlags.
 struct AnswerFlags {
   std::string system;
   DraftLengthFlag draft_length;
@@ -72,7 +72,7 @@ struct ChatFlags {
   bool plain = false;
 };
 
-/// What the lines of kHelp begin with, for Tab.
+/// The lines of kHelp begin with these; they are for Tab.
 std::vector<std::string> command_names() {
   std::vector<std::string> names;
   for (const std::string& line : lines_of(kHelp))
@@ -80,7 +80,7 @@ std::vector<std::string> command_names() {
   return names;
 }
 
-/// What a command shows to the model, if it is one that does.
+/// It says which kind of medium a command shows to the model, if it is one that does.
 std::optional<ContentPart::Kind> shown_by(const std::string& name) {
   if (name == "/image") return ContentPart::Kind::kImage;
   if (name == "/video") return ContentPart::Kind::kVideo;
@@ -126,7 +126,7 @@ class Chat {
   /// @param setting  "temperature 0.7"; empty: lists what there is
   void set(const std::string& setting);
   void save(const std::filesystem::path& file);
-  /// What comes after an answer.
+  /// It does what follows an answer.
   void conclude(const Generation& generation);
 
   AnswerFlags flags_;

@@ -65,7 +65,7 @@ void print_place(const std::vector<CommandText>& commands, const char* before) {
               places(commands, "|").c_str());
 }
 
-/// What they know of each place.
+/// It prints what the shells know of each place.
 /// @param if_value  done where a value comes next. @param list  prints the variable with so many words, each with its
 /// help
 void print_cases(const std::vector<CommandText>& commands, const char* if_value, const char* words, const auto& list) {

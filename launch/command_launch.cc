@@ -24,7 +24,6 @@
 #include "launch/cluster/push.h"
 #include "launch/cluster/readiness.h"
 #include "launch/cluster/run_folder.h"
-#include "launch/cluster/run_keys.h"
 #include "launch/cluster/slurm.h"
 #include "launch/cluster/slurm_jobs.h"
 #include "launch/command_support.h"
@@ -45,7 +44,7 @@ struct LaunchFlags {
   Lifetime lifetime;
 };
 
-/// What the commands about a run have in common.
+/// The commands about a run have these in common.
 struct RunFolderFlags {
   fs::path run_dir;
   int seconds = 0;
@@ -63,7 +62,7 @@ void run_for_status(const Lifetime& lifetime, const std::function<Result<int>(st
   if (status != 0) throw ExitStatus(status);
 }
 
-/// What would be started, a line for each process.
+/// It prints a line for each process that would be started.
 void print_dry_run(const PlanFile& plan, const LaunchOptions& options) {
   for (const PlannedProcess& process : plan.processes.processes) {
     const bool coordinator = process.role == "coordinator";

@@ -111,7 +111,7 @@ std::string explain(const CLI::App& app, const std::vector<std::string>& argumen
   return error.what();
 }
 
-/// As CLI11's, but for what excludes what.
+/// It is CLI11's, but for options that exclude each other.
 class HelpFormatter : public CLI::Formatter {
  public:
   std::string make_option_opts(const CLI::Option* option) const override {

@@ -69,14 +69,14 @@ class HelpGroup {
 /// an error says where it matters.
 std::shared_ptr<CLI::FormatterBase> help_formatter();
 
-/// What is known of an option or a positional argument.
+/// It describes an option or a positional argument.
 struct ArgumentText {
   std::vector<std::string> names;  ///< with their dashes; a positional argument has one without
   std::string help, value;         ///< value: what follows the name, as `--help` has it; empty: nothing
   std::vector<std::string> choices;
 };
 
-/// What is known of a command.
+/// It describes a command.
 struct CommandText {
   std::string place;  ///< all words that lead to it: "outrider bench pair"
   std::string help, synopsis;

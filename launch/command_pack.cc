@@ -15,7 +15,7 @@ namespace outrider {
 namespace {
 namespace fs = std::filesystem;
 
-/// What a model needs beside its weights.
+/// It adds the files that a model needs beside its weights.
 void add_texts(PackWriter& writer, const ModelFiles& files) {
   const auto add = [&](const char* name, const std::optional<ModelText>& text) {
     if (text) or_throw(writer.add_file(name, text->text));

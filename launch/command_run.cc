@@ -54,7 +54,7 @@ struct RunFlags {
   ReportFlags report;
   bool compare = false, quiet = false, plain = false;
 
-  /// What only a person at a terminal is told.
+  /// It says whether a person at a terminal is told more.
   bool for_person() const { return !quiet && !report.json && isatty(STDERR_FILENO) != 0; }
   /// All figures, which --compare asks for, at a terminal or not.
   bool shows_figures() const { return compare && !quiet && !report.json; }
@@ -127,7 +127,7 @@ std::vector<TokenId> encode_prompt(const PromptFlags& flags, const TextSide& tex
   return encode_with_bos(text.tokenizer, prompt);
 }
 
-/// What the answer's tokens were chosen by: the parameters that had a meaning for it.
+/// It writes the parameters by which the answer's tokens were chosen.
 struct SamplingJson {
   nlohmann::json object;
   bool greedy;
@@ -237,7 +237,7 @@ nlohmann::json answer_json(const RunFlags& flags, const TextSide& side, const Ge
   return object;
 }
 
-/// What an answer brought, for a person at a terminal: a line, and why it has few drafts if that needs a word.
+/// It tells a person at a terminal what an answer brought: a line, and why it has few drafts if that needs a word.
 void say_what_it_brought(const RunFlags& flags, const Generate& request, const Answer& answer) {
   std::string text = brought_text(answer.generation, std::nullopt);
   if (!request.sampling.greedy()) text += fmt::format(", seed {}", request.sampling.seed);

@@ -19,19 +19,14 @@
 #include "server/api_server.h"
 #include "server/dialect.h"
 #include "server/http_server.h"
-#include "server/live_page.h"
-#include "server/llama_api.h"
 #include "server/media_fetcher.h"
-#include "server/messages_api.h"
-#include "server/responses_api.h"
 #include "server/server_metrics.h"
 #include "server/tracer.h"
-#include "server/transcription_api.h"
 
 namespace outrider {
 namespace {
 
-/// What open requests may still take once the program is told to end.
+/// Open requests may still take so long once the program is told to end.
 constexpr Duration kDrain = std::chrono::seconds(5);
 
 struct ServeFlags {

@@ -48,10 +48,10 @@ T or_throw(Result<T> result) {
   if constexpr (!std::is_void_v<T>) return std::move(result).value();
 }
 
-/// What lies at the path of a model.
+/// It opens the model that lies at a path.
 inline ModelFiles open_model(const std::filesystem::path& path) { return or_throw(ModelFiles::open(path)); }
 
-/// What a client must know of a model; says so where its way of writing prompts is a guess.
+/// It loads what a client must know of a model, and says so where its way of writing prompts is a guess.
 inline TextSide load_text_side(const ModelFiles& files) {
   TextSide text = or_throw(TextSide::load(files));
   if (!text.chat_format.warning.empty()) std::fprintf(stderr, "outrider: %s\n", text.chat_format.warning.c_str());
@@ -136,7 +136,7 @@ struct ModelFlags {
   mutable std::optional<SuitableType> suitable_;  ///< once it was asked for: what is free changes with the loading
 };
 
-/// What clients call a model, where nobody says: the directory of the pair, or of the backbone; ORG/NAME of one that
+/// Clients call a model this, where nobody says: the directory of the pair, or of the backbone; ORG/NAME of one that
 /// lies in a cache of the hub's.
 inline std::string served_name(const std::filesystem::path& backbone) {
   if (backbone.extension() == ".gguf") return backbone.stem().string();
@@ -399,7 +399,7 @@ struct ClusterFlags {
   bool can_draft(const PairPaths& pair) const {
     return !cluster.drafter.draft_model.empty() || ModelFlags::has_assistant(pair);
   }
-  /// Of its own.
+  /// They are those of its own cluster.
   /// @param pair  model.pair(need())
   ClusterOptions options(const ModelFlags& model, const PairPaths& pair, bool drafts_wanted) const {
     ClusterOptions options = cluster;

@@ -14,7 +14,7 @@ namespace outrider {
 
 using Command = CLI::App;
 
-/// What ends a program that runs until it is told to end.
+/// It ends a program that runs until it is told to end.
 struct Lifetime {
   bool with_stdin = false;  ///< the end of its standard input does: whoever started it is gone
   std::string deadline;     ///< as parse_deadline() takes it

@@ -162,7 +162,7 @@ class EditedLines final : public LineInput {
     return lines;
   }
 
-  /// As EL_GETCFN wants it: 1 with a character, 0 at the end, -1 for an error.
+  /// It returns what EL_GETCFN wants: 1 with a character, 0 at the end, -1 for an error.
   int read_character(wchar_t* c) {
     std::mbstate_t state{};
     while (true) {

@@ -17,7 +17,7 @@ class LineInput {
   virtual ~LineInput() = default;
   /// Waits for a line, without its end. kInterrupt: `interrupt` was requested, and is cleared.
   virtual Got next(Interrupt& interrupt, std::string& line) = 0;
-  /// What stands before the lines of a person from here on.
+  /// It sets the text before the lines of a person from here on.
   virtual void set_prompt(const std::string&) {}
 };
 

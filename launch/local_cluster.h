@@ -21,7 +21,7 @@
 
 namespace outrider {
 
-/// What the roles of one machine need to start.
+/// The roles of one machine need these to start.
 struct ClusterOptions {
   PairPaths pair;
   WeightType weight_type = WeightType::kBf16;

@@ -12,7 +12,7 @@
 
 namespace outrider {
 
-/// What this program says of itself.
+/// It describes this program.
 Build this_build();
 
 /// A plan as a command reads it, and its processes.

@@ -19,7 +19,7 @@ bool is_of(const TensorEntry& tensor, std::initializer_list<const char*> parts) 
   return std::ranges::any_of(parts, [&](const char* part) { return tensor.name.find(part) != std::string::npos; });
 }
 
-/// What is held in memory of a checkpoint's weights: its matrices, not the tables that stay in the file.
+/// It says whether a checkpoint's tensor is held in memory: its matrices are, not the tables that stay in the file.
 bool is_held(const TensorEntry& tensor) {
   return tensor.shape.size() >= 2 && !is_of(tensor, {"embed_tokens_per_layer", "position_embedding_table"});
 }
@@ -31,7 +31,7 @@ bool is_of_a_tower(const TensorEntry& tensor) {
 struct Stored {
   double elements = 0, of_towers = 0, on_grid = 0;
   GridShare of_layers = {};
-  /// What most of it is stored as, and whether that has fewer than 16 bits a weight.
+  /// It says what most of it is stored as, and whether that has fewer than 16 bits a weight.
   struct Kind {
     double elements = 0;
     bool is_small = false;

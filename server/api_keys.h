@@ -25,7 +25,7 @@ class ApiKeys {
   /// @return kMalformed and the line, as MappedFile::open; kOutOfRange for more than kKeysMax.
   static Result<std::shared_ptr<ApiKeys>> load(const std::filesystem::path& file);
 
-  /// In a time that tells nothing about the keys. @return null if there is no such key.
+  /// The search takes a time that tells nothing about the keys. @return null if there is no such key.
   std::shared_ptr<const ApiKey> find(std::string_view key);
 
   struct Entry {

@@ -42,7 +42,7 @@ bool is_chat(const std::string& body) {
          Json::parse(body, nullptr, /*allow_exceptions=*/false).contains("messages");
 }
 
-/// In words that clients look for (litellm: the first nine) to know this from other bad requests.
+/// It is worded as clients expect: by its first nine words litellm knows it from other bad requests.
 std::string too_long(std::int64_t tokens, std::int64_t context_max) {
   return fmt::format("This model's maximum context length is {} tokens with the answer, the prompt has {}", context_max,
                      tokens);
@@ -77,7 +77,7 @@ class StreamedReply {
     changed_.wait(lock, [&] { return ended_ || !pieces_.empty(); });
     return pieces_.empty() ? error_ : std::nullopt;
   }
-  /// As HttpReply::next.
+  /// It is HttpReply::next.
   std::optional<std::string> next() {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::milliseconds(100), [&] { return ended_ || !pieces_.empty(); });
@@ -156,7 +156,7 @@ struct ApiServer::Work {
   const std::vector<TokenId>& prompt_of(std::size_t choice) const {
     return prompts[choice / static_cast<std::size_t>(request.n)];
   }
-  /// What the answer of a choice begins with before the model says a word.
+  /// It makes the text that an answer of a choice begins with before the model says a word.
   std::string echo_of(std::size_t choice, const Tokenizer& tokenizer) const {
     if (!request.echo) return "";
     if (!request.chat) return tokenizer.decode(prompt_of(choice), /*skip_special=*/true);
@@ -272,14 +272,14 @@ class ApiServer::ChoiceReader {
         round_text_(tokenizer, /*skip_special=*/true),
         prompt_text_(tokenizer, /*skip_special=*/true) {}
 
-  /// Of the prompt's next tokens but its first.
+  /// The scores are those of the prompt's next tokens but its first.
   void prompt_scores(std::span<const TokenLogprobs> scores) {
     begin();
     std::string text;
     for (const TokenLogprobs& logprobs : scores) text += prompt_token(&logprobs);
     if (!text.empty()) sink_.event(index_, {ChatEvent::Kind::kContent, std::move(text), {}});
   }
-  /// Of the tokens that come next.
+  /// The report is of the tokens that come next.
   void round(const RoundReport& round) { round_ = round; }
   /// @param so_far  all of the choice, with the logprobs that the request wants. @return whether the answer is
   ///   complete: a stop string came, or only the prompt is wanted.
@@ -310,7 +310,7 @@ class ApiServer::ChoiceReader {
       default: return "stop";
     }
   }
-  /// What ended it, if the request said so. After finish().
+  /// It says which ending of the request's ended the answer, after finish().
   StopReason stop_reason(FinishReason reason) const {
     if (!answer_.stop().empty()) return answer_.stop();
     const std::vector<TokenId>& ids = request_.stop_ids;

@@ -62,13 +62,13 @@ struct ApiOptions {
   Duration failover_wait = ClientConfig().failover_wait;
   bool own = false;        ///< coordinator and workers are this program's: requests wait while they load
   FetchMedium fetch = {};  ///< empty: http(s) URLs are refused
-  /// Likewise, of requests with HttpRequest::trace. Empty: nothing is noted of any.
+  /// It gets the trace of each request with HttpRequest::trace. Empty: nothing is noted of any.
   std::function<void(RequestTrace)> on_traced = {};
   std::function<void(const FinishedRequest&)> on_finished = [](const FinishedRequest&) {
   };  ///< any thread, many at once
 };
 
-/// What a token adds to a text; perhaps part of a character. A control token as it is spelled.
+/// It gives the bytes that a token adds to a text, perhaps part of a character; a control token is spelled out.
 std::string token_bytes(const Tokenizer& tokenizer, TokenId token);
 
 /// The endpoints of docs/http.md over a coordinator, of which each request is a client of its own, on behalf of whoever
@@ -95,7 +95,7 @@ class ApiServer {
   HttpReply detokenize(const HttpRequest& http) const;
   /// The tokens of a prompt, which count as the key's.
   ApiResult<std::int64_t> count(const HttpRequest& http, ApiResult<TokenizeRequest> request) const;
-  /// What /tokenize makes of a request, and its pictures and sounds.
+  /// It holds the tokens that /tokenize makes of a request, and its pictures and sounds.
   struct RenderedPrompt {
     std::vector<TokenId> tokens;
     std::vector<WireMedium> media;
@@ -111,14 +111,14 @@ class ApiServer {
   /// it would not.
   std::optional<ApiError> check(const std::string& path, const std::string& body);
   const TextSide& text() const { return text_; }
-  /// What the coordinator says of itself and its workers; takes up to 3 s when it does not answer.
+  /// It asks the coordinator for its and its workers' state, up to 3 s when there is no answer.
   Result<Status> status() const;
-  /// Of requests, whose errors name no inner hosts.
+  /// It makes a client for requests, whose errors name no inner hosts.
   Result<Client> connect() const;
 
  private:
   struct Work;
-  /// Of each choice: its token here, in the message, and at a coordinator in this process.
+  /// A prompt's token counts for each choice: here, in the message, and at a coordinator in this process.
   static constexpr std::int64_t kBytesPerPromptToken = 16;
   class ChoiceReader;
   class ChoiceSink;
@@ -149,9 +149,9 @@ class ApiServer {
   /// Whether a request is longer than the context, or takes more memory than there is; from here on it is counted as
   /// what its choices take.
   std::optional<ApiError> too_much(const HttpRequest& http, const Work& work) const;
-  /// As the tokens that it may be written with.
+  /// It forbids the tokens that the word may be written with.
   void add_bad_word(const std::string& word, SamplingParams& sampling) const;
-  /// What is wanted of a prompt that may be too long.
+  /// It keeps the end of a prompt that may be too long, where the request wants that.
   void keep_tail(const CompletionRequest& request, std::vector<TokenId>& prompt) const;
   ApiResult<std::vector<TokenId>> render(const RequestSource& source, const Conversation& conversation) const;
   /// Generates all choices side by side and reports the request as finished. The first that fails ends the others.

@@ -15,7 +15,7 @@ namespace outrider {
 namespace {
 using Json = nlohmann::json;
 
-/// Of each byte the six bits that it stands for in base64; kNone for others.
+/// Each byte has the six bits that it stands for in base64, or kNone.
 constexpr std::uint8_t kNone = 64;
 constexpr std::string_view kAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 constexpr std::array<std::uint8_t, 256> kSixBits = [] {
@@ -25,10 +25,10 @@ constexpr std::array<std::uint8_t, 256> kSixBits = [] {
   return bits;
 }();
 
-/// As HTML has it.
+/// HTML says which characters are spaces.
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\f' || c == '\r'; }
 
-/// Of a data: URL in base64 what stands before its comma, in lower case and without spaces; empty for another URL.
+/// It gives the part of a data: URL before its comma, in lower case, without spaces; empty for one not in base64.
 std::string head_of_data_url(std::string_view url) {
   const std::size_t comma = url.substr(0, 256).find(',');
   std::string head = comma == url.npos ? "" : in_lower_case(url.substr(0, comma));
@@ -36,7 +36,7 @@ std::string head_of_data_url(std::string_view url) {
   return head.starts_with("data:") && head.ends_with(";base64") ? head : "";
 }
 
-/// What stands behind it. Some write + and / as %2B and %2F.
+/// It gives the part behind the comma. Some write + and / as %2B and %2F.
 std::string_view data_of_url(std::string_view url, std::string& decoded) {
   const std::string_view data = url.substr(url.find(',') + 1);
   return data.find('%') == data.npos ? data : std::string_view(decoded = percent_decoded(data));

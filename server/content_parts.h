@@ -31,7 +31,7 @@ bool is_medium(std::string_view type);
 /// here.
 void read_medium(const std::string& type, const JsonFields& part, ChatMessage& message, std::vector<MediumFile>& media);
 
-/// Reads a picture that another API has, likewise.
+/// Reads a picture as another API writes it.
 /// @param url  the key of its URL; null: its file is under `data`
 /// @param name  for messages
 void read_picture(const JsonFields& fields, const char* url, const std::string& name, ChatMessage& message,

@@ -4,10 +4,12 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "server/form.h"
 #include "server/http_message.h"
 #include "server/openai.h"
 
@@ -18,10 +20,7 @@ namespace outrider {
 
 class ApiServer;
 
-/// As HttpRoute::handler.
-using HttpHandler = std::function<HttpReply(const HttpRequest&)>;
-
-/// What other APIs are made of: functions of an ApiServer.
+/// The other APIs are made of these functions of an ApiServer.
 struct ChatBackend {
   std::function<HttpReply(const HttpRequest& http, ApiResult<CompletionRequest> request,
                           const std::shared_ptr<ReplyWriter>& writer)>
@@ -31,10 +30,63 @@ struct ChatBackend {
   ApiDefaults defaults;
 };
 
-/// @param api  outlives it.
+/// @param api  outlives the backend.
 ChatBackend chat_backend(ApiServer& api);
 
 /// One server-sent event, whose data says its type too.
 std::string named_event(const nlohmann::json& data);
+
+// ---- Anthropic's Messages: text, tools, thoughts, streams (messages_api.cc) ----
+
+ApiResult<CompletionRequest> parse_messages(std::string_view body, const ApiDefaults& defaults);
+/// Reads a body of /v1/messages/count_tokens.
+ApiResult<TokenizeRequest> parse_messages_prompt(std::string_view body, const ApiDefaults& defaults);
+std::vector<HttpRoute> messages_routes(const ChatBackend& backend);
+
+// ---- OpenAI's Responses: text, functions, thoughts, streams, remembered conversations, background (responses_api.cc)
+
+struct ResponsesBody {
+  nlohmann::json json;    ///< an object
+  std::string_view text;  ///< it, as it came
+  /// {"items", "response"} of the response that it goes on with: what went before it, and itself. Null: of none.
+  nlohmann::json before = {};
+  std::int64_t before_bytes = 0;  ///< of its text
+};
+ApiResult<CompletionRequest> parse_responses(const ResponsesBody& body, const ApiDefaults& defaults);
+/// Reads a body of /v1/responses/input_tokens.
+ApiResult<TokenizeRequest> parse_responses_prompt(const ResponsesBody& body, const ApiDefaults& defaults);
+std::vector<HttpRoute> responses_routes(ChatBackend backend);
+
+// ---- OpenAI's transcriptions and translations: one sound in a chat, with its prompts (transcription_api.cc)
+
+enum class SpeechTask : std::uint8_t { kTranscribe, kTranslate };
+
+/// The fields for sampling and the like are read as a chat's.
+/// @param path  of the endpoint
+/// @return or the first thing that is wrong
+ApiResult<CompletionRequest> parse_speech(const std::vector<FormPart>& form, SpeechTask task,
+                                          const ApiDefaults& defaults, std::string_view path);
+
+/// It gives the text of an answer while that comes: the part behind a translation's "English: ", or all without one.
+class SpeechText {
+ public:
+  explicit SpeechText(SpeechTask task) : open_(task == SpeechTask::kTranscribe) {}
+  /// @return the text that can be told now
+  std::string push(std::string_view text);
+  /// @return the text that is left at the end of the answer
+  std::string finish();
+
+ private:
+  bool open_;
+  std::string held_;  ///< before it is open
+};
+
+std::vector<HttpRoute> transcription_routes(const ChatBackend& backend);
+
+// ---- llama.cpp's own endpoints, over those of OpenAI and vLLM; docs/http.md lists their fields (llama_api.cc) ----
+
+/// /completion, /props, /slots, /apply-template and the count of a chat's tokens.
+/// @param api  outlives the routes. @param model_path  the model's path in the reply of /props
+std::vector<HttpRoute> llama_routes(ApiServer& api, std::string model_path);
 
 }  // namespace outrider

@@ -23,7 +23,7 @@ class GenAiMetrics {
  public:
   void record(const FinishedRequest& request);
   bool empty() const { return series_.empty(); }
-  /// As one ExportMetricsServiceRequest of OTLP's JSON. @pre not empty()
+  /// It writes one ExportMetricsServiceRequest of OTLP's JSON. @pre not empty()
   /// @param resource  as otlp_resource(). @param model  that there is
   std::string otlp(std::string_view resource, std::string_view model, std::int64_t begin_unix_ns,
                    std::int64_t now_unix_ns) const;
@@ -35,7 +35,7 @@ class GenAiMetrics {
     double sum = 0;
   };
   static constexpr std::size_t kMetrics = 3;
-  /// By operation and error.type, which of the successful ones is empty.
+  /// The histograms stand by operation and error.type, which is empty for success.
   std::map<std::pair<std::string, std::string>, std::array<Histogram, kMetrics>> series_;
 };
 

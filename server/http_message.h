@@ -40,7 +40,7 @@ struct HttpRequest {
   /// Whether nobody waits for the reply any more: the client has gone, or the server ends. Any thread, as
   /// long as the handler runs or its reply lives.
   std::function<bool()> gone = [] { return false; };
-  /// Of the two: the server ends. The client still reads why. As long as anybody has it.
+  /// Whether, of the two, it is the server that ends: the client still reads why. It works as long as anybody has it.
   std::function<bool()> server_ends = [] { return false; };
   /// Called once, if nothing is wrong with the request and it has its memory: from here on it is being answered.
   std::function<void()> admitted = [] {};
@@ -63,7 +63,7 @@ struct HttpReply {
   std::function<std::optional<std::string>()> next = {};
   /// Bytes of all the pieces, where that is known: with fewer the client sees that the reply breaks off.
   std::optional<std::uint64_t> length = {};
-  /// What `body` says, of a reply of error_reply(): other APIs word it otherwise.
+  /// It is the error that `body` tells in a reply of error_reply(); other APIs word it otherwise.
   std::optional<ApiError> error = {};
 };
 
@@ -78,9 +78,12 @@ std::string data_event(std::string_view data);
 /// Calls on_data with the data of each of these server-sent events, which are whole.
 void each_event(std::string_view events, const std::function<void(std::string_view data)>& on_data);
 
+/// Answers a request.
+using HttpHandler = std::function<HttpReply(const HttpRequest&)>;
+
 enum class Access {
   kKey,            ///< whoever has a key, where the server has some
-  kKeyOrPassword,  ///< likewise; a browser is told to ask its user for it
+  kKeyOrPassword,  ///< as kKey, and a browser is told to ask its user for it
   kAnybody,
 };
 
@@ -91,7 +94,7 @@ inline constexpr std::string_view kFormType = "multipart/form-data";
 struct HttpRoute {
   std::string method;  ///< GET (HEAD too), DELETE or POST
   std::string path;    ///< {id} stands for one part of it, as in /v1/files/{id}/content
-  std::function<HttpReply(const HttpRequest&)> handler;
+  HttpHandler handler;
   Access access = Access::kKey;
   std::string takes = "application/json";  ///< the type of a POST's body; empty: any
 };

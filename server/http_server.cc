@@ -178,7 +178,7 @@ class Room {
     bytes_ = bytes;
     return true;
   }
-  /// As HttpRequest::hold.
+  /// It is HttpRequest::hold.
   std::optional<ApiError> hold(std::int64_t bytes) {
     const std::int64_t most = memory_->most_of_one();
     if (bytes > most)
@@ -210,7 +210,7 @@ bool is_loopback(const std::string& address) {
   return address == "127.0.0.1" || address == "::1" || address == "::ffff:127.0.0.1";
 }
 
-/// As HttpRequest::client, of one without a key of its own.
+/// It names a client without a key of its own, for HttpRequest::client.
 std::string client_of(const Head& head, const std::string& peer) {
   if (!is_loopback(peer)) return client_of(peer);
   const auto [begin, end] = head.equal_range("X-Forwarded-For");
@@ -232,7 +232,7 @@ std::string query_of(const Head& head) {
   return begin == target.npos ? "" : target.substr(begin + 1);
 }
 
-/// What Beast takes although it leaves it open where a request ends, so that another server on the way may see another
+/// Refuses heads that Beast takes and that leave open where a request ends: another server on the way may see another
 /// one begin within it (RFC 9112, 6.3).
 error_code framing_error(const Head& head) {
   const std::string length = text(head[http::field::content_length]);
@@ -260,10 +260,10 @@ struct Asked {
   std::string client = "";                 ///< as HttpRequest::client
 };
 
-/// What a body is counted as while it is read: a string that grows is there up to three times.
+/// A body counts three times while it is read: a string that grows is there up to three times.
 std::int64_t reading_bytes(std::size_t body_bytes) { return 3 * static_cast<std::int64_t>(body_bytes); }
 
-/// What a body is counted as before it is parsed.
+/// It counts a body before it is parsed.
 std::int64_t counted_bytes(std::size_t text_bytes, std::size_t file_bytes) {
   return static_cast<std::int64_t>(text_bytes) * kBytesPerBodyByte +
          static_cast<std::int64_t>(file_bytes) * kBytesPerFileByte;
@@ -277,7 +277,7 @@ std::vector<std::string> names_of(const HttpOptions& options) {
   return names;
 }
 
-/// What a path may be meant as: clients differ in whether their base URL ends with /v1, and with a slash.
+/// It lists the paths that may be meant: base URLs of clients end with /v1 or not, and with a slash or not.
 std::vector<std::string> meanings(std::string path) {
   while (path.starts_with("//")) path.erase(0, 1);
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
@@ -542,7 +542,7 @@ class Server final : public HttpServer {
     return asked.route->method == "POST" ? refuse_body(head, *asked.route) : std::nullopt;
   }
 
-  /// Of a request under another server's name, or of another server's page.
+  /// It refuses a request under another server's name, or of another server's page.
   std::optional<ApiError> refuse_stranger(const Head& head) const {
     const std::size_t hosts = head.count(http::field::host);
     const std::string host = text(head[http::field::host]);
@@ -555,7 +555,7 @@ class Server final : public HttpServer {
     return guard_.check_origin(text(head[http::field::origin]), host);
   }
 
-  /// What a browser asks before it lets a page of another server send a request with JSON or a key.
+  /// It answers a browser that asks whether a page of another server may send a request with JSON or a key.
   /// @param headers  that it would send: the clients' libraries have many of their own
   static HttpReply preflight_reply(const std::string& headers) {
     return {.status = 200,

@@ -21,12 +21,12 @@ struct HttpOptions {
   std::shared_ptr<TlsIdentity> tls = {};                              ///< null: in clear
   std::shared_ptr<ApiKeys> keys = {};                                 ///< null: everybody may ask
   std::vector<std::string> allowed_hosts = {}, allowed_origins = {};  ///< as WebGuard's, besides this machine's names
-  /// What paths begin with besides, "/llm", where a proxy passes on such requests as they are; taken away, if it is
-  /// there.
+  /// Paths may begin with it ("/llm"), where a proxy passes on such requests as they are; where it is there, it is
+  /// taken away.
   std::string root_path = {};
   std::size_t request_bytes_max = 4u << 20;  ///< but for files in it, in base64:
   std::size_t file_bytes_max = 24u << 20;    ///< of one request, as they are written there
-  /// Of all requests together, shared by client; at least twice what the longest text, or the largest files, count as.
+  /// All requests share it, client by client; it is at least twice the count of the longest text or the largest files.
   std::int64_t memory_bytes_max = 512 << 20;
   /// A request must have arrived whole by then: nobody holds a thread with one byte a second.
   Duration request_timeout = std::chrono::seconds(20);
@@ -39,6 +39,9 @@ struct HttpOptions {
 /// Characters of a body's JSON that are files in base64: strings of at least 1,024 characters that only base64, ends of
 /// lines (\n) and the head of a data: URL are made of.
 std::size_t file_characters(std::string_view body);
+
+/// The page at /: page/index.html, which is within the program. It needs no key itself; its requests do.
+HttpRoute live_page();
 
 /// HTTP/1.1 on Boost.Beast, which nothing else sees: routes, API key, limits, error objects for what never
 /// reaches a handler, streams. One thread per connection.

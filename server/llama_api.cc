@@ -1,5 +1,3 @@
-#include "server/llama_api.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -14,6 +12,7 @@
 
 #include "common/base/json_fields.h"
 #include "common/base/text.h"
+#include "server/api_server.h"
 #include "server/dialect.h"
 #include "server/openai.h"
 #include "server/refused_fields.h"
@@ -212,7 +211,7 @@ class LlamaWriter final : public ReplyWriter {
     std::string finish_reason = {};
     StopReason stop_reason = {};
   };
-  /// What both say of a choice's tokens.
+  /// Stream and reply say this of a choice's tokens.
   Json said(std::size_t index, const std::string& text, const std::vector<TokenScore>& scores) const {
     Json object = {{"index", index}, {"content", text}, {"id_slot", -1}};
     if (request_.probs > 0) object["completion_probabilities"] = probabilities(scores);

@@ -16,7 +16,7 @@ namespace outrider {
 /// connected to (docs/http.md, "Pictures from elsewhere"). Any thread, many at once.
 class MediaFetcher {
  public:
-  /// As addresses_of().
+  /// It is a function like addresses_of().
   using Resolve = std::function<Result<std::vector<std::string>>(const std::string& host, TimePoint, const Gone&)>;
 
   /// @param domains  HOST[:PORT], *.DOMAIN[:PORT], or * for any; without a PORT 80 and 443. An address in numbers may

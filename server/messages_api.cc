@@ -1,4 +1,4 @@
-#include "server/messages_api.h"
+#include "server/dialect.h"
 
 #include <memory>
 #include <utility>
@@ -25,7 +25,7 @@ void read_image(const JsonFields& block, ChatMessage& message, std::vector<Mediu
   read_picture(source, is_file ? nullptr : "url", block.name(), message, media);
 }
 
-/// What chat/completions has too, but for an image.
+/// It reads a block that chat/completions has too; an image has a form of its own.
 void read_block(const JsonFields& block, const std::string& type, ChatMessage& message,
                 std::vector<MediumFile>& media) {
   if (type != "image")
@@ -231,7 +231,7 @@ class MessagesWriter final : public ReplyWriter {
   Json stop_, end_ = {{"type", "message_delta"}};
 };
 
-/// As Anthropic words an error. @param reply  of error_reply()
+/// It words an error as Anthropic does. @param reply  of error_reply()
 HttpReply messages_error(HttpReply reply) {
   const char* type = reply.status == 404   ? "not_found_error"
                      : reply.status == 429 ? "rate_limit_error"

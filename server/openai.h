@@ -23,7 +23,7 @@ ApiResult<CompletionRequest> parse_chat_completion(std::string_view body, const 
 ApiResult<CompletionRequest> parse_completion(std::string_view body, const ApiDefaults& defaults,
                                               std::string_view path = "");
 
-/// As parse_completion(), of a body whose fields of other names have been renamed. @param body  its text before that
+/// It is parse_completion() for a body with fields renamed to OpenAI's. @param body  its text before that
 ApiResult<CompletionRequest> completion_of(const nlohmann::json& json, std::string_view body,
                                            const ApiDefaults& defaults, std::string_view path);
 

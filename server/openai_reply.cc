@@ -16,7 +16,7 @@ namespace outrider {
 namespace {
 using OrderedJson = nlohmann::ordered_json;  // clients take the first of a token's alternatives for the chosen one
 
-/// As the other to_text(), which would sort the members.
+/// It keeps the members' order, which the other to_text() would sort.
 std::string ordered_text(const OrderedJson& value) {
   return value.dump(-1, ' ', /*ensure_ascii=*/false, OrderedJson::error_handler_t::replace);
 }
@@ -48,7 +48,7 @@ OrderedJson scored_json(const ReplyHead& head, const ScoredText& text) {
   return {{"token", name_of(head, text)}, {"logprob", text.logprob}, {"bytes", std::move(bytes)}};
 }
 
-/// As a chat has it.
+/// A chat writes scores like this.
 OrderedJson score_json(const ReplyHead& head, const TokenScore& score) {
   OrderedJson entry = scored_json(head, score.token);
   OrderedJson& top = entry["top_logprobs"] = OrderedJson::array();
@@ -56,7 +56,7 @@ OrderedJson score_json(const ReplyHead& head, const TokenScore& score) {
   return entry;
 }
 
-/// What one token adds to each of the lists under "logprobs".
+/// It makes one token's entry for each of the lists under "logprobs".
 std::vector<std::pair<const char*, OrderedJson>> score_entries(const ReplyHead& head, const TokenScore& score) {
   if (head.chat) return {{"content", score_json(head, score)}};
   OrderedJson logprob, top;  // null of the first of an echoed prompt
@@ -108,7 +108,7 @@ std::string with_member(std::string object, const char* key, std::string_view js
   return object.append(fmt::format("{}\"{}\":", object.size() > 1 ? "," : "", key)).append(json) += '}';
 }
 
-/// As text at once: the tree of a long answer's would be ten times as large.
+/// It writes text at once: the tree of a long answer's scores would be ten times as large.
 std::string logprobs_text(const ReplyHead& head, const std::vector<TokenScore>& scores) {
   if (!head.logprobs) return "null";
   std::vector<std::pair<const char*, std::string>> lists = {{"content", ""}};
@@ -183,7 +183,7 @@ OrderedJson stream_metrics_json(const Usage& usage) {
   return json;
 }
 
-/// llama.cpp's `timings`, likewise of one stream of tokens. The first token comes with the prompt, and so the rates are
+/// It makes llama.cpp's `timings` of one stream of tokens. The first token comes with the prompt, so the rates are
 /// of those after it.
 OrderedJson timings_json(const Usage& usage) {
   const RequestMetrics& m = usage.metrics;
@@ -203,7 +203,7 @@ OrderedJson timings_json(const Usage& usage) {
   return json;
 }
 
-/// What a reply, or the last piece of a stream, says of its request and its making.
+/// It adds the notes of a reply, or of a stream's last piece, on its request and its making.
 void add_notes(OrderedJson& json, const ReplyHead& head, const Usage& usage) {
   if (!head.warnings.empty()) json["warnings"] = head.warnings;
   json["speculative"] = speculative_json(usage.metrics);

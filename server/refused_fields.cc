@@ -26,7 +26,7 @@ constexpr auto kOthers = {
     // llama.cpp's
     "samplers", "image_data", "grammar_lazy", "n_probs", "return_progress", "reasoning_budget_message"};
 
-/// Those that are read, but for the sampling parameters.
+/// These fields are read, besides the sampling parameters.
 constexpr std::string_view kRead =
     "model messages prompt max_tokens max_completion_tokens n_predict repeat_penalty repeat_last_n logit_bias seed "
     "stop stop_token_ids ignore_eos include_stop_str_in_output echo add_special_tokens truncate_prompt_tokens "
@@ -37,7 +37,7 @@ constexpr std::string_view kRead =
     "enable_thinking speculative best_of modalities web_search_options skip_special_tokens parse_tool_calls "
     "reasoning_format";
 
-/// Those without an effect, and without need of one.
+/// These have no effect, and need none.
 constexpr std::string_view kIdle =
     "user metadata safety_identifier session_id request_id user_profile_id workspace_id diagnostics store "
     "service_tier speed inference_geo priority billing_policy access_programs background_options fallbacks "
@@ -49,7 +49,7 @@ constexpr std::string_view kIdle =
     "dynatemp_exponent adaptive_decay chat_format chat_parser generation_prompt preserved_tokens grammar_triggers "
     "reasoning_control reasoning_in_content thinking_forced_open";
 
-/// What an API says in words of its own.
+/// It lists the fields that an API alone has.
 std::string_view own_fields(std::string_view path) {
   if (path == "/v1/responses") {
     return "input instructions max_output_tokens text include previous_response_id background truncation image "

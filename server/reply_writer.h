@@ -32,7 +32,7 @@ struct TokenScore {
   bool scored = true;           ///< else, a prompt's first token, there is only the token
 };
 
-/// What ended an answer that ended by itself, where it is not one of the model's own tokens: a stop text of the
+/// It is the ending of an answer that ended by itself, unless that is one of the model's own tokens: a stop text of the
 /// request, or a stop token.
 using StopReason = std::variant<std::monostate, std::string, TokenId>;
 
@@ -41,38 +41,38 @@ struct Choice {
   ChatMessage message;             ///< of a completion: its content
   std::vector<TokenScore> scores;  ///< where the request wants them
   std::string finish_reason;
-  std::vector<TokenId> prompt_ids = {}, token_ids = {};  ///< likewise
+  std::vector<TokenId> prompt_ids = {}, token_ids = {};  ///< where it wants ids
   StopReason stop_reason = {};
   std::vector<TokenScore> prompt_scores = {};  ///< of prompt_logprobs
 };
 
-/// What a request cost.
+/// It holds the costs of a request.
 struct Usage {
   std::int64_t prompt_tokens = 0, cached_tokens = 0;  ///< each prompt once, however many choices it has
   std::int64_t completion_tokens = 0;                 ///< of all choices
   std::int64_t reasoning_tokens = 0;                  ///< those of them that belong to thoughts
-  RequestMetrics metrics = {};                        ///< likewise
+  RequestMetrics metrics = {};                        ///< of all choices
   std::size_t choices = 1;
   std::int32_t draft_length_max = 0;  ///< of a round; 0: decoded plainly
 };
 
-/// What is the same in every body of one reply.
+/// It holds the fields that every body of one reply shares.
 struct ReplyHead {
   bool chat = false;
   bool logprobs = false;
   std::string id = {}, model = {};
   std::int64_t created = 0;                       ///< Unix seconds
   bool token_ids = false, tokens_as_ids = false;  ///< what a choice has besides
-  bool prompt_logprobs = false;                   ///< likewise; of a chat, the reply
+  bool prompt_logprobs = false;                   ///< the same; of a chat, the reply
   std::string fingerprint = {};                   ///< of what computes it
   std::vector<std::string> warnings = {};         ///< of the request
   std::string prompt_text = {};                   ///< as the model reads it; empty: not wanted
 };
 
-/// What an event says besides.
+/// An event may say this besides.
 struct ChunkNotes {
   std::vector<TokenScore> scores = {};   ///< of the tokens since the last chunk
-  std::vector<TokenId> token_ids = {};   ///< likewise
+  std::vector<TokenId> token_ids = {};   ///< of the same tokens
   std::vector<TokenId> prompt_ids = {};  ///< in the first
   const Usage* so_far = nullptr;         ///< stream_options.continuous_usage_stats
   const Usage* timed = nullptr;          ///< timings_per_token
@@ -117,7 +117,7 @@ class ReplyWriter {
   virtual std::string whole(const ReplyHead& head, const std::vector<Choice>& choices, const Usage& usage) = 0;
 };
 
-/// As a handler of std::visit.
+/// It makes a handler of std::visit.
 template <typename... Functions>
 struct Overloaded : Functions... {
   using Functions::operator()...;

@@ -32,14 +32,14 @@ ApiResult<nlohmann::json> parse_object(std::string_view body);
 /// Levels of brackets in what may be JSON. Asked before a parser builds a tree of them, whose copies and
 /// texts are made by recursion.
 int json_nesting(std::string_view json);
-/// Of a request. Arguments and schemas nest kChatJsonDepthMax deep, some levels below the body's own.
+/// A request may nest this deep: arguments and schemas kChatJsonDepthMax, some levels below the body's own.
 inline constexpr int kJsonDepthMax = kChatJsonDepthMax + 8;
 
 /// Longest answer of a chat that does not say. Not the whole context, which vLLM takes: the verifier sets the memory
 /// of the longest possible answer aside, so that few such requests would fit at once.
 inline constexpr std::int64_t kMaxChatTokens = 8192;
 
-/// What the server answers with where a request does not say.
+/// The server answers with these where a request does not say.
 struct ApiDefaults {
   std::string model;  ///< the one model that there is
   std::int32_t vocab_size = 0;
@@ -52,7 +52,7 @@ struct ApiDefaults {
 /// Text, or tokens.
 using Prompt = std::variant<std::string, std::vector<TokenId>>;
 
-/// What a request is to hear where more is wrong with it than its parser sees.
+/// It words the errors of a request in which more is wrong than its parser sees.
 struct RequestSource {
   const char* turns = "messages";  ///< the field that its conversation came in
   std::int64_t bytes = 0;          ///< of the JSON that was read, and of what stood for files in it
@@ -84,7 +84,7 @@ struct CompletionRequest {
   std::vector<std::string> bad_words;   ///< as texts
   bool return_prompt_logprobs = false;  ///< sampling.prompt_logprobs is not for the echo alone
   bool verbose = false;                 ///< llama.cpp's: the reply has the prompt's text
-  bool timings_in_each_chunk = false;   ///< likewise, of a stream
+  bool timings_in_each_chunk = false;   ///< of a stream: llama.cpp's too
   bool include_reasoning = true;        ///< the reply has the model's thoughts
   bool report_rounds = false;           ///< of a stream: how each round went
   std::string cache_salt;               ///< prefixes are shared only with requests of the same
@@ -96,7 +96,7 @@ inline constexpr std::int64_t kChoicesMax = 64;
 
 /// A prompt whose tokens are asked for. Of /tokenize: a prompt or a conversation, as vLLM's; or llama.cpp's `content`.
 struct TokenizeRequest {
-  /// Of the reply.
+  /// It is the form of the reply.
   struct Form {
     bool token_strings = false;
     bool of_llama = false;  ///< asked in llama.cpp's words

@@ -22,7 +22,7 @@ constexpr std::int64_t kIntMax = std::numeric_limits<std::int32_t>::max();
 constexpr std::size_t kNamedBytesMax = 200;  ///< of what is wrong in a list
 constexpr std::size_t kCacheSaltMax = 256;   ///< bytes; less than a message's, with whose it is
 
-/// Of the sampling parameters that everybody is offered.
+/// Each names one of the sampling parameters that everybody is offered.
 struct SamplingNames {
   std::vector<std::string>& names;
 
@@ -82,7 +82,7 @@ void read_sampling(const JsonFields& fields, const ApiDefaults& defaults, Comple
                                             defaults.vocab_size));
 }
 
-/// What may not be chosen, but for a grammar's masks. Bad words become tokens where the tokenizer is.
+/// It reads which tokens may not be chosen, apart from grammars. Bad words become tokens where the tokenizer is.
 void read_masks(const JsonFields& fields, const ApiDefaults& defaults, CompletionRequest& request) {
   if (const Json* ids = fields.find("allowed_token_ids")) {
     request.sampling.allowed_tokens = token_ids(fields, "allowed_token_ids", ids, defaults);
@@ -197,7 +197,7 @@ void read_speculative(const JsonFields& speculative, const ApiDefaults& defaults
   if (request.report_rounds && !request.stream) speculative.refuse("report_rounds", "is only for stream: true");
 }
 
-/// Of fields that no API here knows.
+/// It warns of fields that no API here knows.
 void read_unknown(const JsonFields& fields, const ApiDefaults& defaults, std::string_view path,
                   CompletionRequest& request) {
   std::vector<std::string> known;

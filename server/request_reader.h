@@ -32,7 +32,7 @@ ApiResult<T> read_body(const nlohmann::json& body, const ApiDefaults& defaults, 
   return value;
 }
 
-/// What an API words otherwise than chat/completions.
+/// An API says these in other words than chat/completions.
 struct RequestWords {
   std::string_view path = "";        ///< of the endpoint: it says which fields are known
   const char* max_tokens = nullptr;  ///< the API's own name besides OpenAI's
@@ -61,7 +61,7 @@ void read_part(const JsonFields& part, const std::string& type, ChatMessage& mes
 /// Refuses a picture, a video or a sound of anybody but the user. @return whether the message may have it
 bool may_have_medium(const JsonFields& part, const std::string& type, const ChatMessage& message);
 
-/// Of a function or a tool.
+/// It reads the name of a function or a tool.
 std::string read_name(const JsonFields& fields);
 /// A call of a function: its name, and its arguments as text.
 ToolCall read_call(const JsonFields& fields);

@@ -27,7 +27,7 @@ struct TracedRound {
 };
 
 struct TracedChoice {
-  /// Of one; of those beyond it, only the number is kept.
+  /// A trace keeps so many rounds, and of more only the number.
   static constexpr std::size_t kRoundsMax = 8192;
 
   TimePoint first_token{}, end{};  ///< TimePoint(): there was none

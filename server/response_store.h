@@ -17,7 +17,6 @@
 
 #include "common/base/shares.h"
 #include "common/base/time.h"
-#include "server/dialect.h"
 #include "server/http_message.h"
 
 // What /v1/responses remembers, and what it makes while nobody waits.
@@ -68,7 +67,7 @@ class BackgroundResponses {
   explicit BackgroundResponses(ResponseStore& store) : store_(store) {}
   ~BackgroundResponses();
 
-  /// What becomes of a reply, in the store's words.
+  /// It makes of a reply the response that the store keeps.
   using Finish = std::function<nlohmann::json(const HttpReply& reply)>;
   /// Waits until `chat` has found nothing wrong with its request.
   /// @param http  whose memory and whose place among its key's requests go with it

@@ -1,4 +1,4 @@
-#include "server/responses_api.h"
+#include "server/dialect.h"
 
 #include <algorithm>
 #include <functional>
@@ -308,7 +308,7 @@ class ResponsesWriter final : public ReplyWriter {
     data.update({{"output_index", response_["output"].size()}, {"item_id", item_id()}});
     return event(type, std::move(data));
   }
-  /// Of the item that is next in the output; it begins as OpenAI's do.
+  /// It makes the id of the item that is next in the output; it begins as OpenAI's do.
   std::string item_id() const {
     const char* const kind = open_ == "reasoning" ? "rs" : open_.empty() ? "fc" : "msg";
     return fmt::format("{}_{}_{}", kind, id_, response_.at("output").size());

@@ -1,11 +1,17 @@
 #include "server/server_metrics.h"
 
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <filesystem>
 #include <iterator>
 #include <locale>
 #include <map>
 #include <sstream>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -15,7 +21,7 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
-#include "server/process_facts.h"
+#include "common/os/host.h"
 
 namespace outrider {
 namespace {
@@ -74,7 +80,7 @@ bool is_drafter(const WorkerStatus& worker) { return worker.role == Role::kDraft
 bool keeps_kv(const WorkerStatus& worker) { return worker.kv_bytes_max > 0; }
 bool has_rtt(const WorkerStatus& worker) { return worker.rtt_ns > 0; }
 
-/// Of the coordinator and its workers, which are there or not from one scrape to the next.
+/// These are of the coordinator and its workers, which are there or not from one scrape to the next.
 std::vector<MetricFamily> families_of(const Status& status) {
   const auto each = [&](bool (*chosen)(const WorkerStatus&), auto member, double unit = 1) {
     std::vector<Point> points;
@@ -126,6 +132,45 @@ std::vector<MetricFamily> families_of(const Status& status) {
       gauges("worker_kv_bytes", "K/V memory that is set aside for a worker's texts",
              each(keeps_kv, &WorkerStatus::kv_bytes)),
       gauges("worker_kv_bytes_max", "K/V memory that a worker has", each(keeps_kv, &WorkerStatus::kv_bytes_max))};
+}
+
+/// The system says these of this process; a value that it does not say is 0.
+struct ProcessFacts {
+  double start_unix_s = 0;
+  double cpu_s = 0;  ///< of all threads, in the system too
+  std::int64_t resident_bytes = 0, virtual_bytes = 0;
+  std::int64_t open_fds = 0, max_fds = 0;
+};
+
+/// Unix seconds at which the system started.
+double boot_time() {
+  timespec now{}, up{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  clock_gettime(CLOCK_BOOTTIME, &up);
+  return static_cast<double>(now.tv_sec - up.tv_sec) + static_cast<double>(now.tv_nsec - up.tv_nsec) / 1e9;
+}
+
+std::int64_t open_files() {
+  std::error_code failed;
+  const std::filesystem::directory_iterator files("/proc/self/fd", failed);
+  return failed ? 0 : std::distance(begin(files), end(files)) - 1;  // less the one that reads this
+}
+
+ProcessFacts process_facts() {
+  ProcessFacts facts;
+  const double ticks = static_cast<double>(sysconf(_SC_CLK_TCK));
+  const std::vector<std::string> stat = process_stat("self");
+  constexpr std::size_t kUserTime = 11, kSystemTime = 12, kStart = 19, kVirtual = 20, kResident = 21;
+  if (stat.size() > kResident) {
+    facts.start_unix_s = boot_time() + std::stod(stat[kStart]) / ticks;
+    facts.cpu_s = (std::stod(stat[kUserTime]) + std::stod(stat[kSystemTime])) / ticks;
+    facts.virtual_bytes = std::stoll(stat[kVirtual]);
+    facts.resident_bytes = std::stoll(stat[kResident]) * sysconf(_SC_PAGESIZE);
+  }
+  facts.open_fds = open_files();
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0) facts.max_fds = static_cast<std::int64_t>(limit.rlim_cur);
+  return facts;
 }
 
 /// Under the names that all clients of Prometheus give them, whoever the program is.

@@ -14,7 +14,7 @@ struct MetricsOptions {
   std::string version = "";         ///< of the program
 };
 
-/// What /metrics says, in Prometheus' text format: vLLM's names where it has one, under a prefix (docs/http.md lists
+/// It writes /metrics in Prometheus' text format: vLLM's names where it has one, under a prefix (docs/http.md lists
 /// them all). Sums since the start, from which a reader makes rates; a worker's facts are those of the moment.
 class ServerMetrics {
  public:

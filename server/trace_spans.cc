@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/json_fields.h"
+#include "common/base/random.h"
 #include "server/gen_ai_metrics.h"
 
 namespace outrider {
@@ -18,14 +19,6 @@ namespace {
 constexpr std::string_view kCoordinator = "coordinator";
 
 std::int64_t nanoseconds(float seconds) { return static_cast<std::int64_t>(static_cast<double>(seconds) * 1e9); }
-
-/// The n-th id after a request's own: other than 0, and as good as random (splitmix64).
-std::uint64_t mixed(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  x ^= x >> 31;
-  return x == 0 ? 1 : x;
-}
 
 /// Makes the spans of one choice.
 class ChoiceSpans {
@@ -127,7 +120,7 @@ class ChoiceSpans {
                 .wasted = wasted});
   }
   std::uint64_t add(Span span) {
-    span.id = mixed(++ids_);
+    span.id = std::max<std::uint64_t>(mix64(++ids_), 1);  // 0 is no id
     if (span.parent == 0) span.parent = trace_.context.span;
     span.choice = index_;
     spans_(span);

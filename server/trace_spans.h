@@ -34,7 +34,7 @@ struct Span {
   std::int32_t choice = 0;
 };
 
-/// What is known of a trace besides the request itself.
+/// These are known of a trace besides the request itself.
 struct TraceFacts {
   std::string_view server, model;   ///< the server's name as a node, and the model's
   std::string_view kept;            ///< why the trace was not left out
@@ -58,7 +58,7 @@ class OtlpWriter {
   void add(const TraceContext& trace, const Span& span);
   std::int64_t spans() const { return spans_; }
   std::size_t bytes() const { return bytes_; }
-  /// What was added, as one ExportTraceServiceRequest without a line feed, and nothing is left. @pre spans() > 0
+  /// Takes all that was added, as one ExportTraceServiceRequest without a line feed. @pre spans() > 0
   std::string take();
 
  private:

@@ -59,7 +59,7 @@ class Tracer {
 
   /// A request has ended. Any thread.
   void record(RequestTrace trace);
-  /// Likewise, whatever is kept of its trace: it counts in the metrics that a collector gets.
+  /// Counts a request in the metrics that a collector gets, whether or not its trace is kept. Any thread.
   void measure(const FinishedRequest& request);
 
  private:
@@ -70,12 +70,12 @@ class Tracer {
     RequestTrace trace;
     const char* why;
   };
-  /// As OpenTelemetry's SDKs do where nobody says otherwise.
+  /// It is the default of OpenTelemetry's SDKs.
   static constexpr Duration kMetricsEvery = std::chrono::seconds(60);
   explicit Tracer(TraceOptions options);
   void run(const std::stop_token& stop);
   void write(const Kept& kept);
-  /// What OtlpWriter has, to the file and the collector.
+  /// It passes OtlpWriter's requests to the file and the collector.
   void flush();
   /// The metrics so far, to the collector, if there is one.
   void send_metrics();

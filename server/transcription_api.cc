@@ -1,4 +1,4 @@
-#include "server/transcription_api.h"
+#include "server/dialect.h"
 
 #include <algorithm>
 #include <memory>
@@ -36,7 +36,7 @@ constexpr std::pair<std::string_view, std::string_view> kLanguages[] = {
     {"tr", "Turkish"},    {"uk", "Ukrainian"}, {"ur", "Urdu"},     {"uz", "Uzbek"},       {"vi", "Vietnamese"},
     {"yo", "Yoruba"},     {"zh", "Chinese"},   {"zu", "Zulu"}};
 
-/// What a translation begins with.
+/// A translation begins with this.
 constexpr std::string_view kTranslation = "English:";
 
 /// The name of a language, from it or its code, as en or en-GB. @return empty for a code that is none
@@ -48,7 +48,7 @@ std::string language_name(const std::string& language) {
   return "";
 }
 
-/// As Gemma 4's model card has it ("Audio"); where nobody says the language, in the words of Google's guide to Gemma's
+/// It is the prompt of Gemma 4's model card ("Audio"); for an unknown language that of Google's guide to Gemma's
 /// audio.
 /// @param language  its name, or empty
 std::string prompt_of_speech(SpeechTask task, const std::string& language, const std::string& hint) {
@@ -86,7 +86,7 @@ ApiError refused_field(std::string_view name, std::string why) {
   return {.message = fmt::format("{} {}", name, why), .param = std::string(name)};
 }
 
-/// What is wrong with a field that only these endpoints have.
+/// It says why a field that only these endpoints have is wrong.
 std::optional<ApiError> wrong_field(std::string_view name, std::string_view value) {
   constexpr const char* kNoTimes = "the model says no times";
   if (name == "response_format" && value != "json" && value != "text")
@@ -103,7 +103,7 @@ std::optional<ApiError> wrong_field(std::string_view name, std::string_view valu
   return std::nullopt;
 }
 
-/// What only these endpoints have. Messages are made here.
+/// Only these endpoints have these fields. Messages are made here.
 constexpr std::string_view kOwnFields[] = {"file", "language", "prompt", "response_format", "chunking_strategy",
                                            "n",    "messages"};
 

@@ -21,7 +21,7 @@ class WebGuard {
 
   /// @param host  the header, of which there was one. @return why not, with status 403.
   std::optional<ApiError> check_host(std::string_view host) const;
-  /// Of a request that a page has made. @param host  whose check_host() passed. @return likewise.
+  /// It checks a request that a page has made. @param host  whose check_host() passed. @return why it is refused
   std::optional<ApiError> check_origin(std::string_view origin, std::string_view host) const;
   /// Whether this page's server is not this one, and it may read the replies all the same (CORS).
   bool shares_with(std::string_view origin) const;
@@ -30,7 +30,7 @@ class WebGuard {
   std::vector<std::string> hosts_, origins_;  ///< in lower case
 };
 
-/// What people and programs on this machine and around it may call a server that listens at `listens_at`.
+/// It lists the names of a server that listens at `listens_at`, for people and programs on this machine and around it.
 std::vector<std::string> own_names(const std::string& listens_at);
 
 }  // namespace outrider

@@ -24,13 +24,13 @@ using Gone = std::function<bool()>;
 ///   `gone`; kUnavailable where too many are being looked up.
 Result<std::vector<std::string>> addresses_of(const std::string& host, TimePoint deadline, const Gone& gone);
 
-/// What a server answered, or the head of that.
+/// It holds a server's answer, or the head of it.
 struct HttpAnswer {
   int status = 0;
   std::vector<std::pair<std::string, std::string>> headers = {};  ///< names in lower case
   std::string body = {};
 
-  /// Of the first header of this name, empty if there is none. @param name  in lower case
+  /// It gives the first header of this name, empty if there is none. @param name  in lower case
   std::string header(std::string_view name) const;
 };
 

@@ -17,7 +17,7 @@ class TlsSession {
   /// @return kIo for what cannot be a host's name.
   static Result<std::unique_ptr<TlsSession>> to(const std::string& host, int socket);
 
-  /// What came of an attempt.
+  /// It says how an attempt ended.
   struct Attempt {
     std::size_t bytes = 0;  ///< above 0: it went well
     short wait_for = 0;     ///< else POLLIN or POLLOUT, then try again; 0: the connection is of no use any more
@@ -36,7 +36,7 @@ class TlsSession {
 /// A server's certificate and key. Any thread.
 class TlsIdentity {
  public:
-  /// From PEM files: the certificate, then those that vouch for it; and its key, without a password. They are read
+  /// It loads PEM files: the certificate, then those that vouch for it; and its key, without a password. They are read
   /// again when they have changed; while they do not fit then, that is logged and those before hold.
   /// @return kNotFound, kIo or kMalformed with the file.
   static Result<std::shared_ptr<TlsIdentity>> load(const std::filesystem::path& certificate,

@@ -39,7 +39,7 @@ inline constexpr const char* kDefaultPorts[] = {"80", "443"};  ///< without TLS,
 
 /// @return kMalformed for another URL, one with a user's name, or with what URLs have to write as %XX.
 Result<HttpUrl> parse_http_url(std::string_view url);
-/// What the URL of a redirection means, seen from where it came.
+/// It resolves the URL of a redirection, seen from where it came.
 std::string absolute_url(const HttpUrl& from, const std::string& location);
 
 }  // namespace outrider

@@ -37,12 +37,12 @@ class WaitingSocket {
     socket_.non_blocking(true, ignored);
   }
 
-  /// From here on TLS, which both sides begin by shaking hands.
+  /// It goes over to TLS, which both sides begin by shaking hands.
   void encrypt(std::unique_ptr<TlsSession> session, ErrorCode& failed) {
     tls_ = std::move(session);
     repeat(read_deadline, failed, [&] { return tls_->handshake(); });
   }
-  /// What TLS has against the other end, if it has.
+  /// It says what TLS has against the other end, if anything.
   std::string tls_problem() const { return tls_ != nullptr ? tls_->problem() : ""; }
 
   template <typename Buffers>

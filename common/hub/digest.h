@@ -18,7 +18,7 @@ class FileDigest {
   FileDigest& operator=(FileDigest&&) noexcept;
 
   void add(std::string_view bytes);
-  /// In lower case. Called once, at the end.
+  /// It is in lower case, and is called once, at the end.
   std::string hex();
   /// "SHA-256" or "git's SHA-1".
   const char* name() const;

@@ -30,7 +30,7 @@ fs::path below(const std::string& folder, const char* rest) {
   return folder.empty() ? fs::path() : folder / fs::path(rest);
 }
 
-/// As huggingface_hub, which takes ~ for the home.
+/// It takes ~ for the home, as huggingface_hub does.
 fs::path without_tilde(const fs::path& path) {
   return path.string().starts_with("~/") ? below(variable("HOME"), path.string().c_str() + 2) : path;
 }

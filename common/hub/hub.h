@@ -41,7 +41,7 @@ Result<std::filesystem::path> fetch_from_hub(const HubSettings& hub, const HubNa
 /// it.
 Result<std::filesystem::path> model_path(const std::filesystem::path& given, HubNeed need = HubNeed::kAll);
 
-/// What `given` names on the hub: nothing where there is such a file or folder, or where it can be no name.
+/// It is the name on the hub: nothing where there is such a file or folder, or where `given` can be no name.
 std::optional<HubName> hub_name(const std::filesystem::path& given);
 
 /// The cache that a path lies in, as in ROOT/models--ORG--NAME/snapshots/COMMIT; nothing for a path elsewhere.

@@ -107,7 +107,7 @@ class HubClient {
     return {};
   }
 
-  /// Of a place that the hub redirects to: none that only this machine or its network can reach, unless the hub
+  /// It finds a place that the hub redirects to: none that only this machine or its network can reach, unless the hub
   /// itself is there. @param trusted  whether it is
   Result<std::vector<std::string>> addresses(const HttpUrl& place, bool& trusted, const Gone& gone) const {
     ASSIGN_OR_RETURN(std::vector<std::string> found, addresses_of(place.host, now() + kSilenceMax, gone));
@@ -161,7 +161,7 @@ class Download {
 
   fs::path snapshot() const { return folder_ / "snapshots" / repository_.commit; }
 
-  /// Those of `names` that are not there. @return kNotFound for one that the repository has not.
+  /// It lists the files of `names` that are not there. @return kNotFound for one that the repository has not.
   Result<std::vector<HubFile>> missing(const std::vector<std::string>& names) const {
     std::vector<HubFile> files;
     std::error_code ignored;
@@ -298,7 +298,7 @@ class Download {
     return {};
   }
 
-  /// What an earlier download has left.
+  /// It reads the part that an earlier download has left.
   static Result<void> read_part(const DurableFile& part, const HubFile& file, FileDigest& digest, std::uint64_t& have) {
     constexpr std::size_t kPieceBytes = 1 << 20;
     ASSIGN_OR_RETURN(const std::uint64_t size, part.size());

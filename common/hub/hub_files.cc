@@ -34,7 +34,7 @@ struct GgufChoice {
   std::string folder, stem;
   std::optional<GgufShard> shards = {};
 
-  /// Of any file of a model. None for a file that is no GGUF.
+  /// It reads the name of any file of a model. There is none for a file that is no GGUF.
   static std::optional<GgufChoice> of(const std::string& name) {
     constexpr std::string_view kEnding = ".gguf";
     const std::string base = base_of(name);

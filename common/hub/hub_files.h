@@ -10,7 +10,7 @@
 
 namespace outrider {
 
-/// What somebody needs of a model.
+/// Somebody needs this of a model.
 enum class HubNeed {
   kAll,
   kText,  ///< what a client must know: no weights, but of a GGUF, which holds all in one
@@ -31,7 +31,7 @@ struct HubListing {
   std::vector<std::string> names() const;
 };
 
-/// What the hub's `/api/models/.../revision/...?blobs=true` says. Files whose name or checksum it does not say, or
+/// It reads the hub's `/api/models/.../revision/...?blobs=true`. Files whose name or checksum it does not say, or
 /// that would lie outside, are left out.
 Result<HubListing> read_listing(std::string_view text);
 inline constexpr std::int64_t kListingBytesMax = 64 << 20;

@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kPartMax = 96;  ///< characters of ORG or NAME, as on the hub
 constexpr std::string_view kFolder = "models--", kSnapshots = "snapshots";
 
-/// As the hub has it: letters, digits, '-', '_' and '.', no two of "-." in a row, none of them at an end.
+/// The hub takes letters, digits, '-', '_' and '.', no two of "-." in a row, none of them at an end.
 bool is_part(std::string_view text) {
   const bool letters =
       std::ranges::all_of(text, [](char c) { return is_letter_or_digit(c) || c == '-' || c == '_' || c == '.'; });

@@ -15,13 +15,13 @@ struct HubName {
 
   /// @return nothing for what can be no such name: another text, or one that ends as a file does (.gguf).
   static std::optional<HubName> parse(std::string_view text);
-  /// Of what lies in a cache, in models--ORG--NAME/snapshots/COMMIT. Its `file` stays empty.
+  /// It names a model in a cache, in models--ORG--NAME/snapshots/COMMIT. Its `file` stays empty.
   static std::optional<HubName> of_path(const std::filesystem::path& path);
 
   std::string text() const;
   /// NAME.
   std::string model() const { return repository.substr(repository.find('/') + 1); }
-  /// In a cache: models--ORG--NAME.
+  /// It is the folder in a cache: models--ORG--NAME.
   std::string folder() const;
 };
 

@@ -11,13 +11,13 @@
 namespace outrider {
 namespace {
 
-/// So that the memory of a large picture is needed once.
+/// It is held so that the memory of a large picture is needed once.
 std::mutex& one_at_a_time() {
   static std::mutex mutex;
   return mutex;
 }
 
-/// What resizing takes of a picture that may be turned.
+/// It counts the memory for resizing a picture that may be turned.
 std::int64_t either_way(const PictureHeader& header, const VisionConfig& config, std::int64_t soft_tokens) {
   return std::max(resizing_bytes(header.height, header.width, config, soft_tokens),
                   resizing_bytes(header.width, header.height, config, soft_tokens));

@@ -51,7 +51,7 @@ inline constexpr std::size_t kMediumBytesMax = std::max(kPictureBytesMax, kSound
 Result<WireMedium> see_picture(std::span<const std::byte> file, const std::string& name, const VisionConfig& config,
                                std::int64_t soft_tokens, const AdmitPicture& admit = {});
 
-/// A sound as a Generate carries it, likewise. @return as decode_sound().
+/// It makes a sound as a Generate carries it. @return as decode_sound().
 Result<WireMedium> hear_sound(std::span<const std::byte> file, const std::string& name, const AdmitSound& admit = {});
 
 /// A video as a Generate carries it: its frames, and when each is shown.

@@ -12,7 +12,7 @@
 
 namespace outrider {
 
-/// What a model sees and hears with, or why it does not.
+/// A model sees and hears with these; or they say why it does not.
 struct Towers {
   Result<std::unique_ptr<PictureEncoder>> vision;
   Result<std::unique_ptr<SoundEncoder>> audio;
@@ -20,12 +20,12 @@ struct Towers {
   static Towers load(const ModelFiles& files, WeightType type) {
     return {PictureEncoder::load(files, type), SoundEncoder::load(files, type)};
   }
-  /// None, for this reason.
+  /// There are none, for this reason.
   static Towers none(const std::string& why) {
     return {Error{Errc::kUnsupported, why}, Error{Errc::kUnsupported, why}};
   }
 
-  /// What the bits of their soft tokens depend on, as numeric_class(), with a hash of what they make of a small picture
+  /// Their soft tokens' bits depend on it, as on numeric_class(): it has a hash of what they make of a small picture
   /// and a short sound; "" without any. @param fingerprint  of the model's weights
   std::string encoding_class(WeightType type, std::uint64_t fingerprint);
 

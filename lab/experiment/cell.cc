@@ -24,7 +24,7 @@ std::uint64_t hash_of(const std::vector<TokenId>& tokens) {
   return hash;
 }
 
-/// What the clients of one arm ask.
+/// The clients of one arm ask this.
 struct Block {
   ExperimentArm arm;
   int repeat;
@@ -95,7 +95,7 @@ std::vector<double> ratios(const std::vector<double>& a, const std::vector<doubl
   return result;
 }
 
-/// Of milliseconds: what half, nine in ten and ninety-nine in a hundred do not exceed.
+/// It gives the milliseconds that half, nine in ten and ninety-nine in a hundred do not exceed.
 Json quantiles_json(const std::vector<double>& ms) {
   return {{"p50", quantile(ms, 0.5)}, {"p90", quantile(ms, 0.9)}, {"p99", quantile(ms, 0.99)}};
 }
@@ -144,7 +144,7 @@ constexpr Compared kAllCompared[] = {{"ngram/plain", ExperimentArm::kNgram, Expe
                                      {"remote/plain", ExperimentArm::kRemote, ExperimentArm::kPlain},
                                      {"remote/colocated", ExperimentArm::kRemote, ExperimentArm::kColocated}};
 
-/// Those of the arms that were run.
+/// It compares the arms that were run.
 std::vector<Compared> compared(const Measured& measured) {
   std::vector<Compared> result;
   std::ranges::copy_if(kAllCompared, std::back_inserter(result),

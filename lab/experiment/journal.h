@@ -20,7 +20,7 @@ class CellJournal {
 
   const std::vector<Json>& lines() const { return lines_; }
   std::uint64_t bytes() const { return bytes_; }
-  /// Of several lines all are there after a crash, or a torn tail.
+  /// After a crash all of several lines are there, or a torn tail.
   Result<void> append(const std::vector<Json>& lines);
   /// Drops what is beyond `bytes`, the end of a line. @return kMalformed where the file is shorter than that.
   Result<void> truncate(std::uint64_t bytes);

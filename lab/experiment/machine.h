@@ -7,18 +7,18 @@
 
 namespace outrider {
 
-/// What the kernel has counted so far, in ticks of all cores together.
+/// The kernel counts these, in ticks of all cores together.
 struct CpuTicks {
   double busy = 0, idle = 0, steal = 0;
   double ours = 0;  ///< this process's and its children's
 
-  /// Of this machine; all 0 where /proc cannot be read.
+  /// It reads this machine's; all are 0 where /proc cannot be read.
   static CpuTicks now();
 };
 /// The busy, idle and stolen ticks in the text of /proc/stat.
 CpuTicks parse_proc_stat(const std::string& text);
 
-/// What the machine did while a cell was measured.
+/// It says what the machine did while a cell was measured.
 struct MachineUse {
   double steal = 0;      ///< share of the cores' time that the hypervisor gave to others
   double others = 0;     ///< share that processes took which are neither this one nor its children
@@ -30,7 +30,7 @@ struct MachineUse {
 MachineUse machine_use(const CpuTicks& before, const CpuTicks& after);
 Json to_json(const MachineUse& use);
 
-/// What about the machine makes a cell void, or none.
+/// It says what about the machine makes a cell void, if anything does.
 std::optional<std::string> moved_too_much(const MachineUse& use, const VoidRule& rule);
 
 /// CPU, cores, memory, kernel: for whoever reads the figures elsewhere.

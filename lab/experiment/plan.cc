@@ -135,7 +135,7 @@ std::optional<std::string> first_difference(const Axes& a, const Axes& b) {
   return std::nullopt;
 }
 
-/// What a cluster is asked as `from` says, of a cluster as `rig` says.
+/// It joins the axes of requests, from `from`, with those of the cluster, from `rig`.
 Axes asked_as(const Axes& from, Axes rig) {
   rig.draft_length = from.draft_length;
   rig.clients = from.clients;

@@ -33,7 +33,7 @@ struct Arrivals {
 /// The instruction set of a drafter that is told none: the strongest that its host has.
 inline constexpr const char* kDetectedIsa = "detected";
 
-/// What one cell of an experiment is run with.
+/// One cell of an experiment is run with these.
 struct Axes {
   std::string dtype = "bf16";              ///< of the backbone
   std::string drafter_dtype = {};          ///< of the assistant; empty: as the backbone's
@@ -84,7 +84,7 @@ struct Axes {
 
   /// Whose rows share one verifier's passes, rounded up.
   int clients_a_verifier() const { return (clients + verifiers - 1) / verifiers; }
-  /// Of a number of drafts; none where a policy chooses.
+  /// It is the number of drafts; there is none where a policy chooses.
   std::optional<int> fixed_length() const;
   /// Whether the remote arm's drafts are made while the round before is verified: over a round trip of a millisecond or
   /// more (Session::may_draft_ahead), unless the draft length says @0.
@@ -100,7 +100,7 @@ std::optional<std::string> axis_of_rig(const Axes& axes);
 /// The first axis that is not as it is by default and that only processes which this one starts itself can have: of a
 /// link through our relay, of a drafter that is stopped and continued. None: the cell can be launched on other hosts.
 std::optional<std::string> axis_of_this_machine(const Axes& axes);
-/// As {"dtype": "bf16", ...}, every axis.
+/// It writes {"dtype": "bf16", ...}, with every axis.
 Json to_json(const Axes& axes);
 /// The names of the axes in which they are not all alike. @param axes  as to_json() has them; at least one
 std::vector<std::string> varied_axes(const std::vector<Json>& axes);
@@ -125,7 +125,7 @@ struct ExperimentPlan {
   double seconds = 1;  ///< that each arm runs at least in each repeat
   int warm_up = 1;     ///< answers of each arm that go before, of all its clients together, and do not count
   VoidRule void_rule = {};
-  /// What a launched cluster is made of (cell_plan()): a plan of `outrider launch`, or the name of its file, beside
+  /// A launched cluster is made of it (cell_plan()): a plan of `outrider launch`, or the name of its file, beside
   /// this one. Null: each cell's clusters are processes of this one.
   Json launch = {};
   std::string backend = "local";  ///< how it is launched: the name of a Backend
@@ -136,7 +136,7 @@ struct ExperimentPlan {
 /// @param file  its name in messages
 /// @return kMalformed, with the nearest known name where a key is unknown.
 Result<ExperimentPlan> parse_plan(std::string_view text, std::string_view file);
-/// What parse_plan() reads, with every cell spelled out.
+/// It writes a plan that parse_plan() reads, with every cell spelled out.
 Json to_json(const ExperimentPlan& plan);
 
 /// How many requests an open loop makes in a repeat: as many as arrive in `seconds`, and each question once at least.

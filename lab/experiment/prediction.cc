@@ -47,7 +47,7 @@ namespace {
 
 constexpr double kRttMaxMs = 1e5;  ///< break-even is sought below it
 
-/// What a round's drafts take on the remote drafter's host, where those of `draft_s` begin at any moment.
+/// It gives the time of a round's drafts on the remote drafter's host, where those of `draft_s` begin at any moment.
 double remote_drafting_s(const Axes& axes, int length, double draft_s) {
   return CpuShare::mean_s(draft_s, axes.drafter_cpu_share) + length * axes.drafter_added_ms / 1e3;
 }

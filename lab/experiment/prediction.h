@@ -10,7 +10,7 @@
 
 namespace outrider {
 
-/// Of the drafts at each position, how many there were, and how many held with all before them.
+/// It counts the drafts at each position, and those that held with all before them.
 struct Acceptance {
   std::vector<std::int64_t> drafted = {}, accepted = {};
 
@@ -19,7 +19,7 @@ struct Acceptance {
   std::vector<double> shares() const;
 };
 
-/// What a pair costs on this machine: measured by one client with a drafter beside it, at several draft lengths.
+/// It holds a pair's costs on this machine, measured by one client with a drafter beside it, at several draft lengths.
 /// Everything else is predicted from it.
 class Calibration {
  public:
@@ -32,7 +32,7 @@ class Calibration {
   const Forecast& forecast() const { return forecast_; }
   /// T(M), seconds.
   double verify_s(int rows) const { return forecast_.terms(rows - 1).verify_s; }
-  /// Of the request for drafts of a round, when rounds emit `tau` tokens: a hidden row, and K/V of each token.
+  /// A request for drafts has so many when rounds emit `tau` tokens: a hidden row, and K/V of each token.
   double request_bytes(double tau) const;
   double tokens_per_answer() const { return answers_ > 0 ? tokens_ / answers_ : 0; }
   double prefill_s() const { return answers_ > 0 ? prefill_s_ / answers_ : 0; }

@@ -91,7 +91,7 @@ double remote_draft_ms(const Json& cell) {
                      terms["draft_ms_per_token"].get<double>() + axis(cell, "drafter_added_ms"));
 }
 
-/// What makes a remote drafter slower than one beside the verifier, the slower the later.
+/// It says what makes a remote drafter slower than one beside the verifier, in rising order.
 struct Slowness {
   double stopped = 0;   ///< share of the time
   double added_ms = 0;  ///< to each draft
@@ -421,7 +421,7 @@ std::string measured_verdict(const Cells& judged) {
   return fmt::format("It depends on the round trip: a remote drafter {}.", fmt::join(parts, "; it "));
 }
 
-/// What the closed form says of break-even, and how far it can be trusted here.
+/// It says the closed form's break-even, and how far that can be trusted here.
 std::string predicted_verdict(const Json& best, const PredictionErrors& errors) {
   constexpr double kReliable = 0.2;  // median error
   const std::string drafts = plain_text(best["axes"]["draft_length"]);
@@ -437,7 +437,7 @@ std::string predicted_verdict(const Json& best, const PredictionErrors& errors) 
                             errors.median > kReliable ? ": they are unreliable here" : "");
 }
 
-/// By how much a backbone's passes would have to be longer for the drafter of this cell to pay.
+/// It says by how much a backbone's passes would have to be longer for the drafter of this cell to pay.
 std::string what_it_would_take(const Json& lost) {
   const Json& there = lost["predicted"];
   const auto ms = [&](const char* key) { return there[key].get<double>(); };

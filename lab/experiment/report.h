@@ -11,7 +11,7 @@ namespace outrider {
 /// @param lines  of cells.jsonl
 std::vector<Json> standing_cells(const std::vector<Json>& lines);
 
-/// Of all predictions of cells that are not void: how far off they were, as shares.
+/// It says how far off the predictions of cells that are not void were, as shares.
 struct PredictionErrors {
   std::size_t count = 0, void_cells = 0;
   double median = 0, p90 = 0;

@@ -35,11 +35,11 @@ class Rig {
 
   /// Whether there is a drafter beside the verifier to calibrate with: not of a cluster elsewhere.
   bool calibrates() const { return at(ExperimentArm::kColocated).cluster != nullptr; }
-  /// Those that can be measured on it: of a cluster elsewhere, plain and remote.
+  /// It lists the arms that can be measured on it: plain and remote, for a cluster elsewhere.
   std::vector<ExperimentArm> arms() const;
   /// A client of an arm's cluster.
   Client connect(ExperimentArm arm) const { return or_throw(Client::connect(*at(arm).context, at(arm).address)); }
-  /// Of the remote drafters. A cluster elsewhere has its own.
+  /// It sets the link of the remote drafters. A cluster elsewhere has its own.
   void set_link(const Link& link) {
     if (link_) link_->set(link);
   }
@@ -64,7 +64,7 @@ class Rig {
   std::optional<CpuShare> share_;  // last: it stops the remote drafters, which must then be able to end
 };
 
-/// What an arm asks for.
+/// An arm asks for this length.
 DraftLength draft_length(ExperimentArm arm, const Axes& axes);
 
 /// The plan's prompts as this cell's questions: each after `context` tokens of other text.

@@ -10,10 +10,10 @@
 namespace outrider {
 namespace {
 
-/// As far ahead as a deadline may be, in seconds: a clock's nanoseconds hold no more than twice that.
+/// A deadline may be so many seconds ahead: a clock's nanoseconds hold no more than twice that.
 constexpr std::int64_t kFarthest = std::int64_t{1} << 32;
 
-/// As squeue prints it, in local time.
+/// It reads a time as squeue prints it, in local time.
 std::optional<WallTime> parse_time(const std::string& text) {
   std::tm time{};
   time.tm_isdst = -1;

@@ -16,7 +16,7 @@ using WallTime = std::chrono::system_clock::time_point;
 /// Before a deadline: when nothing new is begun any more, and when what still runs is cut off.
 inline constexpr std::chrono::seconds kDrainBefore{60}, kCutOffBefore{5};
 
-/// What every --deadline takes, for its help.
+/// Every --deadline takes these forms, as its help says.
 inline constexpr const char* kDeadlineForms =
     "a local time (2026-11-22T19:00:00), a duration from now (90s, 15m, 2h), or slurm: when Slurm ends this job";
 

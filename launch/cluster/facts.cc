@@ -26,14 +26,14 @@ namespace outrider {
 namespace {
 using nlohmann::json;
 
-/// As `uname -m` prints it.
+/// It is the word that `uname -m` prints.
 std::string machine() {
   utsname names{};
   uname(&names);
   return names.machine;
 }
 
-/// What `uname -m` prints where programs with this number in their ELF header run; or the number.
+/// It is the word that `uname -m` prints where programs with this number in their ELF header run; or the number.
 std::string machine_of(int elf_machine) {
   switch (elf_machine) {
     case EM_X86_64: return "x86_64";

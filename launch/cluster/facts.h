@@ -12,17 +12,17 @@
 
 namespace outrider {
 
-/// What this program says of itself.
+/// It describes this program.
 struct Build {
   std::string version, commit;
 };
 
 /// Which program this is: a hash of its file.
 std::string build_id();
-/// As /proc/cpuinfo has it.
+/// It is the name in /proc/cpuinfo.
 std::string cpu_model();
 
-/// What this host is, as far as texts or speed depend on it: program, CPU, instruction set, libraries, and the weights'
+/// It describes this host as far as texts or speed depend on it: program, CPU, instruction set, libraries, the weights'
 /// fingerprints of models. A model that cannot be opened has its error instead.
 /// @param dtype  of models that are no packs
 nlohmann::ordered_json host_facts(const Build& build, const std::vector<std::string>& models, const std::string& dtype);
@@ -43,7 +43,7 @@ Result<nlohmann::json> facts_in(std::string_view output, const std::string& host
 nlohmann::ordered_json lock_of(const nlohmann::json& plan, const Build& build, const char* backend,
                                const nlohmann::ordered_json& facts);
 
-/// What differs between two JSON objects, a line each: "/lock/hosts/node1/isa: \"avx2\" | \"avx512\"".
+/// It lists the differences of two JSON objects, a line each: "/lock/hosts/node1/isa: \"avx2\" | \"avx512\"".
 std::vector<std::string> differences(const nlohmann::json& a, const nlohmann::json& b);
 
 }  // namespace outrider

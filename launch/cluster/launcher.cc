@@ -22,7 +22,7 @@
 #include "common/os/files.h"
 #include "launch/cluster/deadline.h"
 #include "launch/cluster/readiness.h"
-#include "launch/cluster/run_keys.h"
+#include "launch/cluster/run_folder.h"
 #include "launch/cluster/slurm_jobs.h"
 
 namespace outrider {

@@ -32,13 +32,13 @@ struct LaunchOptions {
   int grace_seconds = 30;   ///< for a process to end by itself once asked
 };
 
-/// What of a launched cluster a client of this process needs.
+/// A client of this process needs these of a launched cluster.
 struct ReadyCluster {
   std::string addresses;                ///< of its coordinator, with commas between
   Security security;                    ///< a client's keys, where the run has any
   std::function<Result<void>()> check;  ///< kPeerGone once a process has ended without which there is no text
 };
-/// What is done with the cluster once it is ready. @return the exit status
+/// It works with the cluster once that is ready. @return the exit status
 using LaunchWork = std::function<Result<int>(const ReadyCluster&)>;
 
 /// Starts the plan's processes, waits until they are ready, does the work, and ends everything. Says on standard error
@@ -57,7 +57,7 @@ Result<int> run_launch(const nlohmann::json& plan, const ProcessPlan& processes,
                        const RunFolder& folder, const std::function<bool()>& stopped);
 
 /// Ends what the ledger of a run has and is still the same process: asks the launcher, then each process; what has not
-/// ended after the grace is killed. Slurm's jobs are asked likewise, then cancelled.
+/// ended after the grace is killed. Slurm's jobs are asked first too, then cancelled.
 /// @return how many had to be killed.
 Result<int> take_down(const RunFolder& folder, int grace_seconds);
 

@@ -191,7 +191,7 @@ class Reader {
   const JsonFields& keys_;
 };
 
-/// What a host file says.
+/// It holds the hosts and options of a host file.
 struct HostFile {
   json hosts = json::array();
   std::map<std::string, std::string> placed;  ///< hosts of a role

@@ -21,7 +21,7 @@ namespace outrider {
 // What a plan says. Each struct lists its keys once, in fields(): from that come the reader, which refuses every other
 // key, and the published schema (`outrider launch --schema`).
 
-/// What people are told of a key.
+/// It describes a key for people.
 struct KeyInfo {
   const char* help;
   bool required = false;
@@ -45,7 +45,7 @@ struct HostPlan {
 /// Lines of a script's header; no value: without this line.
 using SlurmHeader = std::map<std::string, std::optional<std::string>>;
 
-/// What every role has. The keys of the role's own options are those of its command line, without the dashes before
+/// Every role has these. The keys of the role's own options are those of its command line, without the dashes before
 /// them and with _ for -.
 struct RolePlan {
   std::string hosts;  ///< host sets; empty: all hosts in turn

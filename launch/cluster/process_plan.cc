@@ -59,7 +59,7 @@ std::vector<std::string> words_before(const RolePlan& role) {
   return words;
 }
 
-/// What each role gets whatever its own options are.
+/// It adds the options that each role gets whatever its own are.
 Result<void> add_common(PlannedProcess& process, const RolePlan& role) {
   if (!role.deadline.empty()) {
     // Of the job that the process will be in, only it can ask.

@@ -25,7 +25,7 @@ constexpr int kSeconds = 24 * 3600, kStartSeconds = 60;
 /// A file or a folder here, and what it becomes there.
 using Item = std::pair<fs::path, fs::path>;
 
-/// What goes to one host.
+/// It holds the files that go to one host.
 struct Transfer {
   Host host;
   std::vector<Item> items;

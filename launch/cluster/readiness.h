@@ -14,7 +14,7 @@ namespace outrider {
 /// @return kUnavailable if none does, with the reason of each.
 Result<Client> connect_any(TransportContext& context, const std::vector<std::string>& addresses);
 
-/// Those of the plan's workers that are not in the coordinator's books under their name.
+/// It lists the plan's workers that are not in the coordinator's books under their name.
 std::vector<PlannedProcess> missing_workers(const ProcessPlan& plan, const Status& status);
 
 /// "1 verifier and 2 drafters".

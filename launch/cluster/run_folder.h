@@ -10,6 +10,7 @@
 #include "common/base/result.h"
 #include "common/os/child.h"
 #include "common/os/durable_file.h"
+#include "common/wire/transport/security.h"
 #include "launch/cluster/backend.h"
 
 namespace outrider {
@@ -63,6 +64,28 @@ class RunFolder {
 
   std::filesystem::path path_;
   std::optional<DurableFile> held_;  ///< the lock of who created it
+};
+
+/// The keys of one run, in the folder keys/ of its run folder: nobody else gets in, and nothing that leaves a host is
+/// in clear (docs/security.md). A run on one host has none.
+class RunKeys {
+ public:
+  /// Makes a key for each role and one for clients, and lets these in.
+  static Result<RunKeys> create(const RunFolder& folder);
+  /// It gives the keys of a run, if it has any.
+  static std::optional<RunKeys> of(const RunFolder& folder);
+
+  /// Options of a process that sees the folder of keys. @param role  coordinator, verifier, drafter, client
+  static std::vector<std::string> options(const std::filesystem::path& keys, const std::string& role);
+  std::vector<std::string> options(const std::string& role) const { return options(folder_, role); }
+  /// A process that does not see the folder has to be given these: each option with the content of its file.
+  Result<std::vector<std::pair<std::string, std::string>>> files(const std::string& role) const;
+  Security client() const;
+
+ private:
+  explicit RunKeys(std::filesystem::path folder) : folder_(std::move(folder)) {}
+
+  std::filesystem::path folder_;
 };
 
 }  // namespace outrider

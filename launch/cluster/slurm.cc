@@ -13,7 +13,7 @@
 #include "common/base/ascii.h"
 #include "common/base/text.h"
 #include "launch/cluster/facts.h"
-#include "launch/cluster/run_keys.h"
+#include "launch/cluster/run_folder.h"
 
 namespace outrider {
 namespace {
@@ -106,7 +106,7 @@ class Renderer {
  private:
   using Lines = std::vector<std::pair<std::string, std::string>>;
 
-  /// What a script begins with. @param job  its number, as Slurm puts it into names. @param more  of the header
+  /// It makes a script's beginning. @param job  its number, as Slurm puts it into names. @param more  of the header
   std::string begin(Lines lines, const SlurmHeader& changes, const char* job, const std::string& more = "") const;
   std::string job() const;
   std::string drafters(std::size_t group) const;
@@ -200,7 +200,7 @@ std::string Renderer::steps(const Component& component, const std::string& nodes
   return text;
 }
 
-/// What every script begins with. {0}: the header.
+/// Every script begins with this. {0}: the header.
 constexpr const char* kBegin = R"sh(#!/bin/bash
 {0}# Rendered by `outrider launch`: lines may be changed and the script submitted by hand.
 run={1}
@@ -255,7 +255,7 @@ if [ "$status" = 75 ]; then scontrol requeue "$SLURM_JOB_ID"; exit 75; fi  # 75:
 exit "$status"
 )sh";
 
-/// What an array of drafters does. {0}: the command.
+/// An array of drafters does this. {0}: the command.
 constexpr const char* kDrafter = R"sh(
 stopping=
 trap 'stopping=1; [ -z "${{drafter:-}}" ] || kill -TERM "$drafter" 2>/dev/null' TERM USR1 USR2

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kSlurmSeconds = 60;
 
-/// Those of the jobs that wait or run.
+/// It keeps the jobs that wait or run.
 std::vector<std::string> alive(const std::vector<std::string>& jobs) {
   std::vector<std::vector<std::string>> commands;
   for (const std::string& job : jobs) commands.push_back(slurm_alive_command(job));

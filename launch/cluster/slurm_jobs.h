@@ -17,7 +17,7 @@ Result<void> submit_to_slurm(const std::vector<RenderedFile>& scripts, const Run
 /// Asks the scripts of jobs to end, which then let everything drain, and cancels what is left after the grace.
 void end_slurm_jobs(const std::vector<std::string>& jobs, int grace_seconds);
 
-/// What squeue says of the job that this process is in. @param format  of squeue: "%e", its end
+/// It asks squeue about the job that this process is in. @param format  of squeue: "%e", its end
 /// @return kUnavailable where this is no job, or squeue does not say.
 Result<std::string> ask_slurm_of_this_job(const std::string& format);
 

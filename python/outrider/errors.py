@@ -8,77 +8,56 @@ class OutriderError(Exception):
 
     status = "unknown"
 
+    def __init_subclass__(cls, status: str | None = None) -> None:
+        cls.status = status or cls.status
 
-class InvalidArgument(OutriderError, ValueError):
+
+class InvalidArgument(OutriderError, ValueError, status="invalid_argument"):
     """The call makes no sense, or a request has a field that is wrong: the text names it."""
 
-    status = "invalid_argument"
 
-
-class NotFound(OutriderError, LookupError):
+class NotFound(OutriderError, LookupError, status="not_found"):
     """A file or tensor that should exist does not."""
 
-    status = "not_found"
 
-
-class Malformed(OutriderError):
+class Malformed(OutriderError, status="malformed"):
     """Bytes of a file or of a peer that break their format."""
 
-    status = "malformed"
 
-
-class Unsupported(OutriderError):
+class Unsupported(OutriderError, status="unsupported"):
     """Well formed, but not something this build can do."""
 
-    status = "unsupported"
 
-
-class Mismatch(OutriderError):
+class Mismatch(OutriderError, status="mismatch"):
     """Target and assistant, or two nodes, do not fit each other."""
 
-    status = "mismatch"
 
-
-class VersionMismatch(OutriderError):
+class VersionMismatch(OutriderError, status="version_mismatch"):
     """The coordinator speaks another version of the protocol."""
 
-    status = "version_mismatch"
 
-
-class Timeout(OutriderError, TimeoutError):
+class Timeout(OutriderError, TimeoutError, status="timeout"):
     """A session that rested for more than an hour."""
 
-    status = "timeout"
 
-
-class PeerGone(OutriderError, ConnectionError):
+class PeerGone(OutriderError, ConnectionError, status="peer_gone"):
     """The coordinator or the verifier is not there any more."""
 
-    status = "peer_gone"
 
-
-class OutOfRange(OutriderError):
+class OutOfRange(OutriderError, status="out_of_range"):
     """The context has no room for it."""
 
-    status = "out_of_range"
 
-
-class Unavailable(OutriderError):
+class Unavailable(OutriderError, status="unavailable"):
     """Not now: no verifier has joined, or all are busy."""
 
-    status = "unavailable"
 
-
-class Cancelled(OutriderError):
+class Cancelled(OutriderError, status="cancelled"):
     """Somebody ended it."""
 
-    status = "cancelled"
 
-
-class IoError(OutriderError, OSError):
+class IoError(OutriderError, OSError, status="io"):
     """The operating system said no, memory included."""
-
-    status = "io"
 
 
 def _kinds(base: type[OutriderError]) -> dict[str, type[OutriderError]]:

@@ -11,11 +11,10 @@
 #include "common/base/check.h"
 #include "common/http/url.h"
 #include "server/content_parts.h"
+#include "server/dialect.h"
 #include "server/form.h"
 #include "server/http_server.h"
-#include "server/messages_api.h"
 #include "server/openai.h"
-#include "server/responses_api.h"
 #include "tests/fuzz/driver.h"
 
 namespace {

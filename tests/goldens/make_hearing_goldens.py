@@ -3,8 +3,8 @@
 
     make_hearing_goldens.py BACKBONE OUT      BACKBONE is models/nano/backbone
 
-Float32, greedy. Needs torch, transformers, tokenizers, numpy and Pillow. The sounds are numpy's, not those of
-lab/towers/hearing.py, which the tower was trained with.
+Float32, greedy. Needs torch, transformers, tokenizers, numpy and Pillow. The sounds are numpy's, not those that
+the tower was trained with.
 """
 import json
 import sys

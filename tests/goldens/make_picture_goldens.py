@@ -3,8 +3,8 @@
 
     make_picture_goldens.py BACKBONE OUT      BACKBONE is models/nano/backbone
 
-Float32, greedy. Needs torch, transformers, tokenizers and Pillow. The pictures are Pillow's, not those of
-lab/towers/sight.py, which the tower was trained with.
+Float32, greedy. Needs torch, transformers, tokenizers and Pillow. The pictures are Pillow's, not those that
+the tower was trained with.
 """
 import json
 import math

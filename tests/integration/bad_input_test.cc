@@ -244,7 +244,7 @@ TEST(BadInput, WrongCommandLinesEndWithStatusTwo) {
        "--draft-length: draft length 'foo', wanted auto, 0 to 32 or tree:1 to tree:32"},
       {{"run", "hi", "--temperature", "hot"}, "--temperature is 'hot', wanted a number"},
       {{"run", "hi", "--top-k", "many"}, "--top-k is 'many', wanted a whole number"},
-      {{"bench"}, "bench: wanted a command: ask, engine, threads"},
+      {{"bench"}, "bench: wanted a command: ask, engine, speculative"},
       {{"keys"}, "keys: wanted a command: new, public"},
       {{}, "wanted a command: run, chat, serve"}};
   for (const auto& [words, wanted] : cases) {

@@ -8,8 +8,8 @@
 
 #include "common/os/files.h"
 #include "server/api_server.h"
+#include "server/dialect.h"
 #include "server/http_server.h"
-#include "server/transcription_api.h"
 #include "tests/support/cluster_fixtures.h"
 #include "tests/support/http_client.h"
 #include "tests/support/model_at.h"

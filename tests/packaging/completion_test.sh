@@ -43,7 +43,7 @@ expect() {
 }
 
 expect 'bench' outrider be
-expect 'ask drafter engine pair speculative threads towers' outrider bench ''
+expect 'ask engine pair speculative towers' outrider bench ''
 expect '--draft-length' outrider run --draft-l
 expect '--top-k --top-p' outrider run 'a prompt' --top
 expect '' outrider inspect --top

@@ -1,11 +1,9 @@
-#include <cmath>
 #include <cstdio>
 
 #include <gtest/gtest.h>
 
 #include "common/decoding/drafting/governor.h"
-#include "lab/choosers.h"
-#include "lab/policy_replay.h"
+#include "tests/simulation/policy_replay.h"
 
 namespace outrider {
 namespace {
@@ -182,116 +180,6 @@ TEST(Governor, ComesBackWhenSpeculationPaysAgain) {
   simulator.run(*policy, 2000);
   EXPECT_GT(simulator.rate(first), 2 / world.plain_s());
 }
-
-// ---- choosers of the lab ----
-
-TEST(Heuristic, IsHuggingFacesSchedule) {
-  HeuristicLength policy(5);
-  const DraftLimits limits{.assistant = 16};
-  policy.observe({}, {.drafted = 5, .accepted = 5});
-  EXPECT_EQ(policy.choose(limits).length, 7);
-  policy.observe({}, {.drafted = 7, .accepted = 6});
-  EXPECT_EQ(policy.choose(limits).length, 6);
-  for (int i = 0; i < 20; ++i) policy.observe({}, {.drafted = 1, .accepted = 0});
-  EXPECT_EQ(policy.choose(limits).length, 1);
-}
-
-World bandit_world() {
-  World world = big_world();
-  world.rtt_s = 0.01;
-  return world;
-}
-
-/// An arm's expected tokens per second when each draft of its source holds with probability p.
-double arm_rate(const World& world, DraftSource source, int length, double p) {
-  double tau = 1;
-  for (int i = 1; i <= length; ++i) tau += std::pow(p, i);
-  const bool wire = source == DraftSource::kAssistant && length > 0;
-  return tau / (world.plain_verify_s * world.steps(length + 1) + world.other_s +
-                (wire ? length * world.draft_token_s + world.rtt_s + (5200 + 6144 * tau) * world.s_per_byte : 0));
-}
-
-double best_arm_rate(const World& world, double assistant, double ngram) {
-  double best = 0;
-  for (const Arm& arm : default_arms()) {
-    best = std::max(best,
-                    arm_rate(world, arm.source, arm.length, arm.source == DraftSource::kAssistant ? assistant : ngram));
-  }
-  return best;
-}
-
-// Without forgetting; with it a constant share goes to arms that may have changed.
-TEST(Bandits, RegretGrowsMoreSlowlyThanTheRounds) {
-  constexpr std::uint64_t kSeeds = 20;
-  World world = bandit_world();
-  const double best = best_arm_rate(world, 0.75, 0.3);
-  for (const bool thompson : {false, true}) {
-    double early = 0, middle = 0, late = 0;
-    for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
-      PolicySimulator simulator(world, independent(0.75, 0.3, seed));
-      simulator.limits.ngram = 16;
-      std::unique_ptr<DraftLengthPolicy> policy;
-      if (thompson) {
-        policy = std::make_unique<ThompsonLength>(default_arms(), simulator.costs, seed, 1.0);
-      } else {
-        policy = std::make_unique<Ucb1Length>(default_arms(), Ucb1Length::Options{.discount = 1, .exploration = 0.5});
-      }
-      simulator.run_rounds(*policy, 6400);
-      // What the chosen arms are worth, not what luck made of them: share of the best rate that is missed, a round.
-      const auto regret = [&](std::size_t first, std::size_t last) {
-        double sum = 0;
-        for (std::size_t i = first; i < last; ++i) {
-          const DraftPlan& choice = simulator.rounds[i].plan;
-          sum +=
-              1 - arm_rate(world, choice.source, choice.length, choice.source == DraftSource::kAssistant ? 0.75 : 0.3) /
-                      best;
-        }
-        return sum / static_cast<double>(last - first) / kSeeds;
-      };
-      early += regret(0, 100);
-      middle += regret(400, 1600);
-      late += regret(1600, 6400);
-    }
-    std::printf("%s, seeds 1 to %d: regret a round %.4f in rounds 0-100, %.4f in 400-1600, %.4f in 1600-6400\n",
-                thompson ? "thompson" : "ucb1", static_cast<int>(kSeeds), early, middle, late);
-    EXPECT_LT(middle, 0.6 * early) << (thompson ? "thompson" : "ucb1");
-    EXPECT_LT(late, 0.7 * middle) << (thompson ? "thompson" : "ucb1");
-  }
-}
-
-class BanditSeeds : public testing::TestWithParam<std::uint64_t> {};
-
-TEST_P(BanditSeeds, RecoversWithin200RoundsWhenTheSourcesSwap) {
-  for (const bool thompson : {false, true}) {
-    World world = bandit_world();
-    CounterRng random(GetParam());
-    double assistant = 0.9, ngram = 0.1;
-    PolicySimulator simulator(world, [&](DraftSource source, int) {
-      int held = 0;
-      while (held < kDraftLengthMax && random.uniform() < (source == DraftSource::kAssistant ? assistant : ngram))
-        ++held;
-      return held;
-    });
-    simulator.limits.ngram = 16;
-    std::unique_ptr<DraftLengthPolicy> policy;
-    if (thompson) {
-      policy = std::make_unique<ThompsonLength>(default_arms(), simulator.costs, GetParam());
-    } else {
-      policy = std::make_unique<Ucb1Length>(default_arms());
-    }
-    for (const bool swapped : {false, true}) {
-      std::swap(assistant, ngram);
-      simulator.run_rounds(*policy, swapped ? 200 : 600);
-      const std::size_t first = simulator.rounds.size();
-      simulator.run_rounds(*policy, 400);
-      const double best = best_arm_rate(world, assistant, ngram);
-      EXPECT_GE(simulator.rate(first), 0.8 * best)
-          << (thompson ? "thompson" : "ucb1") << ", seed " << GetParam() << ", swapped " << swapped;
-    }
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Seeds, BanditSeeds, testing::Range<std::uint64_t>(1, 11));
 
 }  // namespace
 }  // namespace outrider

@@ -5,10 +5,9 @@
 #include <gtest/gtest.h>
 
 #include "common/base/random.h"
+#include "server/dialect.h"
 #include "server/http_server.h"
-#include "server/messages_api.h"
 #include "server/openai.h"
-#include "server/responses_api.h"
 
 namespace outrider {
 namespace {

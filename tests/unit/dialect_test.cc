@@ -11,9 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/json_fields.h"
-#include "server/messages_api.h"
 #include "server/response_store.h"
-#include "server/responses_api.h"
 
 namespace outrider {
 namespace {

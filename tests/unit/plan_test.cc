@@ -17,7 +17,6 @@
 #include "launch/cluster/plan.h"
 #include "launch/cluster/process_plan.h"
 #include "launch/cluster/run_folder.h"
-#include "launch/cluster/run_keys.h"
 #include "launch/cluster/slurm.h"
 #include "tests/support/temporary_dir.h"
 

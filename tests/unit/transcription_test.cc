@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "server/transcription_api.h"
+#include "server/dialect.h"
 
 namespace outrider {
 namespace {

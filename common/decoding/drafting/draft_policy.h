@@ -12,7 +12,7 @@ namespace outrider {
 enum class DraftPolicy : std::uint8_t {
   kFixed,      ///< the request: always the same length
   kAuto,       ///< goodput under the governor (make_auto_policy)
-  kHeuristic,  ///< this and the next two are not offered any more: choosers of the lab (lab/choosers.h)
+  kHeuristic,  ///< this and the next two are not offered any more (docs/policy.md)
   kUcb1,
   kThompson,
   kTree,  ///< token trees of as many drafts as the request says (tree_shape.h)

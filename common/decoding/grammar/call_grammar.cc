@@ -25,7 +25,7 @@ constexpr std::array<const char*, 6> kWithoutType = {"$ref", "allOf", "anyOf", "
 
 std::string token(TokenId id) { return fmt::format("Token({})", id); }
 
-/// What may be in a call's braces. A call has an object, whatever else the schema would let in.
+/// It is the grammar of a call's braces. A call has an object, whatever else the schema would let in.
 Result<std::string> grammar_of_arguments(const ToolDeclaration& tool, TokenId quote) {
   Json schema = Json(tool.parameters);
   if (schema.is_null()) schema = {{"type", "object"}, {"additionalProperties", false}};

@@ -12,7 +12,7 @@
 
 namespace outrider {
 
-/// What XGrammar has to say on this thread while this object lives: it reports what it will ignore as a warning.
+/// It collects XGrammar's warnings on this thread while it lives: XGrammar warns of what it will ignore.
 class EngineWarnings {
  public:
   EngineWarnings();

@@ -25,7 +25,7 @@ namespace {
 constexpr std::size_t kEntriesMax = 64;
 constexpr std::size_t kKeptBytesMax = std::size_t{256} << 20;
 constexpr std::int64_t kEngineCacheBytesMax = std::int64_t{64} << 20;
-/// What following a grammar may take of processor time, at once, and more for each token.
+/// To follow a grammar may take so much processor time at once, and so much more for each token.
 constexpr double kFollowSeconds = 0.2, kFollowSecondsOfToken = 0.02;
 /// A grammar's first turn to be made, where others wait; each further one is twice as long.
 constexpr double kTurnSeconds = 1;
@@ -313,7 +313,7 @@ class GrammarCompiler::Engine {
             // Its cache of rules is what makes a schema of many like properties cheap.
             /*max_threads=*/1, /*cache_enabled=*/true, kEngineCacheBytesMax};
   }
-  /// Of processor time, to make it ready.
+  /// It measures the processor time that making it ready takes.
   static Result<double> seconds(xgrammar::GrammarCompiler& compiler, const std::string& text) {
     const double start = thread_seconds();
     RETURN_IF_ERROR(engine_call("grammar", [&] { return compiler.CompileGrammar(text); }));

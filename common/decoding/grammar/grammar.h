@@ -19,7 +19,7 @@
 
 namespace outrider {
 
-/// What each token adds to an answer's text, by id. Empty: nothing that a grammar can name. The control tokens that a
+/// It has each token's text by id. Empty: the token adds nothing that a grammar can name. The control tokens that a
 /// grammar may name by their ids (AnswerControls) have a text that no text has.
 struct GrammarVocabulary {
   std::vector<std::string> tokens;
@@ -65,7 +65,7 @@ class GrammarState {
 /// Takes tokens out of a row of scores. @param allowed  as GrammarState::allowed()
 void mask_scores(std::span<const std::uint32_t> allowed, std::span<float> scores);
 
-/// What became of a grammar that somebody waits for, to be asked again and again: null while it is being made. Once
+/// It is asked again and again for a grammar that somebody waits for: null while that is being made. Once
 /// nobody has it any more, the grammar is not made.
 using GrammarWait = std::function<Result<std::shared_ptr<const Grammar>>()>;
 

@@ -19,7 +19,7 @@
 namespace outrider {
 namespace {
 
-/// Of a form that a client sends, before it is turned into a grammar.
+/// A form that a client sends may have so many, before it is turned into a grammar.
 constexpr std::size_t kSourceBytesMax = 64 << 10;
 /// White space between two parts of a JSON text: enough to indent, not enough to be all of an answer.
 constexpr int kSpacesMax = 20;

@@ -25,9 +25,9 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kDepthMax = 64;
 constexpr int kSchemasMax = 4096;  ///< in one schema
-/// Of all of its patterns, with repeats written out.
+/// All of a schema's patterns may have so many, with repeats written out.
 constexpr std::int64_t kPatternCharactersMax = 4096;
-/// What int32 holds, since XGrammar counts repeats with it.
+/// It is int32's largest, since XGrammar counts repeats with that type.
 constexpr std::int64_t kCountMax = std::numeric_limits<std::int32_t>::max();
 
 /// They say nothing of the value.
@@ -141,7 +141,7 @@ class Reader {
     return typed(in, keywords, at, depth);
   }
 
-  /// Of a keyword that XGrammar follows alone.
+  /// It reads a keyword that XGrammar follows alone.
   Json combined(const Json& in, std::string_view keyword, const std::vector<std::string_view>& keywords,
                 const std::string& at, int depth) {
     for (const std::string_view other : keywords) {
@@ -261,7 +261,7 @@ class Reader {
     return !value.is_structured() || std::ranges::all_of(value, exact_number);
   }
 
-  /// What `type` says; none: nothing.
+  /// It gives the names that `type` says; there are none without it.
   std::vector<std::string> types_of(const Json& in, const std::string& at) {
     std::vector<std::string> wanted;
     const auto type = in.find("type");
@@ -476,7 +476,7 @@ class Reader {
     return bounded_object(in, std::move(out), std::move(properties), wanted, std::move(others), patterned, at, depth);
   }
 
-  /// What an object's other properties may be, and how many it has.
+  /// It reads what an object's other properties may be, and how many there are.
   Json bounded_object(const Json& in, Json out, Json properties, const std::set<std::string>& wanted, Json others,
                       bool patterned, const std::string& at, int depth) {
     const bool closed = !properties.empty() || patterned || impossible(others);

@@ -14,7 +14,7 @@ namespace outrider {
 /// A schema whose every keyword XGrammar follows, and that lets nothing in which the one it was made of does not.
 struct ExactSchema {
   nlohmann::ordered_json schema;
-  /// What matches a text, a property's name or a constant. In `schema` stands the text placeholder() instead, since
+  /// They match a text, a property's name or a constant. In `schema` stands the text placeholder() instead, since
   /// XGrammar's converter writes those wrongly, or only as JSON.
   std::vector<std::string> rules;
 };

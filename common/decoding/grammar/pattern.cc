@@ -347,7 +347,7 @@ class PatternReader {
     return single(c);
   }
 
-  /// Of exactly so many digits.
+  /// It reads exactly so many digits.
   std::uint32_t hex(std::size_t digits) {
     const std::string_view text = text_.substr(at_, digits);
     const auto value = to_number<std::uint32_t>(text, 16);

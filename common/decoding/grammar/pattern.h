@@ -36,14 +36,14 @@ struct Pattern {
   bool matches_nothing() const { return kind == Kind::kChoice && parts.empty(); }
 };
 
-/// As ECMA-262 (JavaScript, and so JSON Schema) reads it with the flag u, and with its flag i where the text begins
+/// It reads as ECMA-262 (JavaScript, thus JSON Schema) does with the flag u, and with its flag i where the text begins
 /// with (?i). Classes are those of ECMA-262: \d and \w are ASCII, `.` is no line's end. What has no text is left out:
 /// branches that cannot match, and anchors where they hold anyway.
 /// @return kInvalidArgument for what is no expression, kUnsupported for lookaround, back references and the like; the
 ///   message goes on a sentence whose subject is the expression
 Result<Pattern> read_pattern(std::string_view text);
 
-/// Those of its texts that have `least` to `most` characters; most: -1: any number.
+/// It keeps the texts that have `least` to `most` characters; most: -1: any number.
 /// @return none: the parts can share these characters in more than kSharesMax ways
 std::optional<Pattern> of_length(const Pattern& pattern, std::int64_t least, std::int64_t most);
 inline constexpr int kSharesMax = 256;
@@ -52,7 +52,7 @@ inline constexpr int kSharesMax = 256;
 /// escapes, all others as they are.
 Pattern in_json(const Pattern& pattern);
 
-/// As a part of a rule in XGrammar's EBNF. (Its own Regex() takes `a(bc+)?` for one that matches `ac`, too.)
+/// It writes a part of a rule in XGrammar's EBNF. (Its own Regex() takes `a(bc+)?` for one that matches `ac`, too.)
 /// @pre something matches
 /// @param short_repeats  nothing is repeated more than kRepeatsMax times at once: XGrammar counts longer repeats in a
 ///   way of its own, which its cache of rules does not know and in which hardly a token could be judged before the

@@ -50,7 +50,7 @@ unsigned type_named(const Json& name) {
   return name == "null" ? SchemaShape::kNull : SchemaShape::kAnyType;
 }
 
-/// What the property of this name must be valid by, in an object that has it.
+/// The property of this name must be valid by it, in an object that has the property.
 const Json& property(const Json& schema, const std::string& name) {
   const auto properties = schema.find("properties");
   if (properties != schema.end() && properties->is_object() && properties->contains(name)) return (*properties)[name];
@@ -62,7 +62,7 @@ struct Bound {
   double at = -std::numeric_limits<double>::infinity();
   bool open = false;
 };
-/// Of its numbers, or of their negatives.
+/// It bounds its numbers, or their negatives.
 Bound lowest(const Json& schema, bool negated) {
   Bound low;
   for (const bool open : {false, true}) {
@@ -164,7 +164,7 @@ bool SchemaShape::apart(const Json& first, const Json& second, int depth) {
   return common == kObject && apart_by_properties(a, b, depth);
 }
 
-/// By one that each object has by one of the two, and that cannot be valid by both.
+/// They are apart by a property that objects of one of the two must have, and that cannot be valid by both.
 bool SchemaShape::apart_by_properties(const Json& a, const Json& b, int depth) {
   for (const Json* const schema : {&a, &b}) {
     for (const Json& name : list_at(*schema, "required")) {

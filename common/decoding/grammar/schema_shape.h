@@ -8,7 +8,7 @@
 
 namespace outrider {
 
-/// What can be said beforehand of the values of a JSON schema and of those within it. All answers are on the safe side,
+/// It says beforehand what values a JSON schema, and each within it, may have. All answers are on the safe side,
 /// whatever the schema is: what is not known may be.
 class SchemaShape {
  public:

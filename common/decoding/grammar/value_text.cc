@@ -26,7 +26,7 @@ basic_plain_hex ::= ([0-9a-cA-CefEF] basic_hex | [dD] [0-7]) basic_hex basic_hex
 basic_pair ::= [dD] [89abAB] basic_hex basic_hex "\\u" [dD] [c-fC-F] basic_hex basic_hex
 basic_hex ::= [0-9a-fA-F]
 )";
-/// What every grammar of calls has, but for the quote. Numbers are such as a double and an int64 hold.
+/// Every grammar of calls has these, but for the quote. Numbers are such as a double and an int64 hold.
 constexpr const char* kCallRules = R"(basic_text ::= {0} [^\x00]* {0}
 basic_string ::= [A-Za-z0-9_] [A-Za-z0-9_.-]{{0,63}}
 basic_integer ::= "-"? ("0" | [1-9] [0-9]{{0,17}})

@@ -1,8 +1,6 @@
 // Linear::forward of a few rows, at shapes of E4B. `weights` is the rate at which packed weights are
 // read, to be compared with the machine's bandwidth (outrider bench pair --json prints it): matrices are
-// taken in turn from a pool that no cache holds. And, as `assistant`, the matrices of a draft step that read a layer's
-// normed row, as they are and of a lower rank, in two products each (docs/lab/drafter.md): of one assistant, so that
-// caches hold what they hold while it drafts.
+// taken in turn from a pool that no cache holds.
 #include <algorithm>
 #include <vector>
 
@@ -60,42 +58,6 @@ void forward(benchmark::State& state, WeightType type, std::int64_t in, std::int
   state.SetLabel(matrices[0].implementation());
 }
 
-/// Of an assistant with three sliding layers and a full one.
-struct AssistantShape {
-  std::int64_t hidden, head_dim, heads, intermediate;
-};
-
-/// q, and gate and up as one, of four layers, one row. Its argument is the rank; 0: as they are.
-void assistant_inputs(benchmark::State& state, WeightType type, AssistantShape shape) {
-  const std::int64_t rank = state.range(0), h = shape.hidden;
-  CounterRng rng(1);
-  std::vector<std::vector<Linear>> products;  // each applied to the output of the one before
-  std::int64_t widest = 0;
-  for (int layer = 0; layer < 4; ++layer) {
-    const std::int64_t head_dim = layer == 3 ? 2 * shape.head_dim : shape.head_dim;
-    for (const std::int64_t out : {shape.heads * head_dim, 2 * shape.intermediate}) {
-      std::vector<Linear>& chain = products.emplace_back();
-      if (rank > 0) chain.push_back(random_matrix(type, h, rank, rng));
-      chain.push_back(random_matrix(type, rank > 0 ? rank : h, out, rng));
-      widest = std::max(widest, out);
-    }
-  }
-  const auto row_size = static_cast<std::size_t>(padded_rows(1) * std::max(widest, h));
-  AlignedArray<float> x(row_size), inner(row_size), y(row_size);
-  for (float& v : x.span()) v = static_cast<float>(rng.uniform() * 2 - 1);
-  for (auto _ : state) {
-    for (const std::vector<Linear>& chain : products) {
-      const float* from = x.data();
-      for (const Linear& product : chain) {
-        float* const to = &product == &chain.back() ? y.data() : inner.data();
-        product.forward({from, {1, product.in_features()}}, {to, {1, product.out_features()}});
-        from = to;
-      }
-    }
-    benchmark::ClobberMemory();
-  }
-}
-
 }  // namespace
 }  // namespace outrider
 
@@ -106,16 +68,6 @@ int main(int argc, char** argv) {
       auto* const one = benchmark::RegisterBenchmark(fmt::format("{}/{}x{}/rows", to_string(type), in, out).c_str(),
                                                      outrider::forward, type, in, out);
       for (const std::int64_t rows : {1, 2, 4, 5, 8, 9, 16, 64}) one->Arg(rows);
-      one->UseRealTime()->Unit(benchmark::kMicrosecond)->MinTime(0.1);
-    }
-  }
-  // The assistants of nano, E4B and 26B-A4B.
-  for (const outrider::AssistantShape& shape :
-       {outrider::AssistantShape{192, 64, 4, 640}, {256, 256, 4, 2048}, {1024, 256, 16, 8192}}) {
-    for (const WeightType type : {WeightType::kBf16, WeightType::kInt8}) {
-      const std::string name = fmt::format("assistant/{}/{}/rank", to_string(type), shape.hidden);
-      auto* const one = benchmark::RegisterBenchmark(name.c_str(), outrider::assistant_inputs, type, shape);
-      for (const std::int64_t sixteenths : {0, 2, 4, 8, 12}) one->Arg(shape.hidden * sixteenths / 16);
       one->UseRealTime()->Unit(benchmark::kMicrosecond)->MinTime(0.1);
     }
   }

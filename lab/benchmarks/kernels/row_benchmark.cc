@@ -31,7 +31,7 @@ std::vector<float> random_values(std::int64_t count, std::uint64_t seed, float l
   return values;
 }
 
-/// As logits are: most of them far below the best.
+/// They are like real logits: most of them are far below the best.
 std::vector<float> random_logits() {
   std::vector<float> logits = random_values(kVocabulary, 3, 1);
   for (float& v : logits) v = 12 * std::atanh(v * 0.999f);

@@ -1,4 +1,4 @@
-#include "lab/policy_replay.h"
+#include "tests/simulation/policy_replay.h"
 
 #include <algorithm>
 #include <fstream>

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "common/base/ids.h"
 #include "common/base/random.h"
+#include "common/decoding/drafting/draft_length.h"
 #include "common/decoding/drafting/goodput.h"
 
 namespace outrider {
