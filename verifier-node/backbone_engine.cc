@@ -11,6 +11,7 @@
 #include "common/base/token_tree.h"
 #include "common/compute/kernels/team.h"
 #include "common/compute/tensor/decode.h"
+#include "common/pair/pair_files.h"
 #include "common/wire/messages/donor_rows.h"
 
 namespace outrider {

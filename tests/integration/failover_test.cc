@@ -11,6 +11,7 @@
 
 #include "common/os/child.h"
 #include "tests/support/cluster_fixtures.h"
+#include "tests/support/free_port.h"
 
 namespace outrider {
 namespace {
