@@ -35,7 +35,7 @@ struct Transfer {
 /// The directories of a process's models.
 std::vector<std::string> models_of(const PlannedProcess& process) {
   std::vector<std::string> models;
-  for (const char* option : {"--model", "--backbone", "--assistant"}) {
+  for (const char* option : {"--model", "--backbone", "--assistant", "--draft-model", "--hidden-rows-for"}) {
     const auto found = std::ranges::find(process.options, option);
     if (found != process.options.end()) models.push_back(*(found + 1));
   }

@@ -126,16 +126,19 @@ class Scripts(unittest.TestCase):
             folder.mkdir(parents=True)
             (folder / "config").write_text("{}")
             (folder / "weights").write_text("w")
+        (there / "small").mkdir()
+        (there / "small" / "draft weights").write_text("d")
         shutil.copy(program, there / "outrider")
         environment = self.environment | {"OLD_PATH": os.environ["PATH"]}
         for hosts, status in ("ab", 0), ("abc", 1):
             plan = {"program": str(there / "outrider"), "model": str(there / "pair"), "hosts": [{"name": name} for name in hosts],
-                    "verifiers": [{"hosts": ",".join(hosts)}]}
+                    "verifiers": [{"hosts": ",".join(hosts)}],
+                    "drafters": [{"hosts": ",".join(hosts), "draft_model": str(there / "small")}]}
             (self.folder / "plan.json").write_text(json.dumps(plan))
             done = subprocess.run([OUTRIDER, "launch", "push", self.folder / "plan.json", "--program", program, "--model", pair],
                                   capture_output=True, text=True, timeout=HANG, env=environment)
             self.assertEqual(done.returncode, status, done.stderr)
-            self.assertEqual(len(self.called("sha256sum")), 3, "of the model's two files and the program")
+            self.assertEqual(len(self.called("sha256sum")), 4, "of the model's two files, the draft model's one and the program")
             for note in self.notes.iterdir():
                 note.unlink()
         self.assertRegex(done.stderr, f"^outrider: c: {there}/outrider is not what was sent: SHA-256 x, wanted [0-9a-f]{{64}}  -\n$")
