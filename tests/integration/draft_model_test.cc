@@ -8,16 +8,18 @@
 namespace outrider {
 namespace {
 
-ClusterOptions with_draft_model(std::optional<WeightType> type, int drafters = 1) {
+ClusterOptions with_draft_model(std::optional<WeightType> type, int drafters = 1, int verify_us = 0) {
   return {.pair = nano_pair(),
           .drafter_weight_type = type,
           .drafters = drafters,
+          // As long as its drafts take, so that the drafter is ahead on a machine of any speed.
+          .verifier = {.added_verify_us = verify_us},
           .drafter = {.draft_model = nano_pair().backbone}};
 }
 
 class DraftModel : public NanoCluster {
  protected:
-  DraftModel() : NanoCluster(with_draft_model(std::nullopt)) {}
+  DraftModel() : NanoCluster(with_draft_model(std::nullopt, 1, 30000)) {}
 
   /// Answers of the golden prompts, a few tokens each.
   std::vector<Generation> answers(const SamplingParams& sampling, std::int32_t length, std::int32_t ahead = 0) {
