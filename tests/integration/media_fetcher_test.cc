@@ -23,6 +23,7 @@
 #include "common/os/descriptor.h"
 #include "server/http_server.h"
 #include "tests/support/certificate.h"
+#include "tests/support/free_port.h"
 #include "tests/support/http_client.h"
 #include "tests/support/temporary_dir.h"
 
@@ -284,7 +285,7 @@ struct RawHost {
   /// @param talk  gets the socket of each who comes, once it has asked. @param flags  MSG_PEEK: with the question in it
   explicit RawHost(std::function<void(int)> talk, int flags = 0)
       : listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+    sockaddr_in address = loopback(0);
     socklen_t size = sizeof address;
     auto* const any = reinterpret_cast<sockaddr*>(&address);
     EXPECT_EQ(bind(listener, any, size) + listen(listener, 8) + getsockname(listener, any, &size), 0);
@@ -313,11 +314,8 @@ struct RawHost {
 
 /// An address of this machine that never answers who connects to it, as one behind a wall: its queue is full.
 struct SilentAddress {
-  explicit SilentAddress(int port) {
-    sockaddr_in address{.sin_family = AF_INET,
-                        .sin_port = htons(static_cast<std::uint16_t>(port)),
-                        .sin_addr = {htonl(INADDR_LOOPBACK)},
-                        .sin_zero = {}};
+  explicit SilentAddress(std::uint16_t port) {
+    const sockaddr_in address = loopback(port);
     const auto* const here = reinterpret_cast<const sockaddr*>(&address);
     EXPECT_EQ(bind(listener, here, sizeof address) + listen(listener, 0), 0) << strerror(errno);
     EXPECT_EQ(connect(only_one, here, sizeof address), 0) << strerror(errno);
@@ -328,10 +326,12 @@ struct SilentAddress {
 
 TEST(MediaFetcher, AnAddressThatIsSilentLeavesTimeForTheOthers) {
   const auto picture = [](const HttpRequest&) { return HttpReply{.body = "a picture", .content_type = "image/png"}; };
+  const std::uint16_t number = free_port();
   const auto server =
-      HttpServer::start({.host = "127.0.0.2", .allowed_hosts = {"*"}}, {{"GET", "/a.png", picture}}).value();
-  const std::string port = fmt::format(":{}", server->port());
-  const SilentAddress silent(server->port());
+      HttpServer::start({.host = "127.0.0.2", .port = number, .allowed_hosts = {"*"}}, {{"GET", "/a.png", picture}})
+          .value();
+  const std::string port = fmt::format(":{}", number);
+  const SilentAddress silent(number);
   Fetcher fetch({"*" + port, "127.0.0.1" + port, "127.0.0.2" + port, "127.0.0.3" + port},
                 {{"first", {"127.0.0.1", "127.0.0.2"}},
                  {"middle", {"127.0.0.3", "127.0.0.1", "127.0.0.2"}},

@@ -22,8 +22,8 @@ inline sockaddr_in loopback(std::uint16_t port) {
   return address;
 }
 
-/// Returns a TCP port of the loopback interface at which nobody listens. The port lies below the kernel's ephemeral
-/// range: no connection of another process takes the port before the server is up, or while the server is restarted.
+/// Returns a TCP port that is free at every address of this machine. The port lies below the kernel's ephemeral range: no
+/// connection of another process takes the port before the server is up, or while the server is restarted.
 inline std::uint16_t free_port() {
   int first_ephemeral = 32768;
   std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> first_ephemeral;
@@ -32,7 +32,8 @@ inline std::uint16_t free_port() {
   for (int tries = 0; tries < 1000; ++tries) {
     const auto port = static_cast<std::uint16_t>(ports(device));
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    const sockaddr_in address = loopback(port);
+    sockaddr_in address = loopback(port);
+    address.sin_addr.s_addr = htonl(INADDR_ANY);
     const bool is_free = bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
     close(fd);
     if (is_free) return port;
