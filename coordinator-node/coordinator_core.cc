@@ -192,7 +192,7 @@ bool CoordinatorCore::on_hello(const PeerId& from, const Hello& hello) {
   if (hello.role == Role::kDrafter) {
     if (hello.unproven)
       environment_.notice(
-          true, fmt::format("{} is on another machine and has no key: it drafts for no text in which drafts have a "
+          true, fmt::format("{} is on another machine and has no key: it drafts for no sequence in which drafts have a "
                             "say (rejection, typical; docs/security.md)",
                             hello.name));
     if (const PairFacts* facts = fleet_.facts()) fleet_.keep_facts(*facts);  // the first pair's

@@ -143,7 +143,7 @@ PeerId Fleet::choose_drafter(const DrafterWish& wish) const {
     const Hello& hello = entry.second.hello;
     return entry.second.may_draft() && !(wish.proven && hello.unproven) &&
            entry.second.kv_of(wish.in_all) <= hello.capacity.kv_bytes_max - entry.second.kv_bytes &&
-           !(entry.second.needs_rows() ? wish.no_rows : wish.no_tokens || hello.facts.context_max < wish.positions) &&
+           !(entry.second.needs_rows() ? wish.no_rows : wish.no_tokens) && entry.second.context() >= wish.positions &&
            std::ranges::find(wish.except, entry.first) == wish.except.end();
   };
   const auto best = std::ranges::min_element(workers_, {}, [&](const auto& entry) {
@@ -206,7 +206,7 @@ std::optional<std::string> Fleet::count_round(const PeerId& drafter, bool held, 
   }
   if (!worker->reputation.count(held, best_other, now)) return std::nullopt;
   return fmt::format(
-      "drafter {}: a first draft holds in {:.0f} % of its rounds, in {:.0f} % of another's; no texts for {:.0f} s",
+      "drafter {}: a first draft holds in {:.0f} % of its rounds, in {:.0f} % of another's; no sequences for {:.0f} s",
       worker->hello.name, 100 * worker->reputation.yield(), 100 * best_other, to_seconds(worker->reputation.pause()));
 }
 

@@ -69,6 +69,8 @@ struct Worker : Load {
   }
   /// Of a drafter.
   bool needs_rows() const { return hello.needs == DraftInput::kTargetRows; }
+  /// Positions that a sequence may have for it to draft. Drafts by a verifier's rows end with that verifier's context.
+  Position context() const { return needs_rows() ? kPositions.max : hello.facts.context_max; }
   Estimates& costs_with(DraftInput needs) { return costs[static_cast<std::size_t>(needs)]; }
   const Estimates& costs_with(DraftInput needs) const { return costs[static_cast<std::size_t>(needs)]; }
   /// Seconds of a forward pass of one row; 0: not known.

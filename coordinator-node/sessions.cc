@@ -134,7 +134,7 @@ void Sessions::begin_audit() {
                                      audit->numeric_class, audit->verifier));
   }
   if (!session->start()) return;  // there will be room
-  if (session->state().phase == Phase::kEnded) return auditor_.skip("another verifier refused the text");
+  if (session->state().phase == Phase::kEnded) return auditor_.skip("another verifier refused the sequence");
   ++next_;
   auditor_.begin(id);
   all_.emplace(id, std::move(session));

@@ -89,7 +89,7 @@ Result<void> DrafterCore::check_input(const Draft& draft, Position base) const {
     return draft.hidden ? check_hidden(facts, *draft.hidden) : Error(Errc::kMismatch, "no hidden row, wanted one");
   if (draft.tree) return Error(Errc::kMismatch, "a tree, wanted a chain");
   if (base + draft.draft_length <= facts.context_max) return {};
-  return Error(Errc::kMismatch, "{} drafts after position {}, the drafter's context has {}", draft.draft_length, base,
+  return Error(Errc::kUnavailable, "{} drafts after position {}, the drafter's context has {}", draft.draft_length, base,
                facts.context_max);
 }
 
@@ -110,7 +110,7 @@ void DrafterCore::on_draft(Message message, TimePoint now) {
   if (message.round == session->round && find_job(message.session) != jobs_.end()) return;  // repeated
   drop_job(message.session);                                                                // overtaken
   auto& draft = std::get<Draft>(message.body);
-  if (auto ok = check_input(draft, message.base); !ok) return answer(Failed{Errc::kMismatch, ok.error().message});
+  if (auto ok = check_input(draft, message.base); !ok) return answer(Failed{ok.error().code, ok.error().message});
   const TokenId highest = std::accumulate(draft.known.begin(), draft.known.end(), draft.token,
                                           [](TokenId a, TokenId b) { return std::max(a, b); });
   if (highest >= facts.vocab_size) {

@@ -48,10 +48,12 @@ void DrafterSeats::assign(const Worker& verifier) {
 }
 
 void DrafterSeats::renew(const Worker& verifier) {
-  const bool others = !environment_.fleet.choose_drafter(wish(verifier)).empty();
+  const DrafterWish wanted = wish(verifier);
+  const bool others = !environment_.fleet.choose_drafter(wanted).empty();
   for (const PeerId& peer : peers()) {
     const Worker* drafter = environment_.fleet.usable_drafter(peer);
-    if (drafter != nullptr ? drafter->draining : others) release(peer, true);
+    const bool of_use = drafter != nullptr && !drafter->draining && drafter->context() >= wanted.positions;
+    if (!of_use && (drafter != nullptr || others)) release(peer, true);
   }
   assign(verifier);
 }

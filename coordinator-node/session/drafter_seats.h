@@ -25,7 +25,8 @@ class DrafterSeats {
     /// Whether it was sent all that it needs to draft after the token at `base`.
     bool reaches(Position base, bool hidden) const {
       const Worker* drafter = place.worker();
-      return end == base && !behind && drafter != nullptr && (hidden || !drafter->needs_rows());
+      return end == base && !behind && drafter != nullptr && base < drafter->context() &&
+             (hidden || !drafter->needs_rows());
     }
   };
 
@@ -44,12 +45,12 @@ class DrafterSeats {
   DraftInput needs() const { return needs_; }
   /// @param verifier  whose rows they get
   void assign(const Worker& verifier);
-  /// Replaces those that drain, or that are of no use where there are others.
+  /// Replaces drafters that drain or whose context the sequence has outgrown, and late ones where there are others.
   void renew(const Worker& verifier);
   /// @param tell  the drafter still listens
   void release(PeerId drafter, bool tell);
-  /// One refused the sequence, against our accounting. The rows of a whole sequence are too many to try again and
-  /// again.
+  /// No drafter for the rest of the answer: one refused the sequence, against our accounting. The rows of a whole
+  /// sequence are too many to try again and again.
   void take_no_more() { none_ = true; }
   void set_in_round(bool drafting);
 

@@ -91,7 +91,9 @@ Next Drafting::ask(std::int64_t draft_length) {
   for (DrafterSeats::Replica* replica : ready) {
     replica->asked = !has_drafts;
     round_.queued = round_.queued && replica->place.worker()->rounds > 0;
-    if (!has_drafts || guesses > 0) send_draft(*replica, std::max(draft_length, at_hand), guesses, has_drafts);
+    const Position room = replica->place.worker()->context() - sequence_.base();
+    if (!has_drafts || (guesses > 0 && at_hand <= room))
+      send_draft(*replica, std::min(std::max(draft_length, at_hand), room), guesses, has_drafts);
   }
   if (!ready.empty() && (!has_drafts || guesses > 0)) round_.hidden.reset();
   if (!drafters_.awaits_drafts()) return {.what = Next::What::kEndDrafting};
@@ -126,22 +128,28 @@ void Drafting::send_draft(const DrafterSeats::Replica& replica, std::int64_t dra
 
 bool Drafting::is_sound(const PeerId& drafter, const Candidates& drafts, std::int64_t most) const {
   const PairFacts& facts = *environment_.fleet.facts();
-  if (std::ssize(drafts.tokens) <= most && (drafts.q.empty() || drafts.q.size() == drafts.tokens.size()) &&
-      TokenTree(std::ssize(drafts.tokens), drafts.depths).check() && !first_beyond(drafts.tokens, facts.vocab_size) &&
-      (!drafts.state || check_hidden(facts, *drafts.state)))
-    return true;
-  state_.warn_of(
-      drafter,
-      fmt::format("drafter {}: {} candidates with {} distributions and {} depths, ids beyond the vocabulary of {}, "
-                  "depths of no tree, or a state that is no hidden row; dropped",
-                  environment_.fleet.at(drafter).hello.name, drafts.tokens.size(), drafts.q.size(),
-                  drafts.depths.size(), facts.vocab_size));
-  return false;
+  const auto check = [&]() -> Result<void> {
+    const std::int64_t count = std::ssize(drafts.tokens);
+    if (count > most) return Error(Errc::kMismatch, "{} drafts, wanted at most {}", count, most);
+    if (!drafts.q.empty() && std::ssize(drafts.q) != count)
+      return Error(Errc::kMismatch, "distributions of {} drafts, wanted {}", drafts.q.size(), count);
+    if (const auto beyond = first_beyond(drafts.tokens, facts.vocab_size))
+      return Error(Errc::kMismatch, "draft {}, wanted a token id below {}", *beyond, facts.vocab_size);
+    RETURN_IF_ERROR(TokenTree(count, drafts.depths).check());
+    return drafts.state ? check_hidden(facts, *drafts.state) : Result<void>();
+  };
+  const auto sound = check();
+  if (!sound)
+    state_.warn_of(drafter, fmt::format("drafter {}: {}; its drafts are dropped",
+                                        environment_.fleet.at(drafter).hello.name, sound.error().message));
+  return sound.has_value();
 }
 
 Next Drafting::on_message(DrafterSeats::Replica& replica, const Message& message) {
   const PeerId drafter = replica.peer();
-  if (std::holds_alternative<Failed>(message.body)) {
+  if (const auto* failed = std::get_if<Failed>(&message.body)) {
+    state_.warn_of(drafter, fmt::format("drafter {}: {}; the answer goes on without drafters",
+                                        environment_.fleet.at(drafter).hello.name, failed->message));
     drafters_.take_no_more();
     return lose(drafter);
   }

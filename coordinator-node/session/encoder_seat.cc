@@ -31,7 +31,7 @@ void EncoderSeat::leave() {
 Next EncoderSeat::lose(Error why) {
   leave();
   if (++lost_ > environment_.failover.limit)
-    return Next::fail({why.code, fmt::format("{}; the text has lost {} encoders", why.message, lost_)});
+    return Next::fail({why.code, fmt::format("{}; the sequence has lost {} encoders", why.message, lost_)});
   return {Next::What::kEncode, std::move(why)};
 }
 

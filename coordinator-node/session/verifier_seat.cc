@@ -124,7 +124,7 @@ std::optional<Error> VerifierSeat::lose(Error error) {
   if (lost_ <= environment_.failover.limit) return std::nullopt;
   ++environment_.failovers.failed;
   std::string what = why.message;
-  if (lost_ > 1) what += fmt::format("; the text has lost {} verifiers", lost_);
+  if (lost_ > 1) what += fmt::format("; the sequence has lost {} verifiers", lost_);
   return Error{why.code, std::move(what)};
 }
 

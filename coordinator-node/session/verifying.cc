@@ -76,7 +76,7 @@ void Verifying::spare_rows() {
   state_.warn_of(
       verifier_.peer(),
       fmt::format("verifier {}: its K/V rows take more than {:.0f} s on their way here; no drafts for "
-                  "its texts for {:.0f} s",
+                  "its sequences for {:.0f} s",
                   verifier.hello.name, to_seconds(PendingRequest::kResend), to_seconds(verifier.rows_pause)));
   for (const PeerId& drafter : with_rows) drafters_.release(drafter, true);
   if (state_.phase == Phase::kPrefill) pending_.repeat_without_rows(verifier_.peer());

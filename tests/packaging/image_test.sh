@@ -61,4 +61,16 @@ story=$(unshare --mount sh -ec '
   exec chroot --userspec=10001:10001 "$1" /usr/bin/env -i PATH=/usr/bin:/bin /usr/bin/outrider run --plain --max-tokens 8 "Write a short story about a fox."' \
   sh "$tree" 2>"$scratch/said") || die "$(cat "$scratch/said")"
 [[ -n $story ]] || die "no story"
+# The same image for hosts without a container daemon, such as a cluster's nodes.
+image push --quiet outrider:test "oci-archive:$scratch/outrider.tar" >/dev/null
+if command -v apptainer >/dev/null; then
+  rm -rf "$scratch/outrider.sif"
+  apptainer build --sandbox "$scratch/outrider.sif" "oci-archive://$scratch/outrider.tar" >"$scratch/apptainer.log" 2>&1 ||
+    die "apptainer: $(tail -n 3 "$scratch/apptainer.log")"
+  told=$(apptainer exec --no-privs --contain --cleanenv "$scratch/outrider.sif" outrider run --plain --max-tokens 8 "Write a short story about a fox." 2>"$scratch/said") ||
+    die "apptainer: $(cat "$scratch/said")"
+  [[ $told == "$story" ]] || die "under apptainer the story is: $told"
+else
+  echo "image_test: no apptainer here: the image was NOT tried under it"
+fi
 echo "image_test: $from with outrider: $(du -sm "$tree" | cut -f 1) MB, tells: $story"

@@ -78,7 +78,7 @@ TEST_F(FleetStanding, OfAKeyOutlivesItsConnections) {
   rounds("a", true, 100);
   rounds("b", false, 100);
   EXPECT_EQ(reported_,
-            "drafter liar/1: a first draft holds in 7 % of its rounds, in 98 % of another's; no texts for 8 s");
+            "drafter liar/1: a first draft holds in 7 % of its rounds, in 98 % of another's; no sequences for 8 s");
   EXPECT_EQ(fleet_.usable_drafter("b"), nullptr);
   EXPECT_EQ(fleet_.choose_drafter(), "a");
   fleet_.remove("b");
