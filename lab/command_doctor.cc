@@ -43,8 +43,8 @@ void examine(const fs::path& path) {
               checkpoint.tensors().size());
 }
 
-/// How many times as long as one row five take, of a matrix that no cache holds, as a backbone's are: what a round with
-/// four drafts costs beside a plain one, but for the drafting. Takes about a second.
+/// @return the time of five rows over the time of one row, for a matrix that no cache holds, as a backbone's: the cost
+/// of a round with four drafts beside a plain one, without the drafting. Takes about a second.
 double five_rows(WeightType type) {
   constexpr std::int64_t kIn = 2048, kOut = 16384, kRows = 5;
   double ratio = 0;

@@ -155,7 +155,7 @@ void layout(const LayoutFlags& flags) {
   const auto load_assistant = [&] {
     return or_throw(Assistant::load(assistant_files, config, *or_throw(open_weights(files, type)), type));
   };
-  // What stays of a pair that was loaded and dropped is the runtime's: kernels that oneDNN compiled, OpenMP's threads.
+  // The runtime keeps memory of a pair that was loaded and dropped: kernels that oneDNN compiled, OpenMP's threads.
   const std::int64_t bare = anonymous_bytes();
   if (flags.measure) {
     or_throw(Backbone::load(files, type, 1));

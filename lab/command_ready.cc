@@ -34,7 +34,7 @@ struct Reasons {
   std::vector<std::string> wrong, weak;
 };
 
-/// Whether a greedy answer is the recorded one. Either may have been cut short; a stop is one of the tokens.
+/// @return whether a greedy answer is the recorded one. Either may have been cut short; a stop is one of the tokens.
 bool same_answer(const std::vector<TokenId>& recorded, const std::vector<TokenId>& answer) {
   const std::size_t most = kTokensMax, common = std::min({recorded.size(), answer.size(), most});
   return (common == recorded.size() || common == most) &&

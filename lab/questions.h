@@ -12,7 +12,7 @@
 #include "common/decoding/drafting/policies.h"
 #include "common/model/checkpoint/checkpoint.h"
 
-// What the lab's commands ask a model, and what comes back. Everything here throws the line for a person.
+// The questions of the lab's commands, and the model's answers. All of it throws the line for a person.
 namespace outrider {
 
 /// Kinds of text that the nano pair knows, easy and hard to draft. The first kFewPrompts are of five kinds; all of them

@@ -88,7 +88,7 @@ void print_bash(const std::vector<CommandText>& commands) {
     for (const auto& [word, help] : entries) std::printf("%s ", word.c_str());
     std::printf("'");
   });
-  // What has no words here, a value or a path, is completed as a file name.
+  // A value or a path has no words here, and is completed as a file name.
   std::printf("  esac\n  if [[ $current == -* ]]; then words=$options; fi\n");
   std::printf("  COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n}\n");
   std::printf("complete -o default -F _outrider outrider\n");

@@ -135,7 +135,7 @@ int run_command_line(Command& program, int argc, const char* const* argv) {
     std::fprintf(stderr, "%s: %s; see --help\n", program.get_name().c_str(), printable(why).c_str());
     return 2;
   };
-  // What many type first: `help COMMAND` is `COMMAND --help`, and `version` is `--version`.
+  // Many users type these first: `help COMMAND` is `COMMAND --help`, and `version` is `--version`.
   std::vector<std::string> words(argv + 1, argv + argc);
   if (!words.empty() && words.front() == "help") {
     words.erase(words.begin());

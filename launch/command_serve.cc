@@ -154,7 +154,7 @@ void check_who_may_ask(const HttpOptions& http, bool insecure) {
   log_warn("event=insecure address={} reason=\"--insecure: whoever reaches it may ask (docs/http.md)\"", address);
 }
 
-/// Who answers, the page for a browser, and whether clients need a key.
+/// Prints the answering model, the page for a browser, and whether clients need a key.
 void say_what(const std::string& who, const HttpOptions& http, int port) {
   const bool everywhere = http.host == "0.0.0.0" || http.host == "::";
   const std::string host = everywhere                              ? "localhost"

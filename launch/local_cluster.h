@@ -43,9 +43,10 @@ struct ClusterOptions {
 class Cluster {
  public:
   virtual ~Cluster() = default;
-  /// Where clients connect.
+  /// @return the address to which clients connect.
   virtual const std::string& address() const = 0;
-  /// Whether coordinator and verifiers run: no text without them. @return why the first ended that did so by itself.
+  /// Checks that coordinator and verifiers run, without which there is no text. @return why the first that ended by
+  /// itself did so.
   virtual Result<void> check() = 0;
   /// The same of the drafters, if there are any. Without them text comes more slowly.
   virtual Result<void> check_drafter() = 0;

@@ -37,7 +37,7 @@ namespace {
 /// of their own instead, and give them back.
 void map_large_blocks() { mallopt(M_MMAP_THRESHOLD, 1 << 20); }
 
-/// Whether standard output is a pipe that nobody reads any more, as that of `| head` once it has had its lines.
+/// @return whether standard output is a pipe that nobody reads any more, as behind `| head` after its last line.
 bool nobody_reads() {
   pollfd out{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
   return poll(&out, 1, /*timeout=*/0) == 1 && (out.revents & POLLERR) != 0;

@@ -45,7 +45,8 @@ struct Stored {
   }
 };
 
-/// How far products of a type are from those of a coded matrix: the root mean square over theirs, of some rows of both.
+/// @return the distance of a type's products from those of a coded matrix: root mean square error over root mean
+/// square, of some rows of both.
 double product_error(const TensorEntry& tensor, WeightType type) {
   constexpr std::int64_t kOutputs = 64, kRows = 8;
   const std::int64_t in = tensor.shape[1], out = std::min(kOutputs, tensor.shape[0]);

@@ -1,4 +1,4 @@
-// What ApiServer does with a request's pictures, videos and sounds.
+// This file holds the part of ApiServer that reads a request's pictures, videos and sounds.
 #include <algorithm>
 #include <iterator>
 #include <utility>

@@ -36,7 +36,7 @@ std::string_view operation_of(std::string_view path, bool chat) {
   return chat ? "chat" : "text_completion";
 }
 
-/// Whether a body of either endpoint is a chat's. What is neither, either refuses.
+/// @return whether a body of either endpoint is a chat's. Both endpoints refuse a body that is neither kind.
 bool is_chat(const std::string& body) {
   return json_nesting(body) <= kJsonDepthMax &&
          Json::parse(body, nullptr, /*allow_exceptions=*/false).contains("messages");
@@ -178,7 +178,7 @@ struct ApiServer::Work {
   }
 };
 
-/// Where a request's choices go as they come. Here they are collected, each whole.
+/// It receives a request's choices as they come. This class collects each choice whole.
 class ApiServer::ChoiceSink {
  public:
   explicit ChoiceSink(const Work& work) : choices(work.choices()), work_(work) {}

@@ -146,8 +146,8 @@ class ApiServer {
                                            std::vector<WireMedium>& media) const;
   /// A video, as a file or as pictures.
   Result<SeenVideo> watch(const MediumFile& file, const AdmitPicture& admit) const;
-  /// Whether a request is longer than the context, or takes more memory than there is; from here on it is counted as
-  /// what its choices take.
+  /// Refuses a request that is longer than the context, or takes more memory than there is. From here on the request
+  /// counts as the memory of its choices.
   std::optional<ApiError> too_much(const HttpRequest& http, const Work& work) const;
   /// It forbids the tokens that the word may be written with.
   void add_bad_word(const std::string& word, SamplingParams& sampling) const;
@@ -159,7 +159,7 @@ class ApiServer {
   /// Logs and reports it, and hands its trace on.
   void finish(Work& work, const std::optional<ApiError>& error) const;
   std::optional<ApiError> generate_choices(Work& work, ChoiceSink& sink, const std::function<bool()>& gone);
-  /// Who shares prefixes with this request.
+  /// @return the scope whose clients share prefixes with this request.
   std::string cache_scope(const Work& work) const;
   Generate generate_of_choice(const Work& work, std::size_t index) const;
   ApiError api_error(const Error& error) const;

@@ -50,9 +50,9 @@ using Parser = http::request_parser<http::string_body>;
 
 constexpr std::size_t kHeadBytesMax = 64 << 10;   ///< request line and headers
 constexpr std::size_t kTargetBytesMax = 8 << 10;  ///< path and query
-/// How often the ending server looks whether its threads have ended.
+/// The ending server checks at this interval whether its threads have ended.
 constexpr Duration kTick = std::chrono::milliseconds(10);
-/// How long a client may go on sending what was refused before it must read why.
+/// A client may go on sending a refused body for this time before it must read why.
 constexpr Duration kLinger = std::chrono::seconds(5);
 
 /// When the server ends: first no new requests, then none at all.
@@ -172,7 +172,7 @@ class Room {
   Room& operator=(const Room&) = delete;
   /// Instead of what it had. @return whether there is so much; else it has what it had.
   bool take(std::int64_t bytes) {
-    // What a thread has freed, glibc keeps for it; much of it shall be there for others.
+    // glibc keeps memory that a thread has freed. A large part of it must return to the others.
     if (bytes_ - bytes > kTrimBytes) malloc_trim(0);
     if (!memory_->change(client_, bytes_, bytes)) return false;
     bytes_ = bytes;
@@ -244,13 +244,13 @@ error_code framing_error(const Head& head) {
   return {};
 }
 
-/// Whether a head breaks off at a Content-Length that no integer holds. It is a length all the same.
+/// @return whether a head breaks off at a Content-Length that no integer holds. Such a number is a length all the same.
 bool is_huge_length(std::string_view unread) {
   const std::string_view line = unread.substr(0, unread.find('\r'));
   return line.size() - line.find_last_not_of("0123456789") > 20;
 }
 
-/// Who asks for what, as far as a head says.
+/// The client and the target of a request, as far as its head names them.
 struct Asked {
   const HttpRoute* route = nullptr;
   std::string path = {};                   ///< as the route has it

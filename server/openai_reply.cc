@@ -36,7 +36,7 @@ std::string named_bytes(std::string_view bytes) {
   for (const char byte : bytes) name += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
   return name;
 }
-/// How a token is called in log-probabilities. JSON has no part of a character.
+/// @return the token's name in log-probabilities. JSON cannot hold a part of a character.
 std::string name_of(const ReplyHead& head, const ScoredText& text) {
   if (head.tokens_as_ids) return fmt::format("token_id:{}", text.id);
   return is_utf8(text.bytes) ? text.bytes : named_bytes(text.bytes);

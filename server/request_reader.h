@@ -11,8 +11,8 @@
 #include "common/base/json_fields.h"
 #include "server/request.h"
 
-// What the parsers of all APIs share: the fields that all of them have, and the parts of a conversation. A parser is a
-// function from a body to a CompletionRequest; the first thing that is wrong is named by the client's own field.
+// The parsers of all APIs share these readers: of the fields that all APIs have, and of the parts of a conversation. A
+// parser is a function from a body to a CompletionRequest. The first error names the client's own field.
 
 namespace outrider {
 
@@ -70,7 +70,7 @@ void make_answer(ChatMessage& message);
 /// A function with name and description. @param schema  the key of its parameters
 ToolDeclaration read_function(const JsonFields& function, const char* schema);
 
-/// Whether the model thinks, and where the prompt ends.
+/// Reads whether the model thinks, and where the prompt ends.
 /// @param goes_on  the model goes on with the last message, unless the request says otherwise
 void read_ending(const JsonFields& fields, bool goes_on, Conversation& conversation);
 /// Refuses a conversation without a message, with too many files, or with files and a bound on its prompt.

@@ -19,7 +19,7 @@
 #include "common/base/time.h"
 #include "server/http_message.h"
 
-// What /v1/responses remembers, and what it makes while nobody waits.
+// This file keeps the responses of /v1/responses, and makes those that run in the background.
 
 namespace outrider {
 

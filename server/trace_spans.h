@@ -48,7 +48,7 @@ struct TraceFacts {
 /// @param spans  called with each; what it points to lives as long as the call
 void visit_spans(const RequestTrace& trace, const TraceFacts& facts, const std::function<void(const Span&)>& spans);
 
-/// Who says something, as OTLP's JSON of a resource. @param host  the node's name
+/// @return the resource that emits spans, as OTLP's JSON. @param host  the node's name
 std::string otlp_resource(std::string_view version, std::string_view host);
 
 /// Spans as OTLP's JSON (https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding), by host.

@@ -1,5 +1,5 @@
-// What a draft model's drafts take, alone and with its own assistant, in turns on the same rounds: processor time of
-// one thread. The rounds are those of a drafter beside the verifier: drafts, then the target's pass.
+// Measures the drafts of a draft model, alone and with its own assistant, in turns on the same rounds: processor time
+// of one thread. The rounds are those of a drafter beside the verifier: drafts, then the target's pass.
 //   cascade TARGET DRAFT_PAIR [DRAFTS] [TEMPERATURE]
 #include <algorithm>
 #include <cstdio>

@@ -29,7 +29,8 @@ double rate(const Json& cell, ExperimentArm arm) { return cell["arms"][to_string
 const char* shown_name(ExperimentArm arm) {
   return arm == ExperimentArm::kNgram ? "n-gram" : arm == ExperimentArm::kColocated ? "co-located" : to_string(arm);
 }
-/// Whether a remote drafter pays in a cell: the interval of its speed-up lies above 1, below it, or spans it.
+/// The answer for a cell: a remote drafter pays if the interval of its speed-up lies above 1, does not if it lies
+/// below, and is undecided if the interval spans 1.
 enum class Pays { kYes, kNo, kUndecided };
 Pays pays(const Json& cell, const char* name = "remote/plain") {
   const Json& interval = cell["ratios"][name];
@@ -75,7 +76,7 @@ std::string pair_html(const std::string& left, const std::string& right, const s
   return "<figure class='pair'>" + left + right + "<figcaption>" + escaped(group) + "</figcaption></figure>\n";
 }
 
-/// Where a value lies between columns, counted from 0; half a column beyond the first or the last at most.
+/// @return a value's place between columns, counted from 0; half a column beyond the first or the last at most.
 double column_of(double value, const std::vector<double>& columns) {
   if (value < columns.front()) return -0.5;
   for (std::size_t i = 0; i + 1 < columns.size(); ++i) {

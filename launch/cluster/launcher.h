@@ -15,7 +15,7 @@
 
 namespace outrider {
 
-/// How `outrider launch` ends, beside 0 and what main() gives a line that cannot be carried out.
+/// Exit statuses of `outrider launch`, beside 0 and those that main() gives a command line that cannot be carried out.
 enum LaunchStatus {
   kNotReady = 3,   ///< a worker is missing, or no token came through a verifier
   kLost = 4,       ///< a process ended, not by its deadline, without which there is no text
