@@ -68,7 +68,7 @@ double five_rows(WeightType type) {
   return ratio;
 }
 
-/// It says what to expect of drafts on this machine.
+/// Prints the drafts that can be expected on this machine.
 void judge_drafts() {
   constexpr double kTokens = 3;  // of a round of which two of four drafts hold
   const double bf16 = five_rows(WeightType::kBf16), int8 = five_rows(WeightType::kInt8);

@@ -107,7 +107,7 @@ class Layout {
   std::size_t mapped_end_ = 0;
 };
 
-/// A picture of as many soft tokens as one has unless somebody says otherwise.
+/// A picture of the default number of soft tokens.
 Patches large_picture(const VisionConfig& config) {
   const std::int64_t side = config.soft_token_side(), columns = 20;
   const Picture picture{

@@ -35,7 +35,7 @@ struct ValidateFlags {
   std::optional<double> acceptance_min;
 };
 
-/// It says what went wrong with which part of the pair, and ends its step.
+/// The error of one part of the pair, which ends its step.
 struct Failure : CommandError {
   template <typename... Values>
   Failure(const char* part, fmt::format_string<Values...> format, Values&&... values)

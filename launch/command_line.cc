@@ -74,7 +74,8 @@ std::string explain_value(const CLI::App& command, const std::string& said) {
   return fmt::format("{} is '{}', wanted a {}number", name, said.substr(end + 3), whole ? "whole " : "");
 }
 
-/// Why a command line was not understood, for its user: the first word that nobody knows, and what was probably meant.
+/// @return for the user the reason why a command line was not understood: the first unknown word, and its nearest
+/// neighbour.
 /// @param error  the parser's, for what is wrong otherwise
 std::string explain(const CLI::App& app, const std::vector<std::string>& arguments, const CLI::ParseError& error) {
   const CLI::App* command = &app;

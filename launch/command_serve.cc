@@ -141,8 +141,8 @@ std::string address_of(const HttpOptions& http, int port) {
   return fmt::format("{}:{}", v6 ? "[" + http.host + "]" : http.host, port);
 }
 
-/// The rule of all that listens (docs/security.md): beyond this machine nobody comes in without a key, unless asked
-/// for.
+/// The rule of all listening sockets (docs/security.md): beyond this machine a client needs a key, unless --insecure is
+/// given.
 void check_who_may_ask(const HttpOptions& http, bool insecure) {
   const std::string address = address_of(http, http.port);
   if (http.keys != nullptr || is_local("tcp://" + address)) return;

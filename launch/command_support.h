@@ -123,7 +123,7 @@ struct ModelFlags {
     if (!suitable_) suitable_ = or_throw(whole ? suitable_type(paths) : suitable_type(paths, std::nullopt));
     return suitable_->type;
   }
-  /// The same, of weights that are loaded next: says so where nobody would expect it.
+  /// The same, for weights that are loaded next. Logs a type that the user would not expect.
   WeightType type_to_load(const PairPaths& paths) const {
     const WeightType type = weight_type(paths);
     if (suitable_ && !suitable_->why.empty())
@@ -136,8 +136,8 @@ struct ModelFlags {
   mutable std::optional<SuitableType> suitable_;  ///< once it was asked for: what is free changes with the loading
 };
 
-/// Clients call a model this, where nobody says: the directory of the pair, or of the backbone; ORG/NAME of one that
-/// lies in a cache of the hub's.
+/// The name by which clients call a model without --served-model-name: the directory of the pair, or of the backbone;
+/// ORG/NAME for a model in the hub's cache.
 inline std::string served_name(const std::filesystem::path& backbone) {
   if (backbone.extension() == ".gguf") return backbone.stem().string();
   if (const auto name = HubName::of_path(backbone)) return name->repository;

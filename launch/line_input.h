@@ -9,7 +9,7 @@
 
 namespace outrider {
 
-/// Lines that somebody types, or that come through a pipe.
+/// Lines that a person types, or that come through a pipe.
 class LineInput {
  public:
   enum class Got { kLine, kInterrupt, kEnd };

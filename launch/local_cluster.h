@@ -69,9 +69,9 @@ struct ClusterClient {
   Client client;
 };
 
-/// A client of the coordinator at `connect`, whoever has joined it, which goes on with answers as long after that as
-/// options.coordinator.failover_wait_s says; if that is empty, of a cluster that is started
-/// here, once its workers have joined.
+/// A client of the coordinator at `connect`, with any workers that have joined. After a loss it continues answers for
+/// options.coordinator.failover_wait_s seconds. If `connect` is empty, a client of a cluster that is started here, once
+/// its workers have joined.
 Result<ClusterClient> connect_or_start(TransportContext& context, const std::string& connect,
                                        const ClusterOptions& options);
 

@@ -31,7 +31,7 @@ bool is_of_a_tower(const TensorEntry& tensor) {
 struct Stored {
   double elements = 0, of_towers = 0, on_grid = 0;
   GridShare of_layers = {};
-  /// It says what most of it is stored as, and whether that has fewer than 16 bits a weight.
+  /// The type in which most of it is stored, and whether that has fewer than 16 bits a weight.
   struct Kind {
     double elements = 0;
     bool is_small = false;

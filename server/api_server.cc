@@ -59,8 +59,8 @@ void spend(const std::shared_ptr<const ApiKey>& key, std::int64_t tokens) {
 /// Most bytes of a reply that its client may leave unread: more than an answer without log-probabilities has.
 constexpr std::size_t kUnreadBytesMax = 8u << 20;
 
-/// A reply that is made on a thread of its own while it is sent: whoever reads slowly, or goes away, does not hold up
-/// the conversation with the coordinator. Who leaves kUnreadBytesMax unread is as good as gone.
+/// A reply that a thread of its own makes while the connection's thread sends it, so that a slow or absent reader does
+/// not delay the conversation with the coordinator. A reader that leaves kUnreadBytesMax unread counts as gone.
 class StreamedReply {
  public:
   using Emit = std::function<void(std::string piece)>;

@@ -196,7 +196,7 @@ class Room {
 
 std::string text(beast::string_view view) { return {view.data(), view.size()}; }
 
-/// An address as one client: of IPv6 the first half, since whoever has one has all that share it.
+/// An address as one client: of IPv6 the first half, since a host that has one address has all that share it.
 std::string client_of(const std::string& address) {
   error_code failed;
   const auto v6 = net::ip::make_address_v6(address, failed);
@@ -498,7 +498,7 @@ class Server final : public HttpServer {
     return send(connection, *std::move(reply), head, asked.request_id, close) && !close;
   }
 
-  /// Why a request could not be read; none: nobody is there to be told, or not one line of it came.
+  /// @return why a request could not be read; none if no client is left to tell, or if not one line arrived.
   /// @param unread  what came and was not parsed
   std::optional<ApiError> read_error(error_code failed, const Parser& parser, std::string_view unread,
                                      bool server_ends) const {

@@ -55,7 +55,7 @@ ChatMessage read_role(const JsonFields& fields);
 using PartReader = std::function<void(const JsonFields& part, const std::string& type)>;
 /// A string, or an array of parts, which the templates write one by one.
 void read_content(const JsonFields& fields, const char* key, ChatMessage& message, const PartReader& read);
-/// A part in the words of chat/completions: a text, or what is_medium() knows.
+/// Reads a part in the form of chat/completions: a text, or a medium (is_medium()).
 /// @param media  gets the file of a picture, a video or a sound
 void read_part(const JsonFields& part, const std::string& type, ChatMessage& message, std::vector<MediumFile>& media);
 /// Refuses a picture, a video or a sound of anybody but the user. @return whether the message may have it

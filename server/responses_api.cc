@@ -25,7 +25,7 @@ using Json = nlohmann::json;
 /// vLLM's: what the model read and wrote, as text and as tokens.
 constexpr const char* kRawMessages = "enable_response_messages";
 
-/// Text, whoever's, and pictures.
+/// Reads text, of any role, and pictures.
 void read_parts(const JsonFields& fields, const char* key, ChatMessage& message, std::vector<MediumFile>& media) {
   read_content(fields, key, message, [&](const JsonFields& part, const std::string& type) {
     if (type == "input_text" || type == "output_text")

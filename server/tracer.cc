@@ -178,7 +178,7 @@ void Tracer::send_metrics() {
     body = metrics_.otlp(otlp_resource(options_.version, options_.server), options_.model, unix_ns(began_),
                          unix_ns(now()));
   }
-  // They are sums: what is lost now comes with the next.
+  // They are sums, so the next message makes up for a lost one.
   const auto why = post("/v1/metrics", std::move(body));
   if (!why) return;
   if (const auto more = warned_.pass(now())) log_warn("event=metrics_lost reason=\"{}\"{}", *why, *more);

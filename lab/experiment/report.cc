@@ -92,7 +92,7 @@ double remote_draft_ms(const Json& cell) {
                      terms["draft_ms_per_token"].get<double>() + axis(cell, "drafter_added_ms"));
 }
 
-/// It says what makes a remote drafter slower than one beside the verifier, in rising order.
+/// The reasons why a remote drafter is slower than one beside the verifier, in rising order.
 struct Slowness {
   double stopped = 0;   ///< share of the time
   double added_ms = 0;  ///< to each draft

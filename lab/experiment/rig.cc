@@ -16,8 +16,8 @@
 namespace outrider {
 namespace {
 
-/// run_launch() starts it, and it lives as long as this object. A drafter that ends is an error like any
-/// other process: what is measured without it is of another cluster.
+/// run_launch() starts it, and it lives as long as this object. A drafter that ends is an error like any other process,
+/// because measurements without it belong to another cluster.
 class LaunchedCluster final : public Cluster {
  public:
   /// Once it is ready. @param backend  local, ssh or srun. @param folder  a run folder that is not there yet

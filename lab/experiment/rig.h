@@ -43,7 +43,7 @@ class Rig {
   void set_link(const Link& link) {
     if (link_) link_->set(link);
   }
-  /// Throws what has ended by itself since.
+  /// Throws if a process has ended by itself since.
   void check();
 
  private:

@@ -56,8 +56,8 @@ Result<int> run_launch(const nlohmann::json& plan, const ProcessPlan& processes,
                        const std::vector<std::vector<std::string>>& commands, const LaunchOptions& options,
                        const RunFolder& folder, const std::function<bool()>& stopped);
 
-/// Ends what the ledger of a run has and is still the same process: asks the launcher, then each process; what has not
-/// ended after the grace is killed. Slurm's jobs are asked first too, then cancelled.
+/// Ends the processes of a run's ledger, if each is still the same process: asks the launcher, then each process, and
+/// kills those that are left after the grace. Slurm's jobs are asked first too, then cancelled.
 /// @return how many had to be killed.
 Result<int> take_down(const RunFolder& folder, int grace_seconds);
 
