@@ -27,7 +27,7 @@ void declare_options(Visitor&& visit, CoordinatorOptions& options) {
         {.help = "Table of the model's own answers (bake-table makes one): a source of drafts for auto "
                  "and +table",
          .of_cluster = true});
-  visit("--drafters-per-text", options.core.drafters_per_sequence,
+  visit("--drafters-per-sequence", options.core.drafters_per_sequence,
         {"Drafters that are asked for each round's drafts: the first that answers has drafted", {1, 8}});
   visit("--rejection-log", options.rejection_log,
         {.help = "File to append a JSON line to for every round that loses a draft: which, where, and how far the "

@@ -71,7 +71,7 @@ TEST(Faults, DrafterKilledInMidStoryCostsNothingButSpeed) {
 
 // Of two drafters of a text the other goes on: no round is without drafts.
 TEST(Faults, OfTwoDraftersOneMayDieInMidStory) {
-  Trio trio(true, {"--drafters-per-text", "2"});
+  Trio trio(true, {"--drafters-per-sequence", "2"});
   const std::unique_ptr<Program> first = std::move(trio.drafter);
   trio.start_drafter();
   Client client = trio.client(1, 2);

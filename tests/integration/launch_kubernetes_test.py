@@ -3,7 +3,7 @@
 mid-answer, rollouts, drains, and batches.
 
 usage: launch_kubernetes_test.py OUTRIDER
-OUTRIDER_TEST_KUBECONFIG: of a cluster that has nothing of ours and has the image registry.example/outrider:0.1.0 of this
+OUTRIDER_TEST_KUBECONFIG: of a cluster that has nothing of ours and has the image registry.example/outrider:test of this
 program; for batches an unclaimed volume of any class that many nodes may mount. Status 77: there is none, and nothing was tested.
 """
 import contextlib
@@ -26,7 +26,7 @@ from launch_support import eventually, free_ports
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 README = (ROOT / "launch/kubernetes/README.md").read_text()
-IMAGE = "registry.example/outrider:0.1.0"
+IMAGE = "registry.example/outrider:test"
 ROLES = ("deployment/outrider-coordinator", "statefulset/outrider-verifier", "deployment/outrider-drafter", "deployment/outrider-serve")
 PATIENCE = 300  # seconds; ends a test that would hang
 # As every pod of a restricted namespace must be.

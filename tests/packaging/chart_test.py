@@ -24,14 +24,14 @@ def rendered(folder, values=None):
 
 
 with tempfile.TemporaryDirectory() as folder:
-    chart.write_chart(folder, "0.1.0")
+    chart.write_chart(folder, "1.2.3")
     made = pathlib.Path(folder) / "outrider"
     plain, base = rendered(made), objects_of(chart.rendered_base())
     assert objects_of(plain) == base, [key for key in base if base[key] != objects_of(plain).get(key)]
-    changed = rendered(made, {"image": "registry.example/outrider:0.1.0", "model": {"verifier": "/packs/pair"}, "verifier": {"replicas": 3, "cpu": 16}})
+    changed = rendered(made, {"image": "registry.example/outrider:test", "model": {"verifier": "/packs/pair"}, "verifier": {"replicas": 3, "cpu": 16}})
     of_verifier = objects_of(changed)["StatefulSet", "outrider-verifier"]["spec"]
     container = of_verifier["template"]["spec"]["containers"][0]
-    assert (of_verifier["replicas"], container["image"]) == (3, "registry.example/outrider:0.1.0"), container
+    assert (of_verifier["replicas"], container["image"]) == (3, "registry.example/outrider:test"), container
     assert container["resources"]["requests"]["cpu"] == container["resources"]["limits"]["cpu"] == "16", container
     assert chart.SUFFIX.search(changed)[0] != chart.SUFFIX.search(plain)[0], "pods would not start again with the other model"
     assert len(set(chart.SUFFIX.findall(changed))) == 1, "the ConfigMap's name is not the one that pods read"

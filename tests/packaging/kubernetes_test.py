@@ -52,7 +52,7 @@ def check_pod(owner, template, claims):
             option = argument.partition("=")[0]
             expect(not option.startswith("--") or option in known, f"{where}: `outrider {command}` has no {option}")
         for name in re.findall(r"\$\((\w+)\)", " ".join(arguments)):
-            expect(name in variables, f"{where}: $({name}) is not set")
+            expect(name in variables or name.startswith("LWS_"), f"{where}: $({name}) is not set")
         for variable in variables.values():
             source = variable.get("valueFrom", {})
             if "configMapKeyRef" in source:
@@ -73,14 +73,14 @@ def check_pod(owner, template, claims):
         for path in paths:
             expect(path in {mount["mountPath"] for mount in container["volumeMounts"]}, f"{where}: nothing is at {path}")
         words = [argument for argument in arguments if re.search(r"^--(join|connect)=|^tcp://outrider", argument)]
-        dials = [argument for argument in words if "tcp://" in argument]
+        dials = [argument for argument in words if "tcp://" in argument and "$(LWS_LEADER_ADDRESS)" not in argument]
         for argument in dials:
             host, port = re.search(r"tcp://([\w-]+):(\d+)$", argument).groups()
             expect(labels.get("outrider/dials") == "coordinator", f"{where}: the network policy does not let it dial")
             services = [item for item in objects if item["kind"] == "Service" and item["metadata"]["name"] == host]
             expect(services and int(port) in {entry["port"] for entry in services[0]["spec"]["ports"]},
                    f"{where}: no service {host}:{port}")
-        expect(bool(dials) == (command != "coordinator"), f"{where}: {arguments} dials nobody, or should not")
+        expect(bool(dials) == (command not in ("coordinator", "shard")), f"{where}: {arguments} dials nobody, or should not")
 
 
 def check_security(where, container):
@@ -95,6 +95,11 @@ for item in objects:
         pods += item["kind"] != "Job"
         claims = {claim["metadata"]["name"] for claim in item["spec"].get("volumeClaimTemplates", [])}
         check_pod(f"{item['kind']} {item['metadata']['name']}", item["spec"]["template"], claims)
+    elif item["kind"] == "LeaderWorkerSet":
+        group = item["spec"]["leaderWorkerTemplate"]
+        claims = {claim["metadata"]["name"] for claim in group["volumeClaimTemplates"]}
+        for role in ("leaderTemplate", "workerTemplate"):
+            check_pod(f"LeaderWorkerSet {item['metadata']['name']}, {role}", group[role], claims)
 expect(pods == 4, f"{pods} workloads, wanted 4")
 for problem in problems:
     print(f"{rendered}: {problem}", file=sys.stderr)

@@ -26,6 +26,9 @@ for overlay in "$here"/../../launch/kubernetes/overlays/{one-pool,tiers} "$plan/
   [[ $overlay != "$plan"* ]] || claims=(outrider-bundles)
   "$venv/bin/python" "$here/kubernetes_test.py" "$rendered" "$outrider" "${claims[@]}" || status=1
 done
+# The example of a verifier on two hosts, beside the cluster that it joins.
+{ cat "$venv/tiers.yaml"; echo ---; cat "$here/../../launch/kubernetes/examples/sharded-verifier.yaml"; } >"$venv/sharded.yaml"
+"$venv/bin/python" "$here/kubernetes_test.py" "$venv/sharded.yaml" "$outrider" || status=1
 # A batch that pods share: plain manifests, applied by themselves and without keys.
 "$outrider" launch "$here/../goldens/launch/shards.json" --backend kubernetes --run-dir "$plan/shards" >"$plan/typed" || exit 1
 if [[ -e $plan/shards/keys || $(grep -c kubectl "$plan/typed") != 5 ]]; then

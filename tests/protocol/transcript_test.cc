@@ -295,7 +295,7 @@ class CoordinatorStage : public Stage {
                .failover = {.wait = std::chrono::seconds(with.of("failover_wait", 30)),
                             .limit = static_cast<int>(with.of("failover_limit", 2)),
                             .allow_inexact = with.of("allow_inexact", 0) != 0},
-               .drafters_per_sequence = static_cast<int>(with.of("drafters_per_text", 1))}) {}
+               .drafters_per_sequence = static_cast<int>(with.of("drafters_per_sequence", 1))}) {}
 
   bool command(const std::string& name, std::istringstream& words) override {
     std::string peer, role;

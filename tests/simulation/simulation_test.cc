@@ -344,7 +344,7 @@ double rate(Pair pair, Duration round_trip, std::int32_t draft_length, std::opti
   for (std::uint64_t seed = 1; seed <= 8; ++seed) {
     const Duration way = std::chrono::microseconds(50);
     Simulator simulator(seed, {.delay_min = way, .delay_max = way}, 0,
-                        {.drafters = drafters, .pair = pair, .drafters_per_text = drafters});
+                        {.drafters = drafters, .pair = pair, .drafters_per_sequence = drafters});
     simulator.run_for(std::chrono::milliseconds(100));  // the workers join
     simulator.request(1, {static_cast<TokenId>(seed)}, 400, draft_length, {}, {}, DraftPolicy::kFixed, ahead, governed);
     EXPECT_EQ(unfinished(simulator), "");
@@ -662,7 +662,7 @@ struct Survival {
 struct History {
   std::uint64_t seed = 0;
   std::int64_t faulty_ms = 20'000;  ///< then everything works
-  std::int64_t verifiers = 1, drafters = 1, drafters_per_text = 1, kv_bytes = 0;
+  std::int64_t verifiers = 1, drafters = 1, drafters_per_sequence = 1, kv_bytes = 0;
   std::int64_t texts = 0;                    ///< a bit each
   std::int64_t encoders = 0, no_towers = 0;  ///< with encoders alone
   double pictures = 0;                       ///< share of the texts that have some
@@ -679,7 +679,7 @@ struct History {
     v("faulty_ms", m.faulty_ms);
     v("verifiers", m.verifiers);
     v("drafters", m.drafters);
-    v("drafters_per_text", m.drafters_per_text);
+    v("drafters_per_sequence", m.drafters_per_sequence);
     v("kv_bytes", m.kv_bytes);
     v("down_ms", m.down_ms);
     v("audit", m.audit);
@@ -725,7 +725,7 @@ History drawn(std::uint64_t seed, int texts) {
   h.drafters = 1 + static_cast<std::int64_t>(rng.below(3));
   h.kv_bytes = rng.below(2) == 0 ? 200'000 : 5'000'000;
   h.audit = perhaps(1);
-  h.drafters_per_text = 1 + static_cast<std::int64_t>(rng.below(2));
+  h.drafters_per_sequence = 1 + static_cast<std::int64_t>(rng.below(2));
   h.encoders = static_cast<std::int64_t>(rng.below(3));
   h.no_towers = static_cast<std::int64_t>(rng.below(2));
   h.pictures = 0.5;
@@ -851,7 +851,7 @@ std::string survive(const History& history, Survival* totals) {
                                   .fruitless_max = 1'000'000},
                        .audit = history.audit,
                        .by_tokens = static_cast<int>(history.by_tokens),
-                       .drafters_per_text = static_cast<int>(history.drafters_per_text),
+                       .drafters_per_sequence = static_cast<int>(history.drafters_per_sequence),
                        .coordinators = static_cast<int>(history.coordinators)});
   std::map<std::uint64_t, Text> texts;
   for (std::uint64_t number = 1; number < 63; ++number) {
@@ -982,9 +982,9 @@ TEST(Simulation, TextSurvivesTheDeathOfAnybody) {
 TEST(Simulation, HistoriesThatFailedOnce) {
   Survival totals;
   for (const char* history :
-       {"seed=1056827 texts=127 faulty_ms=2500 verifiers=1 drafters=2 drafters_per_text=2 kv_bytes=5000000 repeat=0.05 "
+       {"seed=1056827 texts=127 faulty_ms=2500 verifiers=1 drafters=2 drafters_per_sequence=2 kv_bytes=5000000 repeat=0.05 "
         "stall=0.1 partition=0.1 client_cut=0.1 skew=0.3",
-        "seed=5000310 texts=256 coordinators=2 faulty_ms=20000 verifiers=1 drafters=1 drafters_per_text=1 "
+        "seed=5000310 texts=256 coordinators=2 faulty_ms=20000 verifiers=1 drafters=1 drafters_per_sequence=1 "
         "kv_bytes=200000 encoders=1 pictures=0.5 drop=0.03 repeat=0.05 mute=0.05 coordinator_restart=0.2 "
         "skew=0.3"}) {
     EXPECT_EQ(survive(parse_history(history), &totals), "") << history;
@@ -1002,7 +1002,7 @@ TEST(Simulation, AFailingHistoryIsMadeSmall) {
   const History smallest = shrunk(whole, fails);
   EXPECT_EQ(to_text(smallest),
             fmt::format(
-                "seed=7 texts=16 coordinators=1 faulty_ms=5000 verifiers=1 drafters=1 drafters_per_text=1 kv_bytes={} "
+                "seed=7 texts=16 coordinators=1 faulty_ms=5000 verifiers=1 drafters=1 drafters_per_sequence=1 kv_bytes={} "
                 "verifier_restart=0.5",
                 history.kv_bytes));
   EXPECT_EQ(to_text(parse_history(to_text(whole))), to_text(whole));

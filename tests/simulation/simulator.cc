@@ -227,7 +227,7 @@ void Simulator::start_coordinator(Coordinator& coordinator) {
                                                           .failover = layout_.failover,
                                                           .audit = {.share = layout_.audit, .seed = first_instance_},
                                                           .table = layout_.table,
-                                                          .drafters_per_sequence = layout_.drafters_per_text});
+                                                          .drafters_per_sequence = layout_.drafters_per_sequence});
   coordinator.clock = some_clock();
 }
 

@@ -107,7 +107,7 @@ struct Layout {
   int by_tokens = 0;                  ///< of the drafters the last, which need tokens alone
   int liars = 0, laggards = 0;        ///< of the drafters the first, whose drafts never hold; then those that are late
   const DraftTable* table = nullptr;  ///< CoordinatorConfig's
-  int drafters_per_text = 1;          ///< likewise
+  int drafters_per_sequence = 1;          ///< likewise
   /// Two: the second is a stand-by. All look for them in the same order, and stay with whom they have found.
   int coordinators = 1;
   std::optional<int> forger = {};  ///< this verifier's own tokens are not the model's, one in ten

@@ -818,11 +818,16 @@ TEST_F(Coordinator, BytesOfALongMessageAreASignOfLife) {
   }
   EXPECT_EQ(asked, 1) << "the answer is on its way: asking again would only lengthen it";
   EXPECT_TRUE(spared) << "the drafter's rows are what takes so long";
+  core_.on_message("t", {.body = token_hello()}, now_);
   verdict(0, 0, 40, 3);
   const auto out = sent();
   EXPECT_EQ(find<Tokens>(out, "c")->tokens, std::vector<TokenId>{40});
-  ASSERT_NE(find<Verify>(out, "v"), nullptr);
-  EXPECT_EQ(find<Verify>(out, "v")->kv_from, std::nullopt);
+  EXPECT_EQ(find<Draft>(out, "d"), nullptr);
+  EXPECT_NE(find<Draft>(out, "t"), nullptr) << "a drafter that needs no rows takes over";
+  core_.on_peer_gone("t", now_);
+  const auto plain = sent();
+  ASSERT_NE(find<Verify>(plain, "v"), nullptr);
+  EXPECT_EQ(find<Verify>(plain, "v")->kv_from, std::nullopt);
   // The next text does without them at once.
   core_.on_message(
       "c", {.session = SessionId{10}, .body = Generate{.prompt = {1, 2}, .max_tokens = 9, .draft_length = 2}}, now_);
@@ -834,6 +839,42 @@ TEST_F(Coordinator, BytesOfALongMessageAreASignOfLife) {
     core_.on_tick(now_);
   }
   EXPECT_EQ(core_.status().verifiers, 0);
+}
+
+TEST(Failover, AnAnswerThatMovedIsNotAudited) {
+  for (const bool moved : {false, true}) {
+    SCOPED_TRACE(moved);
+    HeardCoordinator core({.instance = 50, .audit = {.share = 1}});
+    const TimePoint now{seconds(1)};
+    for (const PeerId verifier : {"v", "w"}) {
+      Hello body = hello(Role::kVerifier);
+      body.name = verifier;
+      core.on_message(verifier, {.body = body}, now);
+    }
+    core.on_message("c", {.session = SessionId{9}, .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 2}}, now);
+    const auto say = [&](const PeerId& verifier, std::uint32_t round, Position base) {
+      core.on_message(verifier,
+                      {.session = SessionId{50},
+                       .round = RoundId{round},
+                       .base = base,
+                       .body = Verdict{.next_token = 40, .committed = base == 0 ? 3 : base + 1, .kv = {}}},
+                      now);
+    };
+    say("v", 0, 0);
+    if (moved) {
+      core.on_peer_gone("v", now);
+      Hello body = hello(Role::kVerifier);
+      body.name = "x";
+      core.on_message("x", {.body = body}, now);
+    }
+    core.take_outgoing();
+    if (moved) say("w", 2, 0);
+    say(moved ? "w" : "v", moved ? 3 : 1, 3);
+    const auto out = core.take_outgoing();
+    ASSERT_NE(find<Done>(out, "c"), nullptr);
+    EXPECT_EQ(find<Done>(out, "c")->metrics.failovers, moved ? 1 : 0);
+    EXPECT_EQ(find<Prefill>(out, moved ? "x" : "w") != nullptr, !moved);
+  }
 }
 
 // A prompt's pictures over a modem, say.

@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <string_view>
 
 #include <gtest/gtest.h>
 
@@ -455,6 +456,29 @@ TEST(SamplingParams, TheDocsOfTheApiNameEachParameter) {
   SamplingParams::fields(offered, params);
   EXPECT_EQ(offered.names.size(), 8u);
   for (const std::string& name : offered.names) EXPECT_NE(docs.find("`" + name + "`"), docs.npos) << name;
+}
+
+/// Sets each field named *_penalty alone to another value than the one that it has when it is left out.
+struct EachPenalty {
+  SamplingParams& params;
+  int seen = 0;
+  void operator()(const char* name, float& penalty, Offered<double>, auto&&...) {
+    if (!std::string_view(name).ends_with("_penalty")) return;
+    const float left_out = penalty;
+    penalty = 1.5f;
+    EXPECT_TRUE(params.has_penalties()) << name << " alone does nothing";
+    penalty = left_out;
+    ++seen;
+  }
+  void operator()(auto&&...) {}
+};
+
+TEST(SamplingParams, EachPenaltyIsHeeded) {
+  SamplingParams params;
+  EXPECT_FALSE(params.has_penalties());
+  EachPenalty each{params};
+  SamplingParams::fields(each, params);
+  EXPECT_EQ(each.seen, 3);
 }
 
 }  // namespace
