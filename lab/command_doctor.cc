@@ -48,7 +48,7 @@ void examine(const fs::path& path) {
 double five_rows(WeightType type) {
   constexpr std::int64_t kIn = 2048, kOut = 16384, kRows = 5;
   double ratio = 0;
-  // On a thread that ends, and its workers with it.
+  // This runs on a thread that ends, and its workers end with it.
   std::thread([&] {
     const std::vector<std::uint16_t> weights(static_cast<std::size_t>(kIn * kOut), 0x3c00);  // any number
     const WeightRows rows{DType::kBf16, reinterpret_cast<const std::byte*>(weights.data()), kOut};

@@ -47,7 +47,7 @@ class Layout {
   std::vector<Row> rows() const {
     std::vector<Row> rows;
     for (const Buffer& b : buffers_) {
-      // Of several parts the shape is their number of elements, or of bytes where they have several types.
+      // With several parts the shape is their number of elements, or of bytes if they have several types.
       const bool whole = b.parts.size() == 1, mixed = b.dtype == "mixed";
       const std::vector all = {mixed ? static_cast<std::int64_t>(b.bytes) : b.elements};
       rows.push_back({{"owner", b.owner, "owner"},

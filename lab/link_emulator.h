@@ -26,7 +26,7 @@ class LinkEmulator {
 
   /// @return the address to connect to instead of `target`.
   const std::string& address() const { return address_; }
-  /// For bytes that come from now on.
+  /// Sets the link for bytes that come from now on.
   void set(const Link& link);
 
  private:

@@ -119,7 +119,7 @@ void answer_by_cluster(Answering& answering, const BatchFlags& flags, bool start
     const bool drafts = flags.draft_length.value().length > 0 || flags.cluster.can_draft(pair);
     answering.cluster = or_throw(start_cluster(answering.context, flags.cluster.options(flags.model, pair, drafts)));
   }
-  // That this cannot be had, such as a key, is no line's error.
+  // A failure here, such as a missing key, is no line's error.
   if (start && !answering.cluster) or_throw(Client::connect(answering.context, flags.cluster.connect));
   answering.api = std::make_unique<ApiServer>(
       answering.context, std::move(*answering.text),

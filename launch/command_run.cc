@@ -187,7 +187,7 @@ Generate request_of(const RunFlags& flags, const TextSide& side) {
   return request;
 }
 
-/// The same text, decoded plainly.
+/// @return the request for the same text, decoded plainly.
 Generate without_drafts(Generate request) {
   set_drafts(request, {});
   return request;

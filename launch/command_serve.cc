@@ -82,7 +82,7 @@ std::shared_ptr<ApiKeys> keys_of(const ServeFlags& flags) {
   return key.empty() ? nullptr : ApiKeys::of(key);
 }
 
-/// For Option::check.
+/// A check for Option::check.
 std::string check_metrics_prefix(const std::string& text) {
   const auto is_letter = [](char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0 || c == '_'; };
   const bool good = !text.empty() && is_letter(text[0]) &&
@@ -90,7 +90,7 @@ std::string check_metrics_prefix(const std::string& text) {
   return good ? "" : "'" + text + "', wanted letters, digits and _, a digit not first";
 }
 
-/// For Option::check.
+/// A check for Option::check.
 std::string check_root_path(const std::string& path) {
   return path.starts_with('/') && !path.ends_with('/') ? "" : "'" + path + "', wanted a path as /llm";
 }
@@ -118,7 +118,7 @@ std::unique_ptr<Tracer> tracer_of(TraceOptions options, const std::string& model
   return or_throw(Tracer::start(options));
 }
 
-/// Until the program is told to end, or cannot go on. @param cluster  null: another's
+/// Waits until the program is told to end, or cannot go on. @param cluster  null: the coordinator is elsewhere
 void watch(const Interrupt& interrupt, const ApiServer& api, Cluster* cluster, int drafters, bool drafter_asked_for) {
   DrafterWatch drafter(drafter_asked_for);
   const TimePoint started = now();

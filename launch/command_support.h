@@ -250,7 +250,7 @@ struct SamplingFlags {
     command.add_option("--grammar", grammar, "The answer follows this file's grammar (GBNF)")->excludes(schema);
   }
 
-  /// For this model, with a seed where one is needed.
+  /// @return the parameters for this model, with a seed where one is needed.
   SamplingParams of(const TextSide& text) const {
     SamplingParams result = params;
     const auto unless_given = [&](const char* name, auto& value, auto advised) {
@@ -296,7 +296,7 @@ struct SamplingFlags {
   };
 };
 
-/// For Option::check: why this is no draft length, or nothing.
+/// A check for Option::check. @return why this is no draft length, or nothing.
 inline std::string check_draft_length(const std::string& text) {
   const auto length = parse_draft_length(text);
   return length ? std::string() : length.error().message;
@@ -326,7 +326,7 @@ void add_node_options(Command& command, Options& options, Wanted wanted) {
   declare_options(add, options);
 }
 
-/// For `wanted`: those of these names.
+/// @return a `wanted` that accepts these names.
 inline auto named(std::vector<std::string_view> names) {
   return
       [names = std::move(names)](const char* name, const OptionInfo&) { return std::ranges::count(names, name) > 0; };

@@ -251,14 +251,14 @@ class ApiServer::StreamingSink final : public ChoiceSink {
   Usage so_far_;
 };
 
-/// One choice's tokens as what its sink is told.
+/// Turns one choice's tokens into events for its sink.
 class ApiServer::ChoiceReader {
  public:
   ChoiceReader(const Tokenizer& tokenizer, const Work& work, std::size_t index, ChoiceSink& sink)
       : tokenizer_(tokenizer),
         request_(work.request),
         prompt_(work.prompt_of(index)),
-        // With log-probabilities it comes with them, piece by piece.
+        // With log-probabilities the echo comes together with them, piece by piece.
         scores_echo_(request_.echo && !request_.chat && request_.sampling.logprobs),
         echo_(scores_echo_ ? "" : work.echo_of(index, tokenizer)),
         index_(index),
@@ -439,7 +439,7 @@ ApiError ApiServer::api_error(const Error& error) const {
   switch (error.code) {
     case Errc::kInvalidArgument: return {400, error.message};
     case Errc::kUnsupported: return {.status = 400, .message = error.message, .code = kTooMuch};
-    // Of a coordinator: the text is too long. What else is too large there has another code.
+    // The coordinator found the text too long. Its other limits have another code.
     case Errc::kOutOfRange: return {.status = 400, .message = error.message, .code = kTooLong};
     case Errc::kUnavailable: return {503, error.message};
     case Errc::kPeerGone: return {503, error.message};

@@ -149,9 +149,9 @@ class OpenConnections {
 class Memory {
  public:
   explicit Memory(std::int64_t bytes_max) : bytes_max_(bytes_max), shares_(bytes_max) {}
-  /// That one request may take, so that there is as much for others.
+  /// @return the most that one request may take, which leaves as much for others.
   std::int64_t most_of_one() const { return bytes_max_ / 2; }
-  /// As Shares'.
+  /// The same as Shares::change(), for many threads.
   bool change(const std::string& client, std::int64_t from, std::int64_t to) {
     const std::lock_guard lock(mutex_);
     return shares_.change(client, from, to);
@@ -163,14 +163,14 @@ class Memory {
   Shares shares_;
 };
 
-/// One request's part of it.
+/// One request's part of the memory.
 class Room {
  public:
   Room(std::shared_ptr<Memory> memory, std::string client) : memory_(std::move(memory)), client_(std::move(client)) {}
   ~Room() { take(0); }
   Room(const Room&) = delete;
   Room& operator=(const Room&) = delete;
-  /// Instead of what it had. @return whether there is so much; else it has what it had.
+  /// Replaces the reservation by `bytes`. @return whether so much is free; otherwise the reservation stays.
   bool take(std::int64_t bytes) {
     // glibc keeps memory that a thread has freed. A large part of it must return to the others.
     if (bytes_ - bytes > kTrimBytes) malloc_trim(0);

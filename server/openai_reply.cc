@@ -263,7 +263,7 @@ std::string completion_body(const ReplyHead& head, const std::vector<Choice>& ch
     } else {
       choice["text"] = message.content;
     }
-    // As with vLLM they are there, and null, where they are not wanted.
+    // As in vLLM these keys are present, and null, if they are not wanted.
     choice["token_ids"] = head.token_ids ? OrderedJson(choices[i].token_ids) : OrderedJson();
     if (!head.chat) choice["prompt_token_ids"] = head.token_ids ? OrderedJson(choices[i].prompt_ids) : OrderedJson();
     choice["stop_reason"] = stop_json(choices[i].stop_reason);

@@ -23,7 +23,7 @@ struct ScoredText {
   float logprob = 0;
   TokenId id = 0;
 };
-/// One token of an answer and what the model thought of it and of others in its place.
+/// One token of an answer, with the model's log-probabilities of it and of others in its place.
 struct TokenScore {
   ScoredText token;
   std::vector<ScoredText> top;

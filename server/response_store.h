@@ -92,7 +92,7 @@ class BackgroundResponses {
     std::jthread thread;
   };
   void run(Job& job, const HttpRequest& http, const HttpHandler& chat);
-  /// One that is being made; null if there is none.
+  /// @return a response that is being made; null if there is none.
   Job* find(const std::string& id, const std::string& owner) const;
 
   ResponseStore& store_;

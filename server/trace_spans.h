@@ -13,7 +13,7 @@
 
 namespace outrider {
 
-/// One thing that is said of a span, under OpenTelemetry's name where it has one.
+/// An attribute of a span, under OpenTelemetry's name where it has one.
 struct SpanAttribute {
   std::string_view key;
   std::variant<std::int64_t, double, bool, std::string_view, std::span<const std::string_view>> value;

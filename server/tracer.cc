@@ -17,7 +17,7 @@ namespace outrider {
 namespace {
 
 constexpr std::size_t kWaitingBytesMax = 64u << 20;
-/// One body to a collector, or one line of the file, has so many: collectors refuse more than some MiB.
+/// The size of one body to a collector, or of one line of the file: collectors refuse more than some MiB.
 constexpr std::size_t kBodyBytes = 1u << 20;
 constexpr Duration kCollectorTimeout = std::chrono::seconds(10), kLastWords = std::chrono::seconds(5);
 /// Spans wait so long for others to go with, where few come.

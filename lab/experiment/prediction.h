@@ -24,7 +24,7 @@ struct Acceptance {
 class Calibration {
  public:
   void observe(const RoundOutcome& outcome);
-  /// The same pair in another minute: see Forecast::forget_times().
+  /// Call it for the same pair in another minute: see Forecast::forget_times().
   void forget_times() { forecast_.forget_times(); }
   /// An answer of `tokens` tokens whose first one took so long.
   void observe_answer(double tokens, double prefill_s);

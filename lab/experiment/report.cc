@@ -25,7 +25,7 @@ bool predicted(const Json& cell) { return cell["predicted"].is_object(); }
 double axis(const Json& cell, const char* name) { return cell["axes"][name].get<double>(); }
 double ratio(const Json& cell, const char* name) { return cell["ratios"][name]["median"].get<double>(); }
 double rate(const Json& cell, ExperimentArm arm) { return cell["arms"][to_string(arm)]["tok_per_sec"].get<double>(); }
-/// For a person, as in prose.
+/// @return the arm's name in prose.
 const char* shown_name(ExperimentArm arm) {
   return arm == ExperimentArm::kNgram ? "n-gram" : arm == ExperimentArm::kColocated ? "co-located" : to_string(arm);
 }
@@ -37,7 +37,7 @@ Pays pays(const Json& cell, const char* name = "remote/plain") {
   return interval["low"] > 1 ? Pays::kYes : interval["high"] < 1 ? Pays::kNo : Pays::kUndecided;
 }
 bool has(const Json& cell, ExperimentArm arm) { return cell["arms"].contains(to_string(arm)); }
-/// For a person: 0 and not 0.0.
+/// @return the value for a person: 0 and not 0.0.
 std::string short_text(const Json& value) {
   return value.is_number_float() ? fmt::format("{:.4g}", value.get<double>()) : plain_text(value);
 }

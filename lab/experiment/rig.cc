@@ -27,7 +27,7 @@ class LaunchedCluster final : public Cluster {
   const std::string& address() const override { return address_; }
   Result<void> check() override;
   Result<void> check_drafter() override { return check(); }
-  /// With a client's key of this run, for all its clients.
+  /// It has a client's key of this run, for all its clients.
   TransportContext& context() { return *context_; }
 
  private:

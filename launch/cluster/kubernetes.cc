@@ -138,7 +138,7 @@ std::string take(std::vector<std::string>& words, const std::string& option) {
   return value;
 }
 
-/// The same where the value may be the next word.
+/// The same for an option whose value may be the next word.
 std::string take_either(std::vector<std::string>& words, const std::string& option) {
   const auto found = std::ranges::find(words, option);
   if (found == words.end() || found + 1 == words.end()) return take(words, option);

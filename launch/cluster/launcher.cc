@@ -64,7 +64,7 @@ class Launcher {
   Result<std::optional<int>> await_ready();
   /// Runs a command to its end, or until it is told to stop. @return 0, kRunFailed, or kLost; 75 as it is
   Result<int> run_command(std::size_t number, const std::vector<std::string>& planned);
-  /// Until the run is over, or it is told to stop. @return kLost, or 0
+  /// Waits until the run is over, or until it is told to stop. @return kLost, or 0
   int serve();
   ReadyCluster ready_cluster();
   void end_all();

@@ -50,8 +50,8 @@ using LaunchWork = std::function<Result<int>(const ReadyCluster&)>;
 Result<int> run_launch(const nlohmann::json& plan, const ProcessPlan& processes, const LaunchWork& work,
                        const LaunchOptions& options, const RunFolder& folder, const std::function<bool()>& stopped);
 
-/// The same, and the work are these commands, one after the other until one fails (kRunFailed too if it is stopped
-/// before the last has ended), or none and it runs until stopped.
+/// The same, with these commands as the work: one after the other until one fails (kRunFailed too if the run is stopped
+/// before the last has ended). Without commands the cluster runs until it is stopped.
 Result<int> run_launch(const nlohmann::json& plan, const ProcessPlan& processes,
                        const std::vector<std::vector<std::string>>& commands, const LaunchOptions& options,
                        const RunFolder& folder, const std::function<bool()>& stopped);
@@ -61,7 +61,7 @@ Result<int> run_launch(const nlohmann::json& plan, const ProcessPlan& processes,
 /// @return how many had to be killed.
 Result<int> take_down(const RunFolder& folder, int grace_seconds);
 
-/// For each entry of the ledger, whether it is alive.
+/// @return for each entry of the ledger whether it is alive.
 Result<std::vector<std::pair<LedgerEntry, bool>>> who_is_alive(const RunFolder& folder);
 
 }  // namespace outrider
