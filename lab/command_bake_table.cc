@@ -27,7 +27,7 @@ struct BakeTableFlags {
 
 void bake_table(const BakeTableFlags& flags) {
   init_logging("outrider", "warn");
-  // Not found out after hours.
+  // This check comes first, so that its failure does not come after hours.
   if (!fs::is_directory(fs::absolute(flags.out).parent_path()))
     throw CommandError("{}: there is no such folder", flags.out.string());
   std::vector<Conversations> questions;

@@ -321,7 +321,7 @@ struct SpeculativeFlags {
   std::int64_t draft_length = 0;
   int rounds = 20;
 
-  /// Checks what belongs together, and chooses the draft length if nobody did.
+  /// Checks the options together, and chooses the draft length if none was given.
   void settle() {
     if (!std::is_sorted(acceptance.rbegin(), acceptance.rend()) || acceptance.front() > 1 || acceptance.back() < 0) {
       throw CommandError("--synthetic-acceptance {}, wanted rates from 1 to 0 that do not rise",

@@ -43,12 +43,12 @@ void examine(const fs::path& path) {
               checkpoint.tensors().size());
 }
 
-/// How many times as long as one row five take, of a matrix that no cache holds, as a backbone's are: what a round with
-/// four drafts costs beside a plain one, but for the drafting. Takes about a second.
+/// @return the time of five rows over the time of one row, for a matrix that no cache holds, as a backbone's: the cost
+/// of a round with four drafts beside a plain one, without the drafting. Takes about a second.
 double five_rows(WeightType type) {
   constexpr std::int64_t kIn = 2048, kOut = 16384, kRows = 5;
   double ratio = 0;
-  // On a thread that ends, and its workers with it.
+  // This runs on a thread that ends, and its workers end with it.
   std::thread([&] {
     const std::vector<std::uint16_t> weights(static_cast<std::size_t>(kIn * kOut), 0x3c00);  // any number
     const WeightRows rows{DType::kBf16, reinterpret_cast<const std::byte*>(weights.data()), kOut};
@@ -68,7 +68,7 @@ double five_rows(WeightType type) {
   return ratio;
 }
 
-/// It says what to expect of drafts on this machine.
+/// Prints the drafts that can be expected on this machine.
 void judge_drafts() {
   constexpr double kTokens = 3;  // of a round of which two of four drafts hold
   const double bf16 = five_rows(WeightType::kBf16), int8 = five_rows(WeightType::kInt8);

@@ -47,7 +47,7 @@ class Layout {
   std::vector<Row> rows() const {
     std::vector<Row> rows;
     for (const Buffer& b : buffers_) {
-      // Of several parts the shape is their number of elements, or of bytes where they have several types.
+      // With several parts the shape is their number of elements, or of bytes if they have several types.
       const bool whole = b.parts.size() == 1, mixed = b.dtype == "mixed";
       const std::vector all = {mixed ? static_cast<std::int64_t>(b.bytes) : b.elements};
       rows.push_back({{"owner", b.owner, "owner"},
@@ -107,7 +107,7 @@ class Layout {
   std::size_t mapped_end_ = 0;
 };
 
-/// A picture of as many soft tokens as one has unless somebody says otherwise.
+/// A picture of the default number of soft tokens.
 Patches large_picture(const VisionConfig& config) {
   const std::int64_t side = config.soft_token_side(), columns = 20;
   const Picture picture{
@@ -155,7 +155,7 @@ void layout(const LayoutFlags& flags) {
   const auto load_assistant = [&] {
     return or_throw(Assistant::load(assistant_files, config, *or_throw(open_weights(files, type)), type));
   };
-  // What stays of a pair that was loaded and dropped is the runtime's: kernels that oneDNN compiled, OpenMP's threads.
+  // The runtime keeps memory of a pair that was loaded and dropped: kernels that oneDNN compiled, OpenMP's threads.
   const std::int64_t bare = anonymous_bytes();
   if (flags.measure) {
     or_throw(Backbone::load(files, type, 1));

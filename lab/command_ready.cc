@@ -34,7 +34,7 @@ struct Reasons {
   std::vector<std::string> wrong, weak;
 };
 
-/// Whether a greedy answer is the recorded one. Either may have been cut short; a stop is one of the tokens.
+/// @return whether a greedy answer is the recorded one. Either may have been cut short; a stop is one of the tokens.
 bool same_answer(const std::vector<TokenId>& recorded, const std::vector<TokenId>& answer) {
   const std::size_t most = kTokensMax, common = std::min({recorded.size(), answer.size(), most});
   return (common == recorded.size() || common == most) &&
@@ -69,7 +69,7 @@ void judge_drafts(const Answers& plain, const Answers& drafted, std::int64_t dif
         drafted.tok_per_sec(), kDraftLength.length, plain.tok_per_sec()));
 }
 
-/// Asks every question plainly and with drafts. @return what was found, and adds to the reasons.
+/// Asks every question plainly and with drafts, and adds to the reasons. @return the measurements.
 Row measure(const Asker& asker, const std::vector<Question>& questions, bool draft, Reasons& reasons) {
   Answers plain, drafted;
   std::int64_t different = 0, golden = 0, golden_equal = 0;

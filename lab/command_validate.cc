@@ -35,7 +35,7 @@ struct ValidateFlags {
   std::optional<double> acceptance_min;
 };
 
-/// It says what went wrong with which part of the pair, and ends its step.
+/// The error of one part of the pair, which ends its step.
 struct Failure : CommandError {
   template <typename... Values>
   Failure(const char* part, fmt::format_string<Values...> format, Values&&... values)
@@ -126,7 +126,7 @@ class Validation {
         {"hidden export shape", &Validation::check_export},     {"assistant consumes it", &Validation::consume},
         {"one-token draft and verify", &Validation::one_token}, {"multi-token loop", &Validation::loop}};
     bool passed = true;
-    // What is no assistant is not found out after the target has decoded all prompts.
+    // A file that is no assistant is refused before the target decodes all prompts.
     const Result<ModelFiles> files = ModelFiles::open(flags_.assistant);
     const bool is_assistant = files && load_assistant_config(*files);
     std::vector<Row> reports;
@@ -432,7 +432,7 @@ class Validation {
     }
   }
 
-  /// Whether an assistant that was trained another way would draft clearly better here.
+  /// Tests whether an assistant that was trained another way would draft clearly better here.
   void try_alternatives(Row& facts) {
     const auto step = [&](const Visit& v, std::span<const float> state, const StepVariant& variant) {
       return assistant_->draft_step(v.token, state, v.replica, variant).token;

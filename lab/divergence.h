@@ -8,9 +8,9 @@
 
 namespace outrider {
 
-/// How far a model's predictions of a text's tokens are from those of another, the base. The definitions are those of
-/// llama.cpp's `llama-perplexity --kl-divergence` (tools/perplexity/perplexity.cpp), which keeps the base's
-/// log-probabilities in 16 bits; here all of it is double.
+/// The distance between a model's predictions of a text's tokens and those of another, the base. The definitions are
+/// those of llama.cpp's `llama-perplexity --kl-divergence` (tools/perplexity/perplexity.cpp), which keeps the base's
+/// log-probabilities in 16 bits; here all of them are double.
 struct Divergence {
   std::int64_t tokens = 0, same_top = 0;    ///< same_top: both find the same token most probable
   double surprise = 0, base_surprise = 0;   ///< sums of -log p of the token that follows

@@ -59,7 +59,7 @@ struct LinkEmulator::Pipe {
       const std::lock_guard lock(mutex_);
       // Nothing: the end, which travels as long as everything else.
       const auto size = static_cast<std::ptrdiff_t>(std::max<ssize_t>(got, 0));
-      // On a slow link they trickle in: what has all come at once would look like silence before.
+      // On a slow link bytes trickle in: a message that came all at once would look like silence before.
       const TimePoint out = due(size);
       const double byte_s = shared_.now().byte_s();
       const auto piece =

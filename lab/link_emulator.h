@@ -24,9 +24,9 @@ class LinkEmulator {
   static Result<std::unique_ptr<LinkEmulator>> start(const std::string& target);
   ~LinkEmulator();
 
-  /// Where to connect instead of `target`.
+  /// @return the address to connect to instead of `target`.
   const std::string& address() const { return address_; }
-  /// For bytes that come from now on.
+  /// Sets the link for bytes that come from now on.
   void set(const Link& link);
 
  private:

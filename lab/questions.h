@@ -12,7 +12,7 @@
 #include "common/decoding/drafting/policies.h"
 #include "common/model/checkpoint/checkpoint.h"
 
-// What the lab's commands ask a model, and what comes back. Everything here throws the line for a person.
+// The questions of the lab's commands, and the model's answers. All of it throws the line for a person.
 namespace outrider {
 
 /// Kinds of text that the nano pair knows, easy and hard to draft. The first kFewPrompts are of five kinds; all of them
@@ -35,12 +35,12 @@ inline constexpr std::array kDemoPrompts = {
 };
 inline constexpr std::size_t kFewPrompts = 5;
 
-/// Share of drafts that must hold where nothing says what a pair reaches. The nano pair has 0.48; published pairs have
-/// 0.3 to 0.9 (gemma4.md 4.8); a drafter that guesses has less than 0.01.
+/// The share of drafts that must be accepted if no golden names one. The nano pair has 0.48; published pairs have 0.3
+/// to 0.9 (gemma4.md 4.8); a drafter that guesses has less than 0.01.
 inline constexpr double kAcceptanceMin = 0.1;
 
-/// A prompt, and what was recorded of it: the greedy answer and, by round, how many of four drafts were kept (of the
-/// first, which has none, 0).
+/// A prompt with its recording: the greedy answer and, by round, how many of four drafts were accepted (of the first,
+/// which has none, 0).
 struct Question {
   std::vector<TokenId> prompt, greedy = {};
   std::vector<std::int32_t> matches = {};

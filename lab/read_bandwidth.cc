@@ -37,7 +37,7 @@ double ReadBandwidth::pass_gb_s() const {
 }
 
 double measure_read_bandwidth_gb_s() {
-  // On a thread that ends, and its workers with it.
+  // This runs on a thread that ends, and its workers end with it.
   double best = 0;
   std::thread([&] {
     const ReadBandwidth bandwidth;

@@ -10,9 +10,9 @@ namespace outrider {
 class ReadBandwidth {
  public:
   ReadBandwidth();
-  /// Bytes per second that the caller's team reads in one pass over the block, in GB/s (10^9). Of
-  /// several passes the best counts: beside what is to be compared with it, for a shared host's memory is not equally
-  /// fast from one second to the next.
+  /// Bytes per second that the caller's team reads in one pass over the block, in GB/s (10^9). Of several passes the
+  /// best counts. Measure right beside the compared pass, because a shared host's memory changes its speed from one
+  /// second to the next.
   double pass_gb_s() const;
 
  private:

@@ -12,7 +12,7 @@ double quantile(std::vector<double> values, double p);
 /// Median distance from the median; 0 for one value.
 double median_absolute_deviation(const std::vector<double>& values);
 
-/// It says what a ratio is likely to be: the median seen, and the middle 95 % of that median over resamples.
+/// A ratio's estimate: the measured median, and the middle 95 % of that median over resamples.
 struct Interval {
   double median = 0, low = 0, high = 0;
 };

@@ -9,11 +9,11 @@
 
 namespace outrider {
 
-/// Whether NO_COLOR (no-color.org) is unset or empty.
+/// @return whether NO_COLOR (no-color.org) is unset or empty.
 bool colours_allowed();
 
-/// Whether standard output is a terminal that can show who wrote which part of an answer: colours are allowed, and TERM
-/// names neither "dumb" nor the Linux console, which strikes nothing through.
+/// @return whether standard output is a terminal that can show the source of each part of an answer: colours are
+/// allowed, and TERM names neither "dumb" nor the Linux console, which strikes nothing through.
 bool terminal_shows_rounds();
 
 /// Writes answers to standard output as they come. With rounds, accepted drafts are green, rejected drafts are dimmed
@@ -30,7 +30,7 @@ class AnswerPrinter {
   AnswerPrinter(const Tokenizer& tokenizer, const Look& look)
       : tokenizer_(tokenizer), for_person_(look.for_person), shows_rounds_(look.rounds) {}
 
-  /// How the round of the next tokens went.
+  /// Takes the report of the round that the next tokens belong to.
   void on_round(const RoundReport& round);
   /// The next token of the answer, before the text that it brings.
   void on_token();

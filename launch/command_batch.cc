@@ -76,7 +76,7 @@ class StopRule {
   bool asked_ = false;  ///< by a signal
 };
 
-/// Who answers, and what must be the same for the same answers.
+/// The model or server that answers, and all that must be equal for equal answers.
 struct Answering {
   explicit Answering(const Security& security) : context(security) {}
 
@@ -119,7 +119,7 @@ void answer_by_cluster(Answering& answering, const BatchFlags& flags, bool start
     const bool drafts = flags.draft_length.value().length > 0 || flags.cluster.can_draft(pair);
     answering.cluster = or_throw(start_cluster(answering.context, flags.cluster.options(flags.model, pair, drafts)));
   }
-  // That this cannot be had, such as a key, is no line's error.
+  // A failure here, such as a missing key, is no line's error.
   if (start && !answering.cluster) or_throw(Client::connect(answering.context, flags.cluster.connect));
   answering.api = std::make_unique<ApiServer>(
       answering.context, std::move(*answering.text),
@@ -248,7 +248,7 @@ int run_batch(BatchFlags& flags) {
   const std::unique_ptr<BatchJob> job = or_throw(BatchJob::open(flags.job));
   if (job->torn_bytes() > 0)
     complain("{}: cut off {} bytes of a result that was not whole", job->paths().journal.string(), job->torn_bytes());
-  // What needs no weights has been refused; now they are loaded.
+  // Every error that needs no weights was reported above; now the weights are loaded.
   if (answering.plan && job->counts().open() > 0) return run_launched(*job, answering, flags, stop);
   return run_job(*job, answering, flags, [&] { return stop(); });
 }

@@ -15,7 +15,7 @@ namespace {
 /// Between single quotes, for bash and zsh.
 std::string shell_quoted(const std::string& text) { return "'" + replaced(text, "'", R"('\'')") + "'"; }
 
-/// For fish, where a backslash counts between quotes too.
+/// Quotes text for fish, where a backslash counts between quotes too.
 std::string fish_quoted(const std::string& text) {
   return "'" + replaced(replaced(text, "\\", "\\\\"), "'", "\\'") + "'";
 }
@@ -88,7 +88,7 @@ void print_bash(const std::vector<CommandText>& commands) {
     for (const auto& [word, help] : entries) std::printf("%s ", word.c_str());
     std::printf("'");
   });
-  // What has no words here, a value or a path, is completed as a file name.
+  // A value or a path has no words here, and is completed as a file name.
   std::printf("  esac\n  if [[ $current == -* ]]; then words=$options; fi\n");
   std::printf("  COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n}\n");
   std::printf("complete -o default -F _outrider outrider\n");
@@ -131,7 +131,7 @@ void print_fish(const std::vector<CommandText>& commands) {
   }
 }
 
-/// For roff: no line may start with a dot or quote by chance, and a dash is a dash.
+/// Escapes text for roff: no line may start with a dot or quote by chance, and a dash is a dash.
 std::string roff(const std::string& text) {
   return "\\&" + replaced(replaced(replaced(text, "\\", "\\e"), "-", "\\-"), "\n", " ");
 }

@@ -320,7 +320,7 @@ void add_launch_command(Command& app) {
   push_command->add_option("--model", sources->model,
                            "What becomes the plan's model (default: has the same path here)");
   push_command->callback([pushed, sources] {
-    // Not before: other commands do without /proc, which a bare chroot has not.
+    // Other commands must work without /proc, which a bare chroot lacks, so the link is read here.
     if (sources->program.empty()) sources->program = fs::read_symlink("/proc/self/exe");
     push(*pushed, *sources);
   });

@@ -74,7 +74,8 @@ std::string explain_value(const CLI::App& command, const std::string& said) {
   return fmt::format("{} is '{}', wanted a {}number", name, said.substr(end + 3), whole ? "whole " : "");
 }
 
-/// Why a command line was not understood, for its user: the first word that nobody knows, and what was probably meant.
+/// @return for the user the reason why a command line was not understood: the first unknown word, and its nearest
+/// neighbour.
 /// @param error  the parser's, for what is wrong otherwise
 std::string explain(const CLI::App& app, const std::vector<std::string>& arguments, const CLI::ParseError& error) {
   const CLI::App* command = &app;
@@ -135,7 +136,7 @@ int run_command_line(Command& program, int argc, const char* const* argv) {
     std::fprintf(stderr, "%s: %s; see --help\n", program.get_name().c_str(), printable(why).c_str());
     return 2;
   };
-  // What many type first: `help COMMAND` is `COMMAND --help`, and `version` is `--version`.
+  // Many users type these first: `help COMMAND` is `COMMAND --help`, and `version` is `--version`.
   std::vector<std::string> words(argv + 1, argv + argc);
   if (!words.empty() && words.front() == "help") {
     words.erase(words.begin());

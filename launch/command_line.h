@@ -65,8 +65,8 @@ class HelpGroup {
   std::string before_;
 };
 
-/// For --help, of a program and of what is added to it afterwards: without the options that exclude each other, which
-/// an error says where it matters.
+/// The --help of a program and of all commands added to it later. It leaves out which options exclude each other; the
+/// error names them.
 std::shared_ptr<CLI::FormatterBase> help_formatter();
 
 /// It describes an option or a positional argument.
@@ -87,8 +87,8 @@ struct CommandText {
 /// This command and then those below it.
 std::vector<CommandText> describe(const Command& command);
 
-/// Reads a program's arguments and runs the command that they name. What is wrong with them is said to standard error,
-/// with what was probably meant where a word is unknown; --help and --version go to standard output.
+/// Reads a program's arguments and runs the command that they name. Errors go to standard error, an unknown word with
+/// its nearest neighbour; --help and --version go to standard output.
 /// @return the exit status: 0, 2 for a wrong command line, a command's ExitStatus, or 1 for what else it throws, which
 ///         is said too.
 int run_command_line(Command& program, int argc, const char* const* argv);

@@ -35,7 +35,7 @@ void add_texts(PackWriter& writer, const ModelFiles& files) {
 
 /// One packed model in the making: `weights` passes on what a model asks for and writes it down.
 struct Packing {
-  /// @param off_grid  as whoever loads the model without a pack opens it: a pack holds the same bits
+  /// @param off_grid  the choice of a program that loads the model without a pack: a pack holds the same bits
   Packing(const ModelFiles& files, const fs::path& out, WeightType weight_type, OffGrid off_grid = OffGrid::kRound)
       : source(files.path()),
         writer(or_throw(PackWriter::create(out))),

@@ -35,7 +35,7 @@ void run_role(const Lifetime& lifetime, const std::function<Result<void>(std::st
   throw ExitStatus(kExitAgain);
 }
 
-/// One address a line. Whoever looks sees nothing or all of it.
+/// Writes one address a line. A reader of the file sees nothing or all of it.
 void write_addresses(const std::filesystem::path& file, const std::vector<std::string>& addresses) {
   if (addresses.empty()) throw std::runtime_error("this host has no address but loopback that others could dial");
   or_throw(replace_text(file, fmt::format("{}\n", fmt::join(addresses, "\n"))));
@@ -66,7 +66,7 @@ void add_coordinator(Command& app) {
       return run_coordinator(context, flags->options, stop, [&](const std::string& address) {
         const std::vector<std::string> addresses = reachable_addresses(address);
         if (!flags->address_file.empty()) write_addresses(flags->address_file, addresses);
-        // For scripts: what --join takes.
+        // Scripts pass this line to --join.
         std::printf("%s\n", addresses.empty() ? address.c_str() : fmt::format("{}", fmt::join(addresses, ",")).c_str());
         std::fflush(stdout);
       });
@@ -140,7 +140,8 @@ void add_worker(Command& app, const char* name, const char* about,
   });
 }
 
-/// For people with --join; with the options that --help does not name, what a verifier starts for its other shards.
+/// Adds `shard`: with --join for people, and with options that --help does not name for a verifier, which starts its
+/// other shards so.
 void add_shard(Command& app) {
   Command* command = app.add_subcommand("shard", "Compute a part of the backbone of a verifier on another host");
   struct Flags {

@@ -187,7 +187,7 @@ Generate request_of(const RunFlags& flags, const TextSide& side) {
   return request;
 }
 
-/// The same text, decoded plainly.
+/// @return the request for the same text, decoded plainly.
 Generate without_drafts(Generate request) {
   set_drafts(request, {});
   return request;
@@ -206,7 +206,7 @@ struct Answer {
   }
 };
 
-/// Whether the rule gives one text whatever is drafted.
+/// @return whether the rule gives one text whatever is drafted.
 bool has_one_text(const Generate& request) { return request.sampling.rule == SamplingRule::kMatch; }
 
 /// Why most rounds went without drafts; empty where that is no news.

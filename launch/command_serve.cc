@@ -82,7 +82,7 @@ std::shared_ptr<ApiKeys> keys_of(const ServeFlags& flags) {
   return key.empty() ? nullptr : ApiKeys::of(key);
 }
 
-/// For Option::check.
+/// A check for Option::check.
 std::string check_metrics_prefix(const std::string& text) {
   const auto is_letter = [](char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0 || c == '_'; };
   const bool good = !text.empty() && is_letter(text[0]) &&
@@ -90,7 +90,7 @@ std::string check_metrics_prefix(const std::string& text) {
   return good ? "" : "'" + text + "', wanted letters, digits and _, a digit not first";
 }
 
-/// For Option::check.
+/// A check for Option::check.
 std::string check_root_path(const std::string& path) {
   return path.starts_with('/') && !path.ends_with('/') ? "" : "'" + path + "', wanted a path as /llm";
 }
@@ -118,7 +118,7 @@ std::unique_ptr<Tracer> tracer_of(TraceOptions options, const std::string& model
   return or_throw(Tracer::start(options));
 }
 
-/// Until the program is told to end, or cannot go on. @param cluster  null: another's
+/// Waits until the program is told to end, or cannot go on. @param cluster  null: the coordinator is elsewhere
 void watch(const Interrupt& interrupt, const ApiServer& api, Cluster* cluster, int drafters, bool drafter_asked_for) {
   DrafterWatch drafter(drafter_asked_for);
   const TimePoint started = now();
@@ -141,8 +141,8 @@ std::string address_of(const HttpOptions& http, int port) {
   return fmt::format("{}:{}", v6 ? "[" + http.host + "]" : http.host, port);
 }
 
-/// The rule of all that listens (docs/security.md): beyond this machine nobody comes in without a key, unless asked
-/// for.
+/// The rule of all listening sockets (docs/security.md): beyond this machine a client needs a key, unless --insecure is
+/// given.
 void check_who_may_ask(const HttpOptions& http, bool insecure) {
   const std::string address = address_of(http, http.port);
   if (http.keys != nullptr || is_local("tcp://" + address)) return;
@@ -154,7 +154,7 @@ void check_who_may_ask(const HttpOptions& http, bool insecure) {
   log_warn("event=insecure address={} reason=\"--insecure: whoever reaches it may ask (docs/http.md)\"", address);
 }
 
-/// Who answers, the page for a browser, and whether clients need a key.
+/// Prints the answering model, the page for a browser, and whether clients need a key.
 void say_what(const std::string& who, const HttpOptions& http, int port) {
   const bool everywhere = http.host == "0.0.0.0" || http.host == "::";
   const std::string host = everywhere                              ? "localhost"

@@ -103,8 +103,8 @@ struct ModelFlags {
     std::error_code ignored;
     return !paths.assistant.empty() && std::filesystem::exists(paths.assistant, ignored);
   }
-  /// Whether a cluster of ours gets a drafter. Says so once where drafts are wanted and nobody gave an assistant, and
-  /// which one was found.
+  /// @return whether a cluster of ours gets a drafter. If drafts are wanted and no assistant was given, it logs once
+  /// which assistant was found, or that there is none.
   /// @param paths  pair()
   bool wants_drafter(const PairPaths& paths, bool drafts_wanted) const {
     if (!drafts_wanted) return false;
@@ -123,7 +123,7 @@ struct ModelFlags {
     if (!suitable_) suitable_ = or_throw(whole ? suitable_type(paths) : suitable_type(paths, std::nullopt));
     return suitable_->type;
   }
-  /// The same, of weights that are loaded next: says so where nobody would expect it.
+  /// The same, for weights that are loaded next. Logs a type that the user would not expect.
   WeightType type_to_load(const PairPaths& paths) const {
     const WeightType type = weight_type(paths);
     if (suitable_ && !suitable_->why.empty())
@@ -136,8 +136,8 @@ struct ModelFlags {
   mutable std::optional<SuitableType> suitable_;  ///< once it was asked for: what is free changes with the loading
 };
 
-/// Clients call a model this, where nobody says: the directory of the pair, or of the backbone; ORG/NAME of one that
-/// lies in a cache of the hub's.
+/// The name by which clients call a model without --served-model-name: the directory of the pair, or of the backbone;
+/// ORG/NAME for a model in the hub's cache.
 inline std::string served_name(const std::filesystem::path& backbone) {
   if (backbone.extension() == ".gguf") return backbone.stem().string();
   if (const auto name = HubName::of_path(backbone)) return name->repository;
@@ -146,7 +146,7 @@ inline std::string served_name(const std::filesystem::path& backbone) {
   return path.filename().string();
 }
 
-/// Whether nobody said which model: then the one that comes with the program answers, a toy to try it with.
+/// @return whether the user named no model. The demonstration model of the program answers then.
 inline bool is_demo(const ModelFlags& model) { return model.model.empty() && model.backbone.empty(); }
 
 /// An answer's --max-tokens. Where it is not given an answer goes on to its end, as the HTTP server's chats do.
@@ -188,7 +188,7 @@ inline void raise_file_limit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/// Where a command's report goes.
+/// The destination of a command's report.
 struct ReportFlags {
   bool json = false;          ///< to standard output as one JSON object, not as text
   std::filesystem::path out;  ///< and as JSON to this file, unless empty
@@ -216,7 +216,7 @@ inline LogitBias parse_logit_bias(const std::string& text) {
   throw CommandError("--logit-bias: '{}', wanted ID:BIAS like 2633:-5", text);
 }
 
-/// How answers are chosen: greedily, unless asked otherwise. The rule above temperature 0 is `match`.
+/// Options of the choice of tokens. The default is greedy; above temperature 0 the rule is `match`.
 struct SamplingFlags {
   SamplingParams params;  ///< as given; see of()
   std::vector<std::string> logit_bias;
@@ -250,7 +250,7 @@ struct SamplingFlags {
     command.add_option("--grammar", grammar, "The answer follows this file's grammar (GBNF)")->excludes(schema);
   }
 
-  /// For this model, with a seed where one is needed.
+  /// @return the parameters for this model, with a seed where one is needed.
   SamplingParams of(const TextSide& text) const {
     SamplingParams result = params;
     const auto unless_given = [&](const char* name, auto& value, auto advised) {
@@ -296,7 +296,7 @@ struct SamplingFlags {
   };
 };
 
-/// For Option::check: why this is no draft length, or nothing.
+/// A check for Option::check. @return why this is no draft length, or nothing.
 inline std::string check_draft_length(const std::string& text) {
   const auto length = parse_draft_length(text);
   return length ? std::string() : length.error().message;
@@ -326,7 +326,7 @@ void add_node_options(Command& command, Options& options, Wanted wanted) {
   declare_options(add, options);
 }
 
-/// For `wanted`: those of these names.
+/// @return a `wanted` that accepts these names.
 inline auto named(std::vector<std::string_view> names) {
   return
       [names = std::move(names)](const char* name, const OptionInfo&) { return std::ranges::count(names, name) > 0; };
@@ -337,7 +337,7 @@ inline void add_security_options(Command& command, Security& security, bool list
   add_node_options(command, security, named({"--key", listens ? "--authorized" : "--coordinator-key", "--insecure"}));
 }
 
-/// How long drafts are.
+/// The option for the length of drafts.
 struct DraftLengthFlag {
   std::string text = "auto";
   bool no_governor = false;
@@ -361,7 +361,7 @@ struct DraftLengthFlag {
   DraftLength value() const { return or_throw(parse_draft_length(text)); }
 };
 
-/// Where a command's coordinator is: elsewhere, or in a cluster of its own.
+/// The place of a command's coordinator: elsewhere, or in a cluster of its own.
 struct ClusterFlags {
   std::string connect;     ///< empty: its own
   Security security;       ///< for `connect`
@@ -381,7 +381,7 @@ struct ClusterFlags {
     for (const char* option : {"--key", "--coordinator-key", "--insecure", "--failover-wait"})
       command.get_option(option)->needs(elsewhere);
     const auto of_cluster = [&](const char* name, const OptionInfo& info) {
-      // What every worker has is said once, for both.
+      // An option that every worker has is declared once, for both.
       const bool is_new = info.of_cluster && command.get_option_no_throw(name) == nullptr;
       if (is_new) chosen_there.push_back(name);
       return is_new;
@@ -395,7 +395,7 @@ struct ClusterFlags {
   }
   /// For model.pair(): with a coordinator elsewhere this side needs no weights.
   PairNeed need() const { return connect.empty() ? PairNeed{} : PairNeed{.assistant = false, .files = HubNeed::kText}; }
-  /// Whether drafts could be had, should a request want them.
+  /// @return whether drafts are possible if a request wants them.
   bool can_draft(const PairPaths& pair) const {
     return !cluster.drafter.draft_model.empty() || ModelFlags::has_assistant(pair);
   }
@@ -420,7 +420,7 @@ struct ClusterFlags {
   }
 };
 
-/// Who answers: "nano (a demo model), bf16, avx2, 2 threads, drafts: auto".
+/// @return the line that names the answering model: "nano (a demo model), bf16, avx2, 2 threads, drafts: auto".
 /// @param pair  model.pair(). @param options  of that, cluster.options(), before it is started
 inline std::string answering_text(const ModelFlags& model, const PairPaths& pair, const ClusterFlags& cluster,
                                   const ClusterOptions& options, const DraftLengthFlag& drafts) {

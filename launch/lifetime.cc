@@ -22,7 +22,7 @@
 namespace outrider {
 namespace {
 
-/// Reads what has come. @return false at the end of the input.
+/// Reads all pending input. @return false at the end of the input.
 bool more_to_read(int fd) {
   char ignored[4096];
   const ssize_t count = read(fd, ignored, sizeof ignored);

@@ -33,7 +33,7 @@ bool wait_for_input(const Interrupt& interrupt) {
   return false;
 }
 
-/// Not std::getline, which Ctrl-C could not interrupt.
+/// Reads lines without std::getline, which Ctrl-C could not interrupt.
 class PlainLines final : public LineInput {
  public:
   Got next(Interrupt& interrupt, std::string& line) override {

@@ -9,7 +9,7 @@
 
 namespace outrider {
 
-/// Lines that somebody types, or that come through a pipe.
+/// Lines that a person types, or that come through a pipe.
 class LineInput {
  public:
   enum class Got { kLine, kInterrupt, kEnd };
@@ -31,7 +31,7 @@ std::unique_ptr<LineInput> plain_lines();
 std::unique_ptr<LineInput> edited_lines(const std::string& prompt, std::vector<std::string> words,
                                         std::filesystem::path history);
 
-/// Where a program's history belongs: $XDG_STATE_HOME/outrider/NAME, else ~/.local/state/outrider/NAME. Empty where
+/// @return the place of a program's history: $XDG_STATE_HOME/outrider/NAME, else ~/.local/state/outrider/NAME. Empty if
 /// there is no home.
 std::filesystem::path history_file(const std::string& name);
 

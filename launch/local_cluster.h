@@ -43,9 +43,10 @@ struct ClusterOptions {
 class Cluster {
  public:
   virtual ~Cluster() = default;
-  /// Where clients connect.
+  /// @return the address to which clients connect.
   virtual const std::string& address() const = 0;
-  /// Whether coordinator and verifiers run: no text without them. @return why the first ended that did so by itself.
+  /// Checks that coordinator and verifiers run, without which there is no text. @return why the first that ended by
+  /// itself did so.
   virtual Result<void> check() = 0;
   /// The same of the drafters, if there are any. Without them text comes more slowly.
   virtual Result<void> check_drafter() = 0;
@@ -68,9 +69,9 @@ struct ClusterClient {
   Client client;
 };
 
-/// A client of the coordinator at `connect`, whoever has joined it, which goes on with answers as long after that as
-/// options.coordinator.failover_wait_s says; if that is empty, of a cluster that is started
-/// here, once its workers have joined.
+/// A client of the coordinator at `connect`, with any workers that have joined. After a loss it continues answers for
+/// options.coordinator.failover_wait_s seconds. If `connect` is empty, a client of a cluster that is started here, once
+/// its workers have joined.
 Result<ClusterClient> connect_or_start(TransportContext& context, const std::string& connect,
                                        const ClusterOptions& options);
 

@@ -37,14 +37,14 @@ namespace {
 /// of their own instead, and give them back.
 void map_large_blocks() { mallopt(M_MMAP_THRESHOLD, 1 << 20); }
 
-/// Whether standard output is a pipe that nobody reads any more, as that of `| head` once it has had its lines.
+/// @return whether standard output is a pipe that nobody reads any more, as behind `| head` after its last line.
 bool nobody_reads() {
   pollfd out{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
   return poll(&out, 1, /*timeout=*/0) == 1 && (out.revents & POLLERR) != 0;
 }
 
-/// The exit status, of a program that was to end with `status`: what it printed may not have arrived. Where nobody
-/// reads it, that is no error to a person, and the status is that of others which SIGPIPE ends.
+/// @return the exit status of a program that was to end with `status`: its output may not have arrived. A pipe that
+/// nobody reads is no error to a person, and the status is that of other programs which SIGPIPE ends.
 int ended(int status) {
   std::cout.flush();
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good()) return status;

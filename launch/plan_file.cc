@@ -38,7 +38,7 @@ PlanFile PlanFile::of(nlohmann::json object, const std::string& name, const std:
 
 void PlanFile::set(LaunchOptions& options, const std::string& backend) const {
   options.backend = backend_named(backend).value_or(Backend::kLocal);
-  // As hosts see it: over ssh the one in the PATH.
+  // The program as hosts see it: over ssh the one in the PATH.
   options.program = !plan.program.empty() ? plan.program
                     : backend == "ssh"    ? "outrider"
                                           : fs::read_symlink("/proc/self/exe").string();

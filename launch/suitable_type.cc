@@ -31,7 +31,7 @@ bool is_of_a_tower(const TensorEntry& tensor) {
 struct Stored {
   double elements = 0, of_towers = 0, on_grid = 0;
   GridShare of_layers = {};
-  /// It says what most of it is stored as, and whether that has fewer than 16 bits a weight.
+  /// The type in which most of it is stored, and whether that has fewer than 16 bits a weight.
   struct Kind {
     double elements = 0;
     bool is_small = false;
@@ -45,7 +45,8 @@ struct Stored {
   }
 };
 
-/// How far products of a type are from those of a coded matrix: the root mean square over theirs, of some rows of both.
+/// @return the distance of a type's products from those of a coded matrix: root mean square error over root mean
+/// square, of some rows of both.
 double product_error(const TensorEntry& tensor, WeightType type) {
   constexpr std::int64_t kOutputs = 64, kRows = 8;
   const std::int64_t in = tensor.shape[1], out = std::min(kOutputs, tensor.shape[0]);

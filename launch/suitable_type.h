@@ -11,7 +11,7 @@
 
 namespace outrider {
 
-/// The type in which a pair's weights are held where nobody says which.
+/// The type in which a pair's weights are held unless an option names one.
 struct SuitableType {
   WeightType type = WeightType::kBf16;
   std::string why;  ///< for a person; empty: as published, or as packed

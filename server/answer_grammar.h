@@ -7,12 +7,12 @@
 #include "common/model/tokenizer/answer_controls.h"
 #include "common/model/tokenizer/chat.h"
 
-// What a request says of the form of its answer, as the grammar that travels (common/decoding/grammar). What is
-// wrong, or cannot be followed, is the fields' first error.
+// A request's fields for the form of its answer become one grammar (common/decoding/grammar), which travels. A wrong
+// field, or one that cannot be followed, is the fields' first error.
 
 namespace outrider {
 
-/// Where an API has the format of an answer in words of its own, its schema beside its type.
+/// The place of an API's own field for the format of an answer, in which the schema stands beside the type.
 struct FormatField {
   const char* object = nullptr;  ///< that it is in; null: the body
   const char* key = nullptr;     ///< null: there is no such field

@@ -9,7 +9,7 @@
 
 namespace outrider {
 
-/// A bucket of a minute's tokens that fills all the time, and may be overdrawn by what was begun.
+/// A bucket of a minute's tokens. It refills all the time, and a begun request may overdraw it.
 struct ApiKey::Use {
   explicit Use(const Limits& wanted) : limits(wanted), left(static_cast<double>(wanted.tokens_per_minute)) {}
 

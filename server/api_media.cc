@@ -1,4 +1,4 @@
-// What ApiServer does with a request's pictures, videos and sounds.
+// This file holds the part of ApiServer that reads a request's pictures, videos and sounds.
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -14,7 +14,7 @@ namespace {
 
 std::int64_t base64_bytes(std::int64_t bytes) { return bytes / 3 * 4; }
 
-/// For all files of one request that are fetched; as long as its body may take to come.
+/// The time for all fetched files of one request: as long as its body may take to arrive.
 constexpr Duration kFetchTimeout = std::chrono::seconds(20);
 
 ApiError refused_medium(const MediumFile& file, const RequestSource& source, const std::string& why) {

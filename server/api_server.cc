@@ -36,7 +36,7 @@ std::string_view operation_of(std::string_view path, bool chat) {
   return chat ? "chat" : "text_completion";
 }
 
-/// Whether a body of either endpoint is a chat's. What is neither, either refuses.
+/// @return whether a body of either endpoint is a chat's. Both endpoints refuse a body that is neither kind.
 bool is_chat(const std::string& body) {
   return json_nesting(body) <= kJsonDepthMax &&
          Json::parse(body, nullptr, /*allow_exceptions=*/false).contains("messages");
@@ -59,8 +59,8 @@ void spend(const std::shared_ptr<const ApiKey>& key, std::int64_t tokens) {
 /// Most bytes of a reply that its client may leave unread: more than an answer without log-probabilities has.
 constexpr std::size_t kUnreadBytesMax = 8u << 20;
 
-/// A reply that is made on a thread of its own while it is sent: whoever reads slowly, or goes away, does not hold up
-/// the conversation with the coordinator. Who leaves kUnreadBytesMax unread is as good as gone.
+/// A reply that a thread of its own makes while the connection's thread sends it, so that a slow or absent reader does
+/// not delay the conversation with the coordinator. A reader that leaves kUnreadBytesMax unread counts as gone.
 class StreamedReply {
  public:
   using Emit = std::function<void(std::string piece)>;
@@ -178,7 +178,7 @@ struct ApiServer::Work {
   }
 };
 
-/// Where a request's choices go as they come. Here they are collected, each whole.
+/// It receives a request's choices as they come. This class collects each choice whole.
 class ApiServer::ChoiceSink {
  public:
   explicit ChoiceSink(const Work& work) : choices(work.choices()), work_(work) {}
@@ -251,14 +251,14 @@ class ApiServer::StreamingSink final : public ChoiceSink {
   Usage so_far_;
 };
 
-/// One choice's tokens as what its sink is told.
+/// Turns one choice's tokens into events for its sink.
 class ApiServer::ChoiceReader {
  public:
   ChoiceReader(const Tokenizer& tokenizer, const Work& work, std::size_t index, ChoiceSink& sink)
       : tokenizer_(tokenizer),
         request_(work.request),
         prompt_(work.prompt_of(index)),
-        // With log-probabilities it comes with them, piece by piece.
+        // With log-probabilities the echo comes together with them, piece by piece.
         scores_echo_(request_.echo && !request_.chat && request_.sampling.logprobs),
         echo_(scores_echo_ ? "" : work.echo_of(index, tokenizer)),
         index_(index),
@@ -439,7 +439,7 @@ ApiError ApiServer::api_error(const Error& error) const {
   switch (error.code) {
     case Errc::kInvalidArgument: return {400, error.message};
     case Errc::kUnsupported: return {.status = 400, .message = error.message, .code = kTooMuch};
-    // Of a coordinator: the text is too long. What else is too large there has another code.
+    // The coordinator found the text too long. Its other limits have another code.
     case Errc::kOutOfRange: return {.status = 400, .message = error.message, .code = kTooLong};
     case Errc::kUnavailable: return {503, error.message};
     case Errc::kPeerGone: return {503, error.message};

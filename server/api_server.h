@@ -23,7 +23,7 @@ namespace outrider {
 /// FinishedRequest::status when the client went away: nginx's.
 inline constexpr int kClientGone = 499;
 
-/// Why nobody waits for a reply any more.
+/// @return the error for a reply that nobody awaits any more.
 ApiError cut_off(bool server_ends);
 
 /// Facts of one choice that came to its end.
@@ -71,8 +71,8 @@ struct ApiOptions {
 /// It gives the bytes that a token adds to a text, perhaps part of a character; a control token is spelled out.
 std::string token_bytes(const Tokenizer& tokenizer, TokenId token);
 
-/// The endpoints of docs/http.md over a coordinator, of which each request is a client of its own, on behalf of whoever
-/// asked over HTTP. There is no line here: whose turn it is, the coordinator says.
+/// The endpoints of docs/http.md over a coordinator. Each request is a client of the coordinator's, on behalf of the
+/// client that asked over HTTP. The queue is the coordinator's alone.
 /// Must outlive the HttpServer that has its routes.
 class ApiServer {
  public:
@@ -82,7 +82,7 @@ class ApiServer {
 
   /// The route table; more may be appended before it is served.
   std::vector<HttpRoute> routes();
-  /// Generates what a request asks for, or says what is wrong with it, in the words of the writer's API.
+  /// Generates the reply to a request, or an error in the words of the writer's API.
   HttpReply chat(const HttpRequest& http, ApiResult<CompletionRequest> request,
                  const std::shared_ptr<ReplyWriter>& writer) {
     return complete(http, true, std::move(request), writer);
@@ -128,7 +128,7 @@ class ApiServer {
   ApiResult<CompletionRequest> parse(const HttpRequest& http, bool chat) const;
   HttpReply complete(const HttpRequest& http, bool chat, ApiResult<CompletionRequest> request,
                      const std::shared_ptr<ReplyWriter>& writer);
-  /// Fills in what is to be done. @return why it can not be.
+  /// Fills in `work`. @return the reason why a request is refused.
   std::optional<ApiError> prepare(const HttpRequest& http, bool chat, ApiResult<CompletionRequest> asked, Work& work);
   /// Counts a body by what is known of it once it has been parsed, before its text is tokenised; refuses media of a
   /// model that sees none, whose vocabulary may have no word for them.
@@ -146,8 +146,8 @@ class ApiServer {
                                            std::vector<WireMedium>& media) const;
   /// A video, as a file or as pictures.
   Result<SeenVideo> watch(const MediumFile& file, const AdmitPicture& admit) const;
-  /// Whether a request is longer than the context, or takes more memory than there is; from here on it is counted as
-  /// what its choices take.
+  /// Refuses a request that is longer than the context, or takes more memory than there is. From here on the request
+  /// counts as the memory of its choices.
   std::optional<ApiError> too_much(const HttpRequest& http, const Work& work) const;
   /// It forbids the tokens that the word may be written with.
   void add_bad_word(const std::string& word, SamplingParams& sampling) const;
@@ -159,7 +159,7 @@ class ApiServer {
   /// Logs and reports it, and hands its trace on.
   void finish(Work& work, const std::optional<ApiError>& error) const;
   std::optional<ApiError> generate_choices(Work& work, ChoiceSink& sink, const std::function<bool()>& gone);
-  /// Who shares prefixes with this request.
+  /// @return the scope whose clients share prefixes with this request.
   std::string cache_scope(const Work& work) const;
   Generate generate_of_choice(const Work& work, std::size_t index) const;
   ApiError api_error(const Error& error) const;

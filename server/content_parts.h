@@ -23,7 +23,7 @@ Result<std::string> decode_base64(std::string_view text);
 ///   repeating it.
 Result<std::string> bytes_of_data_url(std::string_view url);
 
-/// Whether a part of this type is one of these.
+/// @return whether a part of this type is a picture, a video or a sound.
 bool is_medium(std::string_view type);
 
 /// Reads such a part (@pre is_medium(type)); the first thing that is wrong with it is named. Its place in the message

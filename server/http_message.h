@@ -13,13 +13,13 @@
 #include "server/api_key.h"
 #include "server/trace_context.h"
 
-// What an endpoint gets and gives, whoever brings it: the HTTP server, or a call from within the process.
+// Endpoints take and give these structs, for the HTTP server and for calls from within the process.
 
 namespace outrider {
 
-/// What a byte of a body counts as until it has been read: the most that parsing and tokenising were seen to take
-/// (docs/lab/server.md). One of a file in base64, which nobody tokenises, is copied: by the API that makes a chat of
-/// it, the parser and the decoder.
+/// Bytes of memory that a byte of a body counts as until it has been read: the most that parsing and tokenising were
+/// seen to take (docs/lab/server.md). Nobody tokenises a file in base64. The API that makes a chat of it, the parser
+/// and the decoder copy it.
 inline constexpr std::int64_t kBytesPerBodyByte = 48, kBytesPerFileByte = 8;
 
 struct HttpRequest {
@@ -28,8 +28,8 @@ struct HttpRequest {
   std::string id = {};          ///< the part of the path that the route's {id} stands for
   std::string request_id = {};  ///< as X-Request-Id of the reply says it; of a call from within the process empty
   std::string body;
-  /// Who asks, as far as the server can know: "key NAME", where keys have names; else the address of the other end (of
-  /// IPv6 its /64); of a proxy on this machine, whom it speaks for (the last address in X-Forwarded-For, which is the
+  /// The client, as far as the server can know: "key NAME", where keys have names; else the address of the other end
+  /// (of IPv6 its /64). A proxy on this machine names its client (the last address in X-Forwarded-For, which is the
   /// proxy's own word).
   std::string client;
   std::shared_ptr<const ApiKey> key;  ///< null where the server has none
@@ -37,10 +37,10 @@ struct HttpRequest {
   /// others', who see each other's.
   std::string owner() const { return key != nullptr && !key->name().empty() ? client : ""; }
   TraceContext trace = {};  ///< the trace that it is in, where the server has some
-  /// Whether nobody waits for the reply any more: the client has gone, or the server ends. Any thread, as
-  /// long as the handler runs or its reply lives.
+  /// @return whether nobody waits for the reply any more: the client has gone, or the server ends. Any thread may ask,
+  /// as long as the handler runs or its reply lives.
   std::function<bool()> gone = [] { return false; };
-  /// Whether, of the two, it is the server that ends: the client still reads why. It works as long as anybody has it.
+  /// @return whether the server ends, while the client still reads why. It works as long as anybody has it.
   std::function<bool()> server_ends = [] { return false; };
   /// Called once, if nothing is wrong with the request and it has its memory: from here on it is being answered.
   std::function<void()> admitted = [] {};

@@ -50,9 +50,9 @@ using Parser = http::request_parser<http::string_body>;
 
 constexpr std::size_t kHeadBytesMax = 64 << 10;   ///< request line and headers
 constexpr std::size_t kTargetBytesMax = 8 << 10;  ///< path and query
-/// How often the ending server looks whether its threads have ended.
+/// The ending server checks at this interval whether its threads have ended.
 constexpr Duration kTick = std::chrono::milliseconds(10);
-/// How long a client may go on sending what was refused before it must read why.
+/// A client may go on sending a refused body for this time before it must read why.
 constexpr Duration kLinger = std::chrono::seconds(5);
 
 /// When the server ends: first no new requests, then none at all.
@@ -149,9 +149,9 @@ class OpenConnections {
 class Memory {
  public:
   explicit Memory(std::int64_t bytes_max) : bytes_max_(bytes_max), shares_(bytes_max) {}
-  /// That one request may take, so that there is as much for others.
+  /// @return the most that one request may take, which leaves as much for others.
   std::int64_t most_of_one() const { return bytes_max_ / 2; }
-  /// As Shares'.
+  /// The same as Shares::change(), for many threads.
   bool change(const std::string& client, std::int64_t from, std::int64_t to) {
     const std::lock_guard lock(mutex_);
     return shares_.change(client, from, to);
@@ -163,16 +163,16 @@ class Memory {
   Shares shares_;
 };
 
-/// One request's part of it.
+/// One request's part of the memory.
 class Room {
  public:
   Room(std::shared_ptr<Memory> memory, std::string client) : memory_(std::move(memory)), client_(std::move(client)) {}
   ~Room() { take(0); }
   Room(const Room&) = delete;
   Room& operator=(const Room&) = delete;
-  /// Instead of what it had. @return whether there is so much; else it has what it had.
+  /// Replaces the reservation by `bytes`. @return whether so much is free; otherwise the reservation stays.
   bool take(std::int64_t bytes) {
-    // What a thread has freed, glibc keeps for it; much of it shall be there for others.
+    // glibc keeps memory that a thread has freed. A large part of it must return to the others.
     if (bytes_ - bytes > kTrimBytes) malloc_trim(0);
     if (!memory_->change(client_, bytes_, bytes)) return false;
     bytes_ = bytes;
@@ -196,7 +196,7 @@ class Room {
 
 std::string text(beast::string_view view) { return {view.data(), view.size()}; }
 
-/// An address as one client: of IPv6 the first half, since whoever has one has all that share it.
+/// An address as one client: of IPv6 the first half, since a host that has one address has all that share it.
 std::string client_of(const std::string& address) {
   error_code failed;
   const auto v6 = net::ip::make_address_v6(address, failed);
@@ -244,13 +244,13 @@ error_code framing_error(const Head& head) {
   return {};
 }
 
-/// Whether a head breaks off at a Content-Length that no integer holds. It is a length all the same.
+/// @return whether a head breaks off at a Content-Length that no integer holds. Such a number is a length all the same.
 bool is_huge_length(std::string_view unread) {
   const std::string_view line = unread.substr(0, unread.find('\r'));
   return line.size() - line.find_last_not_of("0123456789") > 20;
 }
 
-/// Who asks for what, as far as a head says.
+/// The client and the target of a request, as far as its head names them.
 struct Asked {
   const HttpRoute* route = nullptr;
   std::string path = {};                   ///< as the route has it
@@ -498,7 +498,7 @@ class Server final : public HttpServer {
     return send(connection, *std::move(reply), head, asked.request_id, close) && !close;
   }
 
-  /// Why a request could not be read; none: nobody is there to be told, or not one line of it came.
+  /// @return why a request could not be read; none if no client is left to tell, or if not one line arrived.
   /// @param unread  what came and was not parsed
   std::optional<ApiError> read_error(error_code failed, const Parser& parser, std::string_view unread,
                                      bool server_ends) const {

@@ -52,7 +52,7 @@ class HttpServer {
   virtual ~HttpServer() = default;  ///< stop() without a delay
 
   virtual int port() const = 0;
-  /// Takes nothing new, gives what is open `drain` to end, then tells it gone() and waits for it.
+  /// Accepts no new request, gives open requests the time `drain` to end, then lets gone() be true and waits for them.
   virtual void stop(Duration drain) = 0;
 };
 

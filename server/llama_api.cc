@@ -134,7 +134,7 @@ ApiResult<LlamaCompletion> parse_llama_completion(std::string_view body, const T
   request.several = list || (json.contains("n") && json["n"] != 1);
   json.erase("stream_options");
   ASSIGN_OR_RETURN(request.completion, completion_of(json, body, defaults, "/completion"));
-  // What the reply's objects are made of.
+  // The reply's objects need these.
   request.completion.return_token_ids = true;
   request.completion.include_usage = request.completion.stream;
   return request;

@@ -21,7 +21,7 @@ class MediaFetcher {
 
   /// @param domains  HOST[:PORT], *.DOMAIN[:PORT], or * for any; without a PORT 80 and 443. An address in numbers may
   ///   be one that is not public.
-  /// @return kInvalidArgument for what is none of these.
+  /// @return kInvalidArgument for an entry that has none of these forms.
   static Result<MediaFetcher> create(const std::vector<std::string>& domains, Resolve resolve = addresses_of);
 
   /// @param admit  asked before the body is read, with the bytes that it takes at most

@@ -38,7 +38,7 @@ ApiResult<DetokenizeRequest> parse_detokenize(std::string_view body, const ApiDe
 /// Writes OpenAI's bodies and chunks. A chunk is one whole server-sent event.
 std::shared_ptr<ReplyWriter> openai_writer();
 
-// What other APIs say in the same words.
+// Other APIs write these parts in OpenAI's form.
 
 /// {"warnings", "speculative", "metrics", "timings"}: a request and its making, of its last chunk or its body. Warnings
 /// are there if there are some, timings if there is one choice.

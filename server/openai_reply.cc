@@ -36,7 +36,7 @@ std::string named_bytes(std::string_view bytes) {
   for (const char byte : bytes) name += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
   return name;
 }
-/// How a token is called in log-probabilities. JSON has no part of a character.
+/// @return the token's name in log-probabilities. JSON cannot hold a part of a character.
 std::string name_of(const ReplyHead& head, const ScoredText& text) {
   if (head.tokens_as_ids) return fmt::format("token_id:{}", text.id);
   return is_utf8(text.bytes) ? text.bytes : named_bytes(text.bytes);
@@ -263,7 +263,7 @@ std::string completion_body(const ReplyHead& head, const std::vector<Choice>& ch
     } else {
       choice["text"] = message.content;
     }
-    // As with vLLM they are there, and null, where they are not wanted.
+    // As in vLLM these keys are present, and null, if they are not wanted.
     choice["token_ids"] = head.token_ids ? OrderedJson(choices[i].token_ids) : OrderedJson();
     if (!head.chat) choice["prompt_token_ids"] = head.token_ids ? OrderedJson(choices[i].prompt_ids) : OrderedJson();
     choice["stop_reason"] = stop_json(choices[i].stop_reason);

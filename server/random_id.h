@@ -8,7 +8,7 @@
 
 namespace outrider {
 
-/// For seeds, and names that nobody gains anything by guessing.
+/// For seeds, and for names whose guess gives no advantage.
 inline std::uint64_t random_number() {
   thread_local std::mt19937_64 generator{std::random_device()()};
   return generator();

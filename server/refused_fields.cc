@@ -61,7 +61,7 @@ std::string_view own_fields(std::string_view path) {
   return "";
 }
 
-/// How long a thought may be: 0 would be none at all, and only what is below it no limit.
+/// These fields bound a thought. 0 allows no thought at all; only a negative number is no limit.
 constexpr auto kThoughtLimits = {"thinking_token_budget", "thinking_budget_tokens", "reasoning_budget_tokens"};
 
 bool asks_for_nothing(const Json& value) { return value.empty() || value == false || value == 0 || value == ""; }
@@ -92,7 +92,7 @@ std::vector<UnknownField> unknown_fields(const Json& request, std::vector<std::s
   for (const auto& [name, value] : request.items()) {
     if (std::ranges::binary_search(known, name) || name.starts_with("speculative.")) continue;  // llama.cpp's
     if (unknown.size() == kUnknownFieldsMax) break;
-    // What is longer than any name is near to none.
+    // A name that is longer than any known name has no neighbour.
     unknown.push_back({name, name.size() > kWordMax
                                  ? "is no known field"
                                  : fmt::format("is no known field; the nearest is {}", nearest_of(known, name))});

@@ -23,7 +23,7 @@ struct ScoredText {
   float logprob = 0;
   TokenId id = 0;
 };
-/// One token of an answer and what the model thought of it and of others in its place.
+/// One token of an answer, with the model's log-probabilities of it and of others in its place.
 struct TokenScore {
   ScoredText token;
   std::vector<ScoredText> top;
@@ -77,7 +77,7 @@ struct ChunkNotes {
   const Usage* so_far = nullptr;         ///< stream_options.continuous_usage_stats
   const Usage* timed = nullptr;          ///< timings_per_token
 };
-/// How some tokens of a choice came to be.
+/// The origin of some tokens of a choice.
 struct ReportedRound {
   std::vector<std::string>
       tokens;  ///< what each adds to the text; joined they are it. Accepted drafts first, then the target's own
@@ -85,7 +85,7 @@ struct ReportedRound {
   std::vector<std::string> drafts;      ///< of `round`, rejected ones too
   std::vector<TokenId> token_ids = {};  ///< of `tokens`
 };
-// What happens to a choice, in this order: it begins; rounds, more of its text, tokens; it ends.
+// A choice has these events, in this order: it begins; rounds, more of its text, tokens; it ends.
 struct ChoiceBegins {};
 /// Tokens whose text is still to come: the notes have their ids.
 struct TokensAlone {};

@@ -1,4 +1,4 @@
-// What the parsers of all APIs share.
+// This file reads the fields and conversations that all APIs share.
 #include "server/request_reader.h"
 
 #include <algorithm>
@@ -188,7 +188,7 @@ void read_speculative(const JsonFields& speculative, const ApiDefaults& defaults
                                     "behind it, or auto",
                                     kDraftLengthMax, kDraftLengthMax));
   } else if (length != nullptr) {
-    // Whether drafts are made ahead stays the operator's choice.
+    // The operator's choice to draft ahead stays in force.
     request.draft_length.policy = DraftPolicy::kFixed;
     request.draft_length.length = static_cast<int>(speculative.integer("draft_length", 0, 0, kDraftLengthMax));
   }
@@ -209,7 +209,7 @@ void read_unknown(const JsonFields& fields, const ApiDefaults& defaults, std::st
   }
 }
 
-/// Where a reply has no room for what these ask for.
+/// Refuses fields for whose results the reply has no room.
 void refuse_for_want_of_room(const JsonFields& fields) {
   for (const char* name : {"n", "logprobs", "prompt_logprobs", "return_token_ids", "verbose"}) {
     const Json* value = fields.find(name);
@@ -218,8 +218,8 @@ void refuse_for_want_of_room(const JsonFields& fields) {
   }
 }
 
-/// Whether the model is to think: as the request's words for the template say, which some write beside them; else as
-/// Anthropic's `thinking` does; else as the effort (vLLM's rule; Gemma's templates know no more or less of it).
+/// @return whether the model is to think. The template's own words decide first, which some clients write beside them;
+/// then Anthropic's `thinking`; then the effort (vLLM's rule; Gemma's templates know no degrees).
 bool read_thinking(const JsonFields& fields) {
   const auto effort_of = [](const JsonFields& of, const char* key, const std::string& otherwise) {
     return of.choice(key, otherwise, {"none", "minimal", "low", "medium", "high", "xhigh", "max"});

@@ -11,8 +11,8 @@
 #include "common/base/json_fields.h"
 #include "server/request.h"
 
-// What the parsers of all APIs share: the fields that all of them have, and the parts of a conversation. A parser is a
-// function from a body to a CompletionRequest; the first thing that is wrong is named by the client's own field.
+// The parsers of all APIs share these readers: of the fields that all APIs have, and of the parts of a conversation. A
+// parser is a function from a body to a CompletionRequest. The first error names the client's own field.
 
 namespace outrider {
 
@@ -55,7 +55,7 @@ ChatMessage read_role(const JsonFields& fields);
 using PartReader = std::function<void(const JsonFields& part, const std::string& type)>;
 /// A string, or an array of parts, which the templates write one by one.
 void read_content(const JsonFields& fields, const char* key, ChatMessage& message, const PartReader& read);
-/// A part in the words of chat/completions: a text, or what is_medium() knows.
+/// Reads a part in the form of chat/completions: a text, or a medium (is_medium()).
 /// @param media  gets the file of a picture, a video or a sound
 void read_part(const JsonFields& part, const std::string& type, ChatMessage& message, std::vector<MediumFile>& media);
 /// Refuses a picture, a video or a sound of anybody but the user. @return whether the message may have it
@@ -70,7 +70,7 @@ void make_answer(ChatMessage& message);
 /// A function with name and description. @param schema  the key of its parameters
 ToolDeclaration read_function(const JsonFields& function, const char* schema);
 
-/// Whether the model thinks, and where the prompt ends.
+/// Reads whether the model thinks, and where the prompt ends.
 /// @param goes_on  the model goes on with the last message, unless the request says otherwise
 void read_ending(const JsonFields& fields, bool goes_on, Conversation& conversation);
 /// Refuses a conversation without a message, with too many files, or with files and a bound on its prompt.

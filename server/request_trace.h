@@ -9,8 +9,8 @@
 #include "common/client/client_core.h"
 #include "server/trace_context.h"
 
-// What is noted of a request while it runs: records of a fixed size, no text and no spans. Those are made of them
-// later, on a thread of their own (tracer.h).
+// A running request is recorded in structs of a fixed size, without text and without spans. A thread of its own makes
+// spans of the records later (tracer.h).
 
 namespace outrider {
 

@@ -19,12 +19,12 @@
 #include "common/base/time.h"
 #include "server/http_message.h"
 
-// What /v1/responses remembers, and what it makes while nobody waits.
+// This file keeps the responses of /v1/responses, and makes those that run in the background.
 
 namespace outrider {
 
-/// Responses and the conversations that they end, for a day at most, and bounded: whoever has the most of it loses his
-/// oldest. Any thread.
+/// Responses and the conversations that they end, for a day at most, and bounded: the owner of the largest share loses
+/// his oldest response. Any thread.
 class ResponseStore {
  public:
   static constexpr std::size_t kCountMax = 1024, kBytesMax = 32 << 20;
@@ -33,7 +33,7 @@ class ResponseStore {
   /// @param id  that it has not had
   /// @param owner  only who says the same finds it
   void put(const std::string& id, const std::string& owner, const nlohmann::json& kept, TimePoint time = now());
-  /// @return what was put, as text; empty if there is none (any more).
+  /// @return the stored response, as text; empty if there is none (any more).
   std::string text(const std::string& id, const std::string& owner, TimePoint time = now()) const;
   /// @return null if there is none (any more).
   nlohmann::json get(const std::string& id, const std::string& owner, TimePoint time = now()) const;
@@ -92,7 +92,7 @@ class BackgroundResponses {
     std::jthread thread;
   };
   void run(Job& job, const HttpRequest& http, const HttpHandler& chat);
-  /// One that is being made; null if there is none.
+  /// @return a response that is being made; null if there is none.
   Job* find(const std::string& id, const std::string& owner) const;
 
   ResponseStore& store_;

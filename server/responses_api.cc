@@ -25,7 +25,7 @@ using Json = nlohmann::json;
 /// vLLM's: what the model read and wrote, as text and as tokens.
 constexpr const char* kRawMessages = "enable_response_messages";
 
-/// Text, whoever's, and pictures.
+/// Reads text, of any role, and pictures.
 void read_parts(const JsonFields& fields, const char* key, ChatMessage& message, std::vector<MediumFile>& media) {
   read_content(fields, key, message, [&](const JsonFields& part, const std::string& type) {
     if (type == "input_text" || type == "output_text")
@@ -420,7 +420,7 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
     return {.status = 200, .body = to_text({{"object", "response.input_tokens"}, {"input_tokens", *tokens}})};
   }
 
-  /// One that is being made ends.
+  /// Removes a response. A response that is being made ends.
   HttpReply remove(const HttpRequest& http) {
     background_.cancel(http.id, http.owner());
     if (!store_.forget(http.id, http.owner())) return not_found(http);
@@ -432,7 +432,7 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
     return response.is_null() ? not_found(http) : HttpReply{.status = 200, .body = to_text(response)};
   }
 
-  /// One that is over stays as it is.
+  /// Cancels a response. A finished response stays as it is.
   HttpReply cancel(const HttpRequest& http) {
     Json response = background_.cancel(http.id, http.owner());
     if (response.is_null()) response = remembered(http);

@@ -66,7 +66,7 @@ MetricFamily family_of(prometheus::MetricType type, const char* name, const char
   }
   return family;
 }
-/// Gauges as they are now, and counts that somebody else keeps, from 0 at his start.
+/// Present values, and counts of another process, which begin at 0 with that process.
 MetricFamily gauges(const char* name, const char* help, const std::vector<Point>& points) {
   return family_of(prometheus::MetricType::Gauge, name, help, points);
 }
@@ -173,7 +173,7 @@ ProcessFacts process_facts() {
   return facts;
 }
 
-/// Under the names that all clients of Prometheus give them, whoever the program is.
+/// These names are those of all Prometheus clients, for any program.
 std::vector<MetricFamily> families_of(const ProcessFacts& process) {
   return {gauges("process_start_time_seconds", "When the process began, in Unix seconds", {{process.start_unix_s}}),
           counts("process_cpu_seconds_total", "CPU time of all of the process's threads", {{process.cpu_s}}),

@@ -24,7 +24,7 @@ class ServerMetrics {
   // Any thread, many at once.
 
   void record(const FinishedRequest& request);
-  /// One answer that went out, whoever wrote it.
+  /// Counts one answer that went out, of any writer.
   void record_response(int status);
 
   /// @param status  of the coordinator; an error: then its workers' metrics are absent

@@ -13,7 +13,7 @@
 
 namespace outrider {
 
-/// One thing that is said of a span, under OpenTelemetry's name where it has one.
+/// An attribute of a span, under OpenTelemetry's name where it has one.
 struct SpanAttribute {
   std::string_view key;
   std::variant<std::int64_t, double, bool, std::string_view, std::span<const std::string_view>> value;
@@ -43,12 +43,12 @@ struct TraceFacts {
 
 /// All spans of a request, parents first: the request; of each choice queue and prefill; of each round `round`, and in
 /// it a `wire` for each message that was answered, which holds what the other host did meanwhile, `draft` or `verify`.
-/// A host's part lies in the middle of its wire: what is left of it is taken to be the same there and back, as NTP
-/// does. Drafts that were not accepted are a part of their draft of their own, `rejected`.
+/// A host's part lies in the middle of its wire: the rest is split evenly between both directions, as in NTP. Rejected
+/// drafts are a span `rejected` within their draft.
 /// @param spans  called with each; what it points to lives as long as the call
 void visit_spans(const RequestTrace& trace, const TraceFacts& facts, const std::function<void(const Span&)>& spans);
 
-/// Who says something, as OTLP's JSON of a resource. @param host  the node's name
+/// @return the resource that emits spans, as OTLP's JSON. @param host  the node's name
 std::string otlp_resource(std::string_view version, std::string_view host);
 
 /// Spans as OTLP's JSON (https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding), by host.

@@ -17,7 +17,7 @@ namespace outrider {
 namespace {
 
 constexpr std::size_t kWaitingBytesMax = 64u << 20;
-/// One body to a collector, or one line of the file, has so many: collectors refuse more than some MiB.
+/// The size of one body to a collector, or of one line of the file: collectors refuse more than some MiB.
 constexpr std::size_t kBodyBytes = 1u << 20;
 constexpr Duration kCollectorTimeout = std::chrono::seconds(10), kLastWords = std::chrono::seconds(5);
 /// Spans wait so long for others to go with, where few come.
@@ -178,7 +178,7 @@ void Tracer::send_metrics() {
     body = metrics_.otlp(otlp_resource(options_.version, options_.server), options_.model, unix_ns(began_),
                          unix_ns(now()));
   }
-  // They are sums: what is lost now comes with the next.
+  // They are sums, so the next message makes up for a lost one.
   const auto why = post("/v1/metrics", std::move(body));
   if (!why) return;
   if (const auto more = warned_.pass(now())) log_warn("event=metrics_lost reason=\"{}\"{}", *why, *more);

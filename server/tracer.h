@@ -54,7 +54,7 @@ class Tracer {
   /// @param options  on(). @return kIo for a file that cannot be written, kInvalidArgument for a URL, kNotFound for a
   ///   collector whose name nobody knows: it is looked up once, here.
   static Result<std::unique_ptr<Tracer>> start(TraceOptions options);
-  /// Writes what is waiting, for 5 s at most where the collector is slow.
+  /// Writes all waiting traces, for 5 s at most if the collector is slow.
   ~Tracer();
 
   /// A request has ended. Any thread.

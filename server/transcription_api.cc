@@ -142,7 +142,7 @@ class SpeechWriter final : public ReplyWriter {
   }
 
   bool as_text() const { return as_text_; }
-  /// Where the answer was cut off: OpenAI's formats have no place for that.
+  /// @return the warning that the answer was cut off, else empty. OpenAI's formats have no place for the fact.
   const std::string& cut_off() const { return cut_off_; }
 
  private:

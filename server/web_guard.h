@@ -23,7 +23,7 @@ class WebGuard {
   std::optional<ApiError> check_host(std::string_view host) const;
   /// It checks a request that a page has made. @param host  whose check_host() passed. @return why it is refused
   std::optional<ApiError> check_origin(std::string_view origin, std::string_view host) const;
-  /// Whether this page's server is not this one, and it may read the replies all the same (CORS).
+  /// @return whether this page comes from another server and may still read the replies (CORS).
   bool shares_with(std::string_view origin) const;
 
  private:

@@ -1,5 +1,5 @@
-// What a draft model's drafts take, alone and with its own assistant, in turns on the same rounds: processor time of
-// one thread. The rounds are those of a drafter beside the verifier: drafts, then the target's pass.
+// Measures the drafts of a draft model, alone and with its own assistant, in turns on the same rounds: processor time
+// of one thread. The rounds are those of a drafter beside the verifier: drafts, then the target's pass.
 //   cascade TARGET DRAFT_PAIR [DRAFTS] [TEMPERATURE]
 #include <algorithm>
 #include <cstdio>
@@ -50,7 +50,7 @@ double median(std::vector<double> values) {
 /// Processor time of one thread: what else the machine does says nothing here.
 double cpu_ms() { return 1e3 * static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
-/// One of the two, and what it took.
+/// One of the two drafters, and the times of its rounds.
 struct Drafter {
   DraftEngine engine;
   std::vector<double> round_ms = {};

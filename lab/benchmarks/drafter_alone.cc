@@ -1,4 +1,4 @@
-// What an assistant says by itself: its greedy text after the target's first token, beside the target's own text.
+// Prints an assistant's own greedy text after the target's first token, beside the target's text.
 //   drafter_alone MODEL [TOKENS] [PROMPT...]
 #include <algorithm>
 #include <cstdio>

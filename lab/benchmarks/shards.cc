@@ -1,5 +1,5 @@
-// What a backbone of several processes takes beside one of as many threads in one process, in turns, with random
-// weights; and what their gathers take.
+// Compares a backbone of several processes with one of as many threads in one process, in turns, with random weights,
+// and measures the processes' gathers.
 //   shards SHAPE TYPE LAYERS SHARDS THREADS_EACH [TURNS]
 // Over TCP, with the keys of ~/.config/outrider beyond this machine, or without any: the first shard, then the others.
 //   shards SHAPE TYPE LAYERS SHARDS THREADS_EACH TURNS listen|join tcp://HOST:PORT [insecure]
@@ -43,7 +43,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// What each gather takes, microseconds.
+/// @return the times of gathers, microseconds.
 std::vector<double> gathers(Shards& shards, std::int64_t rows, std::int64_t width) {
   Tensor tensor(rows, width);
   std::vector<double> times;

@@ -60,7 +60,7 @@ std::vector<Sample> ask_all(const Asker& asker, const Block& block, int client) 
   return samples;
 }
 
-/// One connection's part of an open loop: the next arrival that nobody has taken, when it is due.
+/// Runs one connection's part of an open loop: it takes the next arrival when that is due.
 std::vector<Sample> ask_next(const Asker& asker, const Block& block, int client, std::atomic<std::size_t>& next) {
   std::vector<Sample> samples;
   for (std::size_t i = next++; i < block.arrivals.size(); i = next++) {

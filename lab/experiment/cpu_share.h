@@ -15,7 +15,7 @@ class CpuShare {
   /// @param processes  children that nobody reaps before this object ends. @param share  above 0, at most 1
   CpuShare(std::vector<pid_t> processes, double share);
 
-  /// How long work of `work_s` seconds takes on average, where it begins at any moment of a turn.
+  /// @return the mean time of work of `work_s` seconds that begins at any moment of a turn.
   static double mean_s(double work_s, double share);
 
  private:

@@ -18,7 +18,7 @@ struct CpuTicks {
 /// The busy, idle and stolen ticks in the text of /proc/stat.
 CpuTicks parse_proc_stat(const std::string& text);
 
-/// It says what the machine did while a cell was measured.
+/// The load of the machine while a cell was measured.
 struct MachineUse {
   double steal = 0;      ///< share of the cores' time that the hypervisor gave to others
   double others = 0;     ///< share that processes took which are neither this one nor its children
@@ -30,10 +30,10 @@ struct MachineUse {
 MachineUse machine_use(const CpuTicks& before, const CpuTicks& after);
 Json to_json(const MachineUse& use);
 
-/// It says what about the machine makes a cell void, if anything does.
+/// @return the reason by which the machine makes a cell void, if there is one.
 std::optional<std::string> moved_too_much(const MachineUse& use, const VoidRule& rule);
 
-/// CPU, cores, memory, kernel: for whoever reads the figures elsewhere.
+/// @return CPU, cores, memory and kernel, for a reader of the figures elsewhere.
 Json describe_machine();
 
 }  // namespace outrider

@@ -86,12 +86,12 @@ struct Axes {
   int clients_a_verifier() const { return (clients + verifiers - 1) / verifiers; }
   /// It is the number of drafts; there is none where a policy chooses.
   std::optional<int> fixed_length() const;
-  /// Whether the remote arm's drafts are made while the round before is verified: over a round trip of a millisecond or
+  /// @return whether the remote arm drafts while the round before is verified: over a round trip of a millisecond or
   /// more (Session::may_draft_ahead), unless the draft length says @0.
   bool drafts_ahead() const;
   bool synthetic() const { return !acceptance.empty(); }
   bool open_loop() const { return arrivals.rate > 0; }
-  /// Whether the same processes can run both: all is equal but the link, and what each request says for itself.
+  /// @return whether the same processes can run both. Then only the link, and the options of each request, differ.
   bool same_rig(const Axes& other) const;
 };
 /// The first axis that says how a cluster is built, and not what it is asked, and is not as it is by default; none:
@@ -139,7 +139,8 @@ Result<ExperimentPlan> parse_plan(std::string_view text, std::string_view file);
 /// It writes a plan that parse_plan() reads, with every cell spelled out.
 Json to_json(const ExperimentPlan& plan);
 
-/// How many requests an open loop makes in a repeat: as many as arrive in `seconds`, and each question once at least.
+/// @return the number of an open loop's requests in a repeat: as many as arrive in `seconds`, and each question once at
+/// least.
 std::size_t arrival_count(const Axes& axes, double seconds, std::size_t questions);
 
 /// When they arrive, seconds from the repeat's start: gaps of a gamma distribution with the mean 1 / axes.arrivals.rate

@@ -24,7 +24,7 @@ struct Acceptance {
 class Calibration {
  public:
   void observe(const RoundOutcome& outcome);
-  /// The same pair in another minute: see Forecast::forget_times().
+  /// Call it for the same pair in another minute: see Forecast::forget_times().
   void forget_times() { forecast_.forget_times(); }
   /// An answer of `tokens` tokens whose first one took so long.
   void observe_answer(double tokens, double prefill_s);
@@ -54,9 +54,9 @@ struct Prediction {
   double exchange_ms = 0;                        ///< what the link adds to it
   double plain = 0, colocated = 0, remote = 0;   ///< tokens per second
   std::optional<double> break_even_rtt_ms = {};  ///< remote is as fast as plain; none: at no round trip
-  /// How many times as many clients a saturated verifier carries when its drafter is elsewhere and costs it nothing:
-  /// 1 + g t_d / T(g + 1) (Speculation at a Distance), and with N clients whose rows share forward passes
-  /// 1 + N g t_d / T(N (g + 1)).
+  /// The factor by which a saturated verifier carries more clients when its drafter is elsewhere and costs it nothing:
+  /// 1 + g t_d / T(g + 1) (Speculation at a Distance), and with N clients whose rows share forward passes 1 + N g t_d /
+  /// T(N (g + 1)).
   double capacity = 1, capacity_shared = 1;
   bool ahead = false;  ///< Axes::drafts_ahead(), of which the closed form knows nothing
 };

@@ -25,18 +25,19 @@ bool predicted(const Json& cell) { return cell["predicted"].is_object(); }
 double axis(const Json& cell, const char* name) { return cell["axes"][name].get<double>(); }
 double ratio(const Json& cell, const char* name) { return cell["ratios"][name]["median"].get<double>(); }
 double rate(const Json& cell, ExperimentArm arm) { return cell["arms"][to_string(arm)]["tok_per_sec"].get<double>(); }
-/// For a person, as in prose.
+/// @return the arm's name in prose.
 const char* shown_name(ExperimentArm arm) {
   return arm == ExperimentArm::kNgram ? "n-gram" : arm == ExperimentArm::kColocated ? "co-located" : to_string(arm);
 }
-/// Whether a remote drafter pays in a cell: the interval of its speed-up lies above 1, below it, or spans it.
+/// The answer for a cell: a remote drafter pays if the interval of its speed-up lies above 1, does not if it lies
+/// below, and is undecided if the interval spans 1.
 enum class Pays { kYes, kNo, kUndecided };
 Pays pays(const Json& cell, const char* name = "remote/plain") {
   const Json& interval = cell["ratios"][name];
   return interval["low"] > 1 ? Pays::kYes : interval["high"] < 1 ? Pays::kNo : Pays::kUndecided;
 }
 bool has(const Json& cell, ExperimentArm arm) { return cell["arms"].contains(to_string(arm)); }
-/// For a person: 0 and not 0.0.
+/// @return the value for a person: 0 and not 0.0.
 std::string short_text(const Json& value) {
   return value.is_number_float() ? fmt::format("{:.4g}", value.get<double>()) : plain_text(value);
 }
@@ -75,7 +76,7 @@ std::string pair_html(const std::string& left, const std::string& right, const s
   return "<figure class='pair'>" + left + right + "<figcaption>" + escaped(group) + "</figcaption></figure>\n";
 }
 
-/// Where a value lies between columns, counted from 0; half a column beyond the first or the last at most.
+/// @return a value's place between columns, counted from 0; half a column beyond the first or the last at most.
 double column_of(double value, const std::vector<double>& columns) {
   if (value < columns.front()) return -0.5;
   for (std::size_t i = 0; i + 1 < columns.size(); ++i) {
@@ -91,7 +92,7 @@ double remote_draft_ms(const Json& cell) {
                      terms["draft_ms_per_token"].get<double>() + axis(cell, "drafter_added_ms"));
 }
 
-/// It says what makes a remote drafter slower than one beside the verifier, in rising order.
+/// The reasons why a remote drafter is slower than one beside the verifier, in rising order.
 struct Slowness {
   double stopped = 0;   ///< share of the time
   double added_ms = 0;  ///< to each draft

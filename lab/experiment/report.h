@@ -20,7 +20,8 @@ PredictionErrors prediction_errors(const std::vector<Json>& cells);
 /// "8 predictions, off by ..."; without any, that there are none.
 std::string to_text(const PredictionErrors& errors);
 
-/// Where drafting over a link stops to pay here, and what it would take further out; whole sentences.
+/// @return whole sentences: the round trip at which drafting over a link stops to pay here, and what would make a
+/// longer one pay.
 std::string verdict(const std::vector<Json>& cells);
 
 /// The table of all cells: axes, rates, ratios, predictions.

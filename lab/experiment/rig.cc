@@ -16,8 +16,8 @@
 namespace outrider {
 namespace {
 
-/// run_launch() starts it, and it lives as long as this object. A drafter that ends is an error like any
-/// other process: what is measured without it is of another cluster.
+/// run_launch() starts it, and it lives as long as this object. A drafter that ends is an error like any other process,
+/// because measurements without it belong to another cluster.
 class LaunchedCluster final : public Cluster {
  public:
   /// Once it is ready. @param backend  local, ssh or srun. @param folder  a run folder that is not there yet
@@ -27,7 +27,7 @@ class LaunchedCluster final : public Cluster {
   const std::string& address() const override { return address_; }
   Result<void> check() override;
   Result<void> check_drafter() override { return check(); }
-  /// With a client's key of this run, for all its clients.
+  /// It has a client's key of this run, for all its clients.
   TransportContext& context() { return *context_; }
 
  private:

@@ -33,7 +33,7 @@ class Rig {
   /// @param address  of the coordinator of a cluster that runs already
   Rig(TransportContext& context, std::string address);
 
-  /// Whether there is a drafter beside the verifier to calibrate with: not of a cluster elsewhere.
+  /// @return whether a drafter beside the verifier can be calibrated with. A cluster elsewhere has none.
   bool calibrates() const { return at(ExperimentArm::kColocated).cluster != nullptr; }
   /// It lists the arms that can be measured on it: plain and remote, for a cluster elsewhere.
   std::vector<ExperimentArm> arms() const;
@@ -43,7 +43,7 @@ class Rig {
   void set_link(const Link& link) {
     if (link_) link_->set(link);
   }
-  /// Throws what has ended by itself since.
+  /// Throws if a process has ended by itself since.
   void check();
 
  private:

@@ -13,7 +13,8 @@
 
 namespace outrider {
 
-/// How commands get to a host: a step of Slurm's is for the node of this name, in the job that this process is in.
+/// The way by which commands reach a host. A step of Slurm's goes to the node of the host's name, in the job that this
+/// process is in.
 enum class Backend { kLocal, kSsh, kSrun };
 /// Their names, in this order.
 inline constexpr std::initializer_list<const char*> kBackendNames = {"local", "ssh", "srun"};
@@ -21,8 +22,8 @@ inline const char* to_string(Backend backend) { return kBackendNames.begin()[sta
 /// @return none for another name
 std::optional<Backend> backend_named(std::string_view name);
 
-/// How ssh is called for a host, but for its address: it asks no questions, gives up on a host that is silent for 15 s,
-/// and makes no terminal.
+/// @return ssh's command line for a host, without the address. ssh asks no questions, gives up on a host that is silent
+/// for 15 s, and makes no terminal.
 std::vector<std::string> ssh_words(const Host& host);
 
 /// The command of this machine that runs `command` on `host`. Its standard input is that of the command.

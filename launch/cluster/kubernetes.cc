@@ -138,7 +138,7 @@ std::string take(std::vector<std::string>& words, const std::string& option) {
   return value;
 }
 
-/// The same where the value may be the next word.
+/// The same for an option whose value may be the next word.
 std::string take_either(std::vector<std::string>& words, const std::string& option) {
   const auto found = std::ranges::find(words, option);
   if (found == words.end() || found + 1 == words.end()) return take(words, option);
@@ -323,7 +323,7 @@ std::string Overlay::kustomization() const {
   if (drafters > 0) {
     text += worker(plan_.drafters[0], "drafter", "Deployment", plan_.kubernetes.drafter_memory) +
             volume("outrider-drafter");
-    // As many as the plan has; whoever wants them to follow the load raises the second.
+    // Both bounds are the plan's count. To follow the load, raise the second.
     Patch scaler("HorizontalPodAutoscaler", "outrider-drafter");
     for (const char* bound : {"minReplicas", "maxReplicas"})
       scaler.operation("replace", fmt::format("/spec/{}", bound), std::to_string(drafters));

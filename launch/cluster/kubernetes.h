@@ -20,7 +20,7 @@ const std::vector<RenderedFile>& kubernetes_base();
 Result<std::vector<RenderedFile>> render_kubernetes(const Plan& plan, const ProcessPlan& processes,
                                                     const std::string& version);
 
-/// It says what a person types to apply it. @param run_dir  with kubernetes/ and the run's keys in it
+/// @return the commands that apply it, for a person. @param run_dir  with kubernetes/ and the run's keys in it
 std::string how_to_apply(const Plan& plan, const std::string& run_dir);
 
 }  // namespace outrider

@@ -41,7 +41,7 @@ struct Running {
   ProcessId process;  ///< on its host; start is 0 while it is not known
   std::optional<int> status;
 
-  /// Whether it has ended as its own deadline wants it, by itself or cut off.
+  /// @return whether the process has ended by its own deadline, by itself or cut off.
   bool left() const { return plan->has_deadline() && (status == 0 || status == 128 + SIGTERM); }
 };
 
@@ -64,7 +64,7 @@ class Launcher {
   Result<std::optional<int>> await_ready();
   /// Runs a command to its end, or until it is told to stop. @return 0, kRunFailed, or kLost; 75 as it is
   Result<int> run_command(std::size_t number, const std::vector<std::string>& planned);
-  /// Until the run is over, or it is told to stop. @return kLost, or 0
+  /// Waits until the run is over, or until it is told to stop. @return kLost, or 0
   int serve();
   ReadyCluster ready_cluster();
   void end_all();
@@ -76,7 +76,7 @@ class Launcher {
   /// Looks after all processes. @return one with whose end the run is over, rather one that is lost than one that left;
   /// null: it goes on.
   const Running* look();
-  /// Whether the run is over with the end of this one.
+  /// @return whether the end of this process ends the run.
   bool ends_run(const Running& running) const;
   void explain(const Running& running) const;
   /// Why a host has said nothing of itself.

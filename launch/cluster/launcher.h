@@ -15,7 +15,7 @@
 
 namespace outrider {
 
-/// How `outrider launch` ends, beside 0 and what main() gives a line that cannot be carried out.
+/// Exit statuses of `outrider launch`, beside 0 and those that main() gives a command line that cannot be carried out.
 enum LaunchStatus {
   kNotReady = 3,   ///< a worker is missing, or no token came through a verifier
   kLost = 4,       ///< a process ended, not by its deadline, without which there is no text
@@ -50,18 +50,18 @@ using LaunchWork = std::function<Result<int>(const ReadyCluster&)>;
 Result<int> run_launch(const nlohmann::json& plan, const ProcessPlan& processes, const LaunchWork& work,
                        const LaunchOptions& options, const RunFolder& folder, const std::function<bool()>& stopped);
 
-/// The same, and the work are these commands, one after the other until one fails (kRunFailed too if it is stopped
-/// before the last has ended), or none and it runs until stopped.
+/// The same, with these commands as the work: one after the other until one fails (kRunFailed too if the run is stopped
+/// before the last has ended). Without commands the cluster runs until it is stopped.
 Result<int> run_launch(const nlohmann::json& plan, const ProcessPlan& processes,
                        const std::vector<std::vector<std::string>>& commands, const LaunchOptions& options,
                        const RunFolder& folder, const std::function<bool()>& stopped);
 
-/// Ends what the ledger of a run has and is still the same process: asks the launcher, then each process; what has not
-/// ended after the grace is killed. Slurm's jobs are asked first too, then cancelled.
+/// Ends the processes of a run's ledger, if each is still the same process: asks the launcher, then each process, and
+/// kills those that are left after the grace. Slurm's jobs are asked first too, then cancelled.
 /// @return how many had to be killed.
 Result<int> take_down(const RunFolder& folder, int grace_seconds);
 
-/// For each entry of the ledger, whether it is alive.
+/// @return for each entry of the ledger whether it is alive.
 Result<std::vector<std::pair<LedgerEntry, bool>>> who_is_alive(const RunFolder& folder);
 
 }  // namespace outrider

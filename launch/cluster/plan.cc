@@ -249,7 +249,7 @@ Result<void> place_on_hosts(json& plan, std::string_view text, std::string_view 
     json& said = plan[key];
     if (said.is_null()) said = single ? json::object() : json::array({json::object()});
     json* const one = single ? &said : said.is_array() && said.size() == 1 ? &said[0] : nullptr;
-    // Where it runs, the plan must not say itself.
+    // The host file places this role, so the plan must not place it too.
     if (one == nullptr || !one->is_object() || one->contains("hosts") || one->contains("count")) {
       return Error(Errc::kInvalidArgument, "{} is {}: with a host file, wanted {} without hosts and count", key,
                    show(said), single ? "an object" : "one group");

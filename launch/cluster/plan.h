@@ -18,8 +18,8 @@
 
 namespace outrider {
 
-// What a plan says. Each struct lists its keys once, in fields(): from that come the reader, which refuses every other
-// key, and the published schema (`outrider launch --schema`).
+// The contents of a plan. Each struct lists its keys once, in fields(). The reader, which refuses every other key, and
+// the published schema (`outrider launch --schema`) come from these lists.
 
 /// It describes a key for people.
 struct KeyInfo {
@@ -105,7 +105,7 @@ struct RunPlan {
   }
 };
 
-/// How the plan becomes jobs of Slurm.
+/// The translation of a plan into jobs of Slurm.
 struct SlurmPlan {
   std::string shape;  ///< one, het, elastic
   SlurmHeader header, drafter_header;
@@ -125,7 +125,7 @@ struct SlurmPlan {
   }
 };
 
-/// How the plan becomes an overlay of Kubernetes.
+/// The translation of a plan into an overlay of Kubernetes.
 struct KubernetesPlan {
   std::string image, ns, claim, verifier_memory, drafter_memory, queue;
   std::int64_t shards = 0;  ///< 0: the plan is a cluster

@@ -62,7 +62,7 @@ std::vector<std::string> words_before(const RolePlan& role) {
 /// It adds the options that each role gets whatever its own are.
 Result<void> add_common(PlannedProcess& process, const RolePlan& role) {
   if (!role.deadline.empty()) {
-    // Of the job that the process will be in, only it can ask.
+    // Only a process in the job can ask Slurm when that job ends.
     if (const auto parsed = parse_deadline(role.deadline); role.deadline != "slurm" && !parsed)
       return Error{parsed.error().code, process.name + ": " + parsed.error().message};
     process.options.insert(process.options.end(), {kDeadline, role.deadline});

@@ -43,7 +43,7 @@ struct ProcessPlan {
   std::vector<Host> hosts;  ///< those that have a process
   std::string listen;       ///< of the coordinator
 
-  /// Whether others than its host can reach the coordinator: then the run has keys.
+  /// @return whether other hosts can reach the coordinator. The run has keys then.
   bool open() const { return !listen.starts_with("tcp://127.") && !listen.starts_with("tcp://localhost:"); }
 
   const PlannedProcess& coordinator() const { return processes.front(); }
@@ -55,7 +55,7 @@ struct ProcessPlan {
 ///   than its host has CPUs, and for a plan across hosts whose coordinator would listen at loopback.
 Result<ProcessPlan> plan_processes(const Plan& plan, bool one_host);
 
-/// How somebody who runs a plan's commands writes their words.
+/// The form in which a backend writes the words of a plan's commands.
 struct CommandForm {
   std::map<std::string, std::string> values;  ///< what stands for "{coordinator}" and its like, as it is written
   std::string program;                        ///< for a first word `outrider`, as it is written

@@ -8,7 +8,7 @@
 
 namespace outrider {
 
-/// Where what goes to the hosts is here.
+/// Local paths of the files that go to the hosts.
 struct PushSources {
   std::filesystem::path program;  ///< becomes the plan's `program` there
   std::filesystem::path model;    ///< becomes the plan's `model`; empty: that has the same path here

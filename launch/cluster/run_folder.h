@@ -24,7 +24,7 @@ struct LedgerEntry {
   std::string job;    ///< of slurm: the number of a job
 };
 
-/// A file that a plan becomes for somebody else who starts it.
+/// A file that a plan becomes for another program, which starts it.
 struct RenderedFile {
   std::string name;  ///< in the run folder: "job.sbatch"
   std::string text;
@@ -34,8 +34,8 @@ struct RenderedFile {
 /// the scripts that were rendered.
 class RunFolder {
  public:
-  /// With plan.json in it; nobody else creates it while this object lives. @return kInvalidArgument for a folder that
-  /// has a ledger, or is somebody's: a run is never mixed with another.
+  /// It has plan.json in it; no other process creates it while this object lives. @return kInvalidArgument for a folder
+  /// that has a ledger, or belongs to another owner: two runs are never mixed.
   static Result<RunFolder> create(const std::filesystem::path& path, const nlohmann::json& plan);
   /// @return kNotFound for one without plan.json.
   static Result<RunFolder> open(const std::filesystem::path& path);
@@ -66,8 +66,8 @@ class RunFolder {
   std::optional<DurableFile> held_;  ///< the lock of who created it
 };
 
-/// The keys of one run, in the folder keys/ of its run folder: nobody else gets in, and nothing that leaves a host is
-/// in clear (docs/security.md). A run on one host has none.
+/// The keys of one run, in the folder keys/ of its run folder. No other process gets in, and nothing leaves a host in
+/// clear (docs/security.md). A run on one host has none.
 class RunKeys {
  public:
   /// Makes a key for each role and one for clients, and lets these in.

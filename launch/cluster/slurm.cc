@@ -273,7 +273,7 @@ exit "$status"
 )sh";
 
 std::string Renderer::begin(Lines lines, const SlurmHeader& changes, const char* job, const std::string& more) const {
-  // In the name of a log % begins what Slurm fills in.
+  // In the name of a log, % begins a part that Slurm fills in.
   lines.insert(lines.end(), {{"--output", fmt::format("{}/logs/slurm-{}.log", replaced(run_, "%", "%%"), job)},
                              {"--open-mode", "append"},
                              {"--requeue", ""},

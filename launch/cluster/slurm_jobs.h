@@ -14,7 +14,7 @@ namespace outrider {
 /// Writes the scripts to the run folder and submits them; the ledger gets their jobs.
 Result<void> submit_to_slurm(const std::vector<RenderedFile>& scripts, const RunFolder& folder);
 
-/// Asks the scripts of jobs to end, which then let everything drain, and cancels what is left after the grace.
+/// Asks the scripts of jobs to end, which then drain all steps, and cancels the remaining jobs after the grace.
 void end_slurm_jobs(const std::vector<std::string>& jobs, int grace_seconds);
 
 /// It asks squeue about the job that this process is in. @param format  of squeue: "%e", its end

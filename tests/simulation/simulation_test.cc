@@ -982,8 +982,8 @@ TEST(Simulation, TextSurvivesTheDeathOfAnybody) {
 TEST(Simulation, HistoriesThatFailedOnce) {
   Survival totals;
   for (const char* history :
-       {"seed=1056827 texts=127 faulty_ms=2500 verifiers=1 drafters=2 drafters_per_sequence=2 kv_bytes=5000000 repeat=0.05 "
-        "stall=0.1 partition=0.1 client_cut=0.1 skew=0.3",
+       {"seed=1056827 texts=127 faulty_ms=2500 verifiers=1 drafters=2 drafters_per_sequence=2 kv_bytes=5000000 "
+        "repeat=0.05 stall=0.1 partition=0.1 client_cut=0.1 skew=0.3",
         "seed=5000310 texts=256 coordinators=2 faulty_ms=20000 verifiers=1 drafters=1 drafters_per_sequence=1 "
         "kv_bytes=200000 encoders=1 pictures=0.5 drop=0.03 repeat=0.05 mute=0.05 coordinator_restart=0.2 "
         "skew=0.3"}) {
@@ -1002,8 +1002,8 @@ TEST(Simulation, AFailingHistoryIsMadeSmall) {
   const History smallest = shrunk(whole, fails);
   EXPECT_EQ(to_text(smallest),
             fmt::format(
-                "seed=7 texts=16 coordinators=1 faulty_ms=5000 verifiers=1 drafters=1 drafters_per_sequence=1 kv_bytes={} "
-                "verifier_restart=0.5",
+                "seed=7 texts=16 coordinators=1 faulty_ms=5000 verifiers=1 drafters=1 drafters_per_sequence=1 "
+                "kv_bytes={} verifier_restart=0.5",
                 history.kv_bytes));
   EXPECT_EQ(to_text(parse_history(to_text(whole))), to_text(whole));
 }
