@@ -89,8 +89,8 @@ Result<void> DrafterCore::check_input(const Draft& draft, Position base) const {
     return draft.hidden ? check_hidden(facts, *draft.hidden) : Error(Errc::kMismatch, "no hidden row, wanted one");
   if (draft.tree) return Error(Errc::kMismatch, "a tree, wanted a chain");
   if (base + draft.draft_length <= facts.context_max) return {};
-  return Error(Errc::kUnavailable, "{} drafts after position {}, the drafter's context has {}", draft.draft_length, base,
-               facts.context_max);
+  return Error(Errc::kUnavailable, "{} drafts after position {}, the drafter's context has {}", draft.draft_length,
+               base, facts.context_max);
 }
 
 void DrafterCore::catch_up(const Session& session, SessionId id) {

@@ -18,8 +18,8 @@ class Drafting {
   Next begin();
   /// Asks for drafts if there is somebody to draft, else goes on as without drafts.
   Next ask(std::int64_t draft_length);
-  /// Whether its drafters do not follow the sequence before drafts are wanted: its policy may do without, and those of
-  /// its verifier's sequences have lately.
+  /// Whether drafters get the sequence's tokens only when drafts are wanted: its policy may leave drafts out, and the
+  /// policies of the verifier's sequences did so lately.
   bool spares_drafters() const;
   /// A drafter said something of this round.
   Next on_message(DrafterSeats::Replica& replica, const Message& message);

@@ -448,7 +448,7 @@ struct OfferedNames {
   void operator()(auto&&...) {}
 };
 
-TEST(SamplingParams, TheDocsOfTheApiNameEachParameter) {
+TEST(SamplingParams, DocsOfTheApiAndPythonNameEachParameter) {
   std::ifstream file(OUTRIDER_SOURCE_DIR "/docs/http.md");
   const std::string docs((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   OfferedNames offered;
@@ -456,6 +456,9 @@ TEST(SamplingParams, TheDocsOfTheApiNameEachParameter) {
   SamplingParams::fields(offered, params);
   EXPECT_EQ(offered.names.size(), 8u);
   for (const std::string& name : offered.names) EXPECT_NE(docs.find("`" + name + "`"), docs.npos) << name;
+  std::ifstream of_python(OUTRIDER_SOURCE_DIR "/python/outrider/_pair.py");
+  const std::string options((std::istreambuf_iterator<char>(of_python)), std::istreambuf_iterator<char>());
+  for (const std::string& name : offered.names) EXPECT_NE(options.find("\n    " + name + ": "), options.npos) << name;
 }
 
 /// Sets each field named *_penalty alone to another value than the one that it has when it is left out.

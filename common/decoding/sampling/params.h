@@ -102,15 +102,15 @@ struct SamplingParams {
 
   bool greedy() const { return temperature == 0; }
   bool has_penalties() const { return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0; }
-  /// Whether what may be chosen depends on the answer's tokens.
+  /// Whether the answer's tokens decide which tokens are allowed next. Penalties only change scores.
   bool follows_answer() const { return !grammar.empty() || !bad_words.empty(); }
   /// Alternatives to each token that has log-probabilities.
   std::size_t alternatives() const {
     return logprob_token_ids.empty() ? static_cast<std::size_t>(logprobs.value_or(0)) : logprob_token_ids.size();
   }
   bool operator==(const SamplingParams&) const = default;
-  /// Each parameter, declared once (common/base/fields.h). The two 1s at the end of a line are what the schema says of
-  /// a field that is not there.
+  /// Each parameter, declared once (common/base/fields.h), in the schema's order. The 1 at the end of `top_p` and of
+  /// `repetition_penalty` is the schema's default of a field that is not there.
   static void fields(auto& v, auto& m) {
     constexpr Count kList{0, kSamplingListMax};
     constexpr double kPenaltyMax = 100;  // wider than anything of use, and so narrow that no score overflows

@@ -27,8 +27,8 @@
 /// and reads, and what the tests print and draw, all comes from there.
 namespace outrider {
 
-/// Both sides of a connection must speak the same one. Raised when a message changes its meaning;
-/// adding an optional field does not raise it (schemas/README.md).
+/// Both sides of a connection must speak the same one. Raised when a message changes its meaning or gets a field that a
+/// receiver must not ignore, such as a sampling parameter. Other optional fields do not raise it (schemas/README.md).
 inline constexpr std::uint32_t kProtocolVersion = 13;
 
 /// Limits of the frames of one message. A larger message is refused before it is read.
