@@ -1078,8 +1078,7 @@ DraftProgress Simulator::take_turn(Drafter& drafter, const DraftTurn& turn, cons
   if (catches_up(drafter, turn)) return catch_up(drafter, turn.session);
   Drafter::Lead& lead = drafter.leads.at(turn.session);
   if (lead.work.round != turn.round || lead.work.base != turn.base) violated("a turn is of another round");
-  // A cascade's pass verifies what its assistant guessed.
-  lead.steps += !layout_.pair && by_tokens(drafter) ? 1 + rng_.below(4) : 1;
+  ++lead.steps;
   lead.spent.draft_ns += cost.draft_ns;
   lead.spent.passes += cost.passes;
   lead.spent.pass_rows += cost.pass_rows;
