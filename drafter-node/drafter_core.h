@@ -88,6 +88,8 @@ class DrafterCore {
 
   const Membership& membership() const { return membership_; }
   std::size_t session_count() const { return sessions_.size(); }
+  /// Of its own, set aside for sessions.
+  std::int64_t kv_bytes() const { return kv_bytes_; }
 
  private:
   static constexpr std::size_t kPassRowsMax = 16;  ///< bounds the memory of a pass: a row of scores may be a MiB

@@ -17,8 +17,9 @@ inline constexpr int kThreadsOfFamily = -1;
 
 struct DrafterOptions {
   std::filesystem::path assistant = {};
-  std::filesystem::path backbone = {};     ///< the target's checkpoint: config and embedding table only are read
-  std::filesystem::path draft_model = {};  ///< a whole model, instead of both; or a block drafter, with the backbone
+  /// The target's checkpoint, of which config and embedding table only are read. Empty beside a whole model.
+  std::filesystem::path backbone = {};
+  std::filesystem::path draft_model = {};  ///< with a backbone a block drafter for it, else a whole model
   WeightType weight_type = WeightType::kBf16;
   std::string join = {};  ///< the coordinator's address
   WorkerOptions worker = {};

@@ -1,7 +1,5 @@
 #include "drafter-node/families.h"
 
-#include "common/model/block_drafter/block_config.h"
-
 namespace outrider {
 namespace {
 
@@ -13,7 +11,8 @@ struct Family {
 
 /// The first that is named is loaded.
 constexpr Family kFamilies[] = {
-    {[](const DrafterOptions& options) { return is_block_drafter(options.draft_model); }, load_block_drafter},
+    {[](const DrafterOptions& options) { return !options.draft_model.empty() && !options.backbone.empty(); },
+     load_block_drafter},
     {[](const DrafterOptions& options) { return !options.draft_model.empty(); }, load_whole_model_drafter},
     {[](const DrafterOptions& options) { return !options.assistant.empty(); }, load_assistant_drafter},
 };

@@ -79,12 +79,15 @@ outrider_status pair_open_local(const char* target, const char* assistant, const
 outrider_status pair_open_remote(const char* address, const char* target, outrider_pair** pair, outrider_error* error);
 
 /* As pair_open_local(), of what `outrider run --model` takes.
- * model  the directory of a pair (pair.json, or backbone/ and assistant/); a Hugging Face directory, a .gguf file or a
- *        pack, with the assistant that belongs to it by its name beside it if there is one; ORG/NAME[@REVISION][:GGUF]
- *        on the Hugging Face hub, which is downloaded once (docs/models.md); NULL: the nano pair of Outrider's.
- * dtype  also of a pack: the one that it was written with. */
-outrider_status outrider_open_model(const char* model, const char* dtype, int32_t threads, outrider_pair** pair,
-                                    outrider_error* error);
+ * model        the directory of a pair (pair.json, or backbone/ and assistant/); a Hugging Face directory, a .gguf file
+ *              or a pack, with the assistant that belongs to it by its name beside it if there is one;
+ *              ORG/NAME[@REVISION][:GGUF] on the Hugging Face hub, which is downloaded once (docs/models.md); NULL: the
+ *              nano pair of Outrider's.
+ * draft_model  what `outrider run --draft-model` takes, which drafts instead of the assistant: a whole model, a pair (a
+ *              cascade) or a block drafter for the target (docs/drafters.md); NULL: the assistant drafts, if any.
+ * dtype        also of a pack: the one that it was written with; also of the draft model. NULL: each has its own. */
+outrider_status outrider_open_model(const char* model, const char* draft_model, const char* dtype, int32_t threads,
+                                    outrider_pair** pair, outrider_error* error);
 
 /* NULL is allowed. Sessions that are still open go on, and close the pair with the last of them. */
 void pair_close(outrider_pair* pair);

@@ -148,18 +148,26 @@ std::filesystem::path nano_beside_library() {
   return {};
 }
 
-Result<std::shared_ptr<Pair>> open_pair(const PairPaths& paths, const char* dtype, std::int32_t threads) {
-  WeightType type{};
+/// @param draft_model NULL: the pair's assistant drafts.
+Result<std::shared_ptr<Pair>> open_pair(const PairPaths& paths, const char* draft_model, const char* dtype,
+                                        std::int32_t threads) {
+  ClusterOptions options{.pair = paths};
   if (dtype == nullptr) {
     ASSIGN_OR_RETURN(const SuitableType suitable, suitable_type(paths));
-    type = suitable.type;
+    options.weight_type = suitable.type;
   } else {
-    ASSIGN_OR_RETURN(type, parse_weight_type(dtype));
+    ASSIGN_OR_RETURN(options.weight_type, parse_weight_type(dtype));
+    options.drafter_weight_type = options.weight_type;
   }
   if (threads < 0 || threads > kThreadsMax)
     return invalid(fmt::format("threads {}, wanted 0 to {}", threads, kThreadsMax));
+  options.verifier.threads = threads;
+  if (draft_model != nullptr) {
+    ASSIGN_OR_RETURN(const std::string given, path_of("draft_model", draft_model));
+    ASSIGN_OR_RETURN(options.drafter.draft_model, model_path(given));
+  }
   init_logging_once();
-  return Pair::open_local(paths, type, threads);
+  return Pair::open_local(std::move(options));
 }
 
 void fill(const Generation& generation, bool stopped_by_caller, outrider_generation* out) {
@@ -250,14 +258,14 @@ outrider_status pair_open_local(const char* target, const char* assistant, const
       ASSIGN_OR_RETURN(paths.assistant, path_of("assistant", assistant));
       ASSIGN_OR_RETURN(paths.assistant, model_path(paths.assistant));
     }
-    ASSIGN_OR_RETURN(auto opened, open_pair(paths, dtype, threads));
+    ASSIGN_OR_RETURN(auto opened, open_pair(paths, /*draft_model=*/nullptr, dtype, threads));
     *pair = new outrider_pair{std::move(opened)};
     return {};
   });
 }
 
-outrider_status outrider_open_model(const char* model, const char* dtype, int32_t threads, outrider_pair** pair,
-                                    outrider_error* error) {
+outrider_status outrider_open_model(const char* model, const char* draft_model, const char* dtype, int32_t threads,
+                                    outrider_pair** pair, outrider_error* error) {
   return guarded(error, {{"pair", pair}}, [&]() -> Result<void> {
     std::filesystem::path wanted;
     if (model == nullptr) {
@@ -268,7 +276,7 @@ outrider_status outrider_open_model(const char* model, const char* dtype, int32_
     ASSIGN_OR_RETURN(PairPaths paths, pair_paths(wanted));
     std::error_code ignored;
     if (!std::filesystem::exists(paths.assistant, ignored)) paths.assistant.clear();
-    ASSIGN_OR_RETURN(auto opened, open_pair(paths, dtype, threads));
+    ASSIGN_OR_RETURN(auto opened, open_pair(paths, draft_model, dtype, threads));
     *pair = new outrider_pair{std::move(opened)};
     return {};
   });

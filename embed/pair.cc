@@ -48,16 +48,12 @@ void Pair::serve(TextSide text, const std::string& address, Duration failover_wa
   routes_ = api_->routes();
 }
 
-Result<std::shared_ptr<Pair>> Pair::open_local(const PairPaths& paths, WeightType type, int threads) {
+Result<std::shared_ptr<Pair>> Pair::open_local(ClusterOptions options) {
   active_isa();  // a bad OUTRIDER_ISA or OUTRIDER_GEMM is said here, not on some thread
   active_gemm();
-  ASSIGN_OR_RETURN(TextSide text, load_text(paths.backbone));
+  ASSIGN_OR_RETURN(TextSide text, load_text(options.pair.backbone));
   const std::shared_ptr<Pair> pair(new Pair);
-  ClusterOptions options;
-  options.pair = paths;
-  options.weight_type = type;
-  options.drafters = paths.assistant.empty() ? 0 : 1;
-  options.verifier.threads = threads;
+  options.drafters = options.pair.assistant.empty() && options.drafter.draft_model.empty() ? 0 : 1;
   ASSIGN_OR_RETURN(ClusterClient started, connect_or_start(pair->context_, /*connect=*/"", options));
   pair->cluster_ = std::move(started.cluster);
   pair->serve(std::move(text), pair->cluster_->address(), Duration::zero());

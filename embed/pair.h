@@ -21,9 +21,9 @@ namespace outrider {
 /// Any thread, several at a time.
 class Pair {
  public:
-  /// Loads the weights. @param pair no assistant (an empty path): plain decoding only.
-  /// @param threads of the forward pass; 0: as many as are found fastest.
-  static Result<std::shared_ptr<Pair>> open_local(const PairPaths& pair, WeightType type, int threads);
+  /// Loads the weights. @param options of the models, their types and threads. Without a draft model the pair's
+  ///   assistant drafts; without that too (an empty path) all decoding is plain.
+  static Result<std::shared_ptr<Pair>> open_local(ClusterOptions options);
   /// @param address of a running coordinator. @param backbone where its target's texts lie (TextSide):
   ///   the weights are not looked at.
   /// @return kPeerGone when nobody answers there.

@@ -139,6 +139,9 @@ void bench_pair(const BenchFlags& flags) {
                          .processes = flags.processes || linked,
                          .verifier = flags.verifier,
                          .drafter = flags.drafter};
+  std::filesystem::path& draft_model = options.drafter.draft_model;
+  if (!draft_model.empty()) draft_model = or_throw(model_path(draft_model));
+  if (!flags.model.dtype.empty()) options.drafter_weight_type = options.weight_type;
   std::unique_ptr<LinkEmulator> link;
   if (linked) {
     options.drafter_route = [&](const std::string& coordinator) -> Result<std::string> {
@@ -177,6 +180,7 @@ void bench_pair(const BenchFlags& flags) {
                 {"processes", options.processes ? 3 : 1},
                 {"synthetic", !flags.verifier.synthetic_acceptance.empty()},
                 {"runs", rows}};
+  if (!draft_model.empty()) report.push_back({"draft_model", draft_model.string()});
   report.add(machine_row(thread_count(flags.verifier.threads)));
   if (!flags.verifier.synthetic_acceptance.empty())
     report.push_back({"synthetic_acceptance", flags.verifier.synthetic_acceptance});
@@ -198,7 +202,7 @@ void add_bench_command(Command& app) {
   flags->model.add_to(*command);
   add_node_options(*command, flags->verifier,
                    named({"--verify-weights", "--threads", "--synthetic-acceptance", "--added-verify-us"}));
-  add_node_options(*command, flags->drafter, named({"--wire", "--added-draft-us"}));
+  add_node_options(*command, flags->drafter, named({"--draft-model", "--wire", "--added-draft-us"}));
   command->add_option("--draft-lengths", flags->draft_lengths, "Draft lengths or policies, one run each")
       ->delimiter(',')
       ->check(check_draft_length)
@@ -215,7 +219,8 @@ void add_bench_command(Command& app) {
   auto* connect =
       command->add_option("--connect", flags->connect,
                           "Measure the cluster of the coordinator at tcp://HOST:PORT, which runs the same pair");
-  connect->excludes(processes)->excludes("--rtt")->excludes("--threads")->excludes("--dtype")->excludes("--wire");
+  connect->excludes(processes);
+  for (const char* option : {"--rtt", "--threads", "--dtype", "--draft-model", "--wire"}) connect->excludes(option);
   add_security_options(*command, flags->security, /*listens=*/false);
   flags->report.add_to(*command);
   command->callback([flags] { bench_pair(*flags); });

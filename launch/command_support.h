@@ -30,7 +30,6 @@
 #include "common/decoding/drafting/policies.h"
 #include "common/decoding/grammar/grammar_text.h"
 #include "common/decoding/sampling/params.h"
-#include "common/model/block_drafter/block_config.h"
 #include "common/model/checkpoint/pack.h"
 #include "common/pair/pair_files.h"
 #include "launch/answer_printer.h"
@@ -413,9 +412,7 @@ struct ClusterFlags {
     std::filesystem::path& whole = options.drafter.draft_model;
     if (!whole.empty()) whole = or_throw(model_path(whole));
     options.drafters = whole.empty() ? model.wants_drafter(pair, drafts_wanted) : drafts_wanted;
-    // Its type is its own: the target's pack may be of another. A block drafter's rows are of the target's.
-    if (options.drafters > 0 && !whole.empty() && !is_block_drafter(whole) && model.dtype.empty())
-      options.drafter_weight_type = or_throw(suitable_type(or_throw(pair_paths(whole, {.assistant = false})))).type;
+    if (!model.dtype.empty()) options.drafter_weight_type = options.weight_type;
     return options;
   }
 };

@@ -17,6 +17,7 @@
 #include "common/base/time.h"
 #include "common/model/block_drafter/block_config.h"
 #include "common/os/files.h"
+#include "launch/suitable_type.h"
 
 namespace outrider {
 namespace {
@@ -47,11 +48,7 @@ class ThreadCluster final : public Cluster {
     verifier.join = address_;
     for (int i = 0; i < options_.verifiers; ++i)
       launch(failure_, [this](std::stop_token stop) { return run_verifier(context_, options_.verifier, stop); });
-    DrafterOptions& drafter = options_.drafter;
-    drafter.assistant = options_.pair.assistant;
-    drafter.backbone = options_.pair.backbone;
-    drafter.weight_type = options_.drafter_weight_type.value_or(options_.weight_type);
-    drafter.join = address_;
+    options_.drafter.join = address_;
     for (int i = 0; i < options_.drafters; ++i)
       launch(drafter_failure_, [this](std::stop_token stop) { return run_drafter(context_, options_.drafter, stop); });
     return {};
@@ -124,13 +121,11 @@ class ProcessCluster final : public Cluster {
     if (options_.drafters > 0 && options_.drafter_route) {
       ASSIGN_OR_RETURN(join, options_.drafter_route(address_));
     }
-    const std::string drafter_dtype = to_string(options_.drafter_weight_type.value_or(options_.weight_type));
+    const DrafterOptions& drafter = options_.drafter;
     for (int i = 0; i < options_.drafters; ++i) {
-      std::vector<std::string> arguments = {"--join", join, "--dtype", drafter_dtype};
-      const bool assistant = options_.drafter.draft_model.empty();
-      if (assistant || !options_.verifier.hidden_rows_for.empty())
-        arguments.insert(arguments.end(), {"--backbone", options_.pair.backbone.string()});
-      if (assistant) arguments.insert(arguments.end(), {"--assistant", options_.pair.assistant.string()});
+      std::vector<std::string> arguments = {"--join", join, "--dtype", to_string(drafter.weight_type)};
+      if (!drafter.backbone.empty()) arguments.insert(arguments.end(), {"--backbone", drafter.backbone.string()});
+      if (!drafter.assistant.empty()) arguments.insert(arguments.end(), {"--assistant", drafter.assistant.string()});
       RETURN_IF_ERROR(spawn(kDrafter, std::move(arguments), options_.drafter, STDERR_FILENO));
     }
     return {};
@@ -198,16 +193,30 @@ class ProcessCluster final : public Cluster {
   std::vector<Process> processes_;
 };
 
+/// Which models the drafters load, in which type, and what the verifiers keep for them.
+Result<void> choose_draft_models(ClusterOptions& options) {
+  DrafterOptions& drafter = options.drafter;
+  drafter.weight_type = options.drafter_weight_type.value_or(options.weight_type);
+  const bool assistant = drafter.draft_model.empty(), block = !assistant && is_block_drafter(drafter.draft_model);
+  if (assistant) drafter.assistant = options.pair.assistant;
+  if (assistant || block) drafter.backbone = options.pair.backbone;
+  if (block) options.verifier.hidden_rows_for = drafter.draft_model;
+  if (assistant || block || options.drafter_weight_type) return {};
+  ASSIGN_OR_RETURN(const PairPaths model, pair_paths(drafter.draft_model, {.assistant = false}));
+  ASSIGN_OR_RETURN(const SuitableType suitable, suitable_type(model));
+  drafter.weight_type = suitable.type;
+  return {};
+}
+
 /// Nobody joins such a cluster later: what would wait for that ends at once. And its workers are watched by who starts
 /// them (check()), so that those are waited for that are silent on a busy machine.
-ClusterOptions closed(ClusterOptions options) {
+Result<ClusterOptions> closed(ClusterOptions options) {
   constexpr int kDay = 86'400;
   options.coordinator.peer_timeout_s = options.verifier.worker.peer_timeout_s = options.drafter.worker.peer_timeout_s =
       kDay;
   options.coordinator.failover_wait_s = 0;
   options.verifier.drain_wait_s = 2;
-  if (options.drafters > 0 && is_block_drafter(options.drafter.draft_model))
-    options.verifier.hidden_rows_for = options.drafter.draft_model;
+  if (options.drafters > 0) RETURN_IF_ERROR(choose_draft_models(options));
   options.verifier.core.link.exit_when_refused = options.drafter.core.link.exit_when_refused = true;
   return options;
 }
@@ -221,11 +230,13 @@ Result<std::unique_ptr<Cluster>> started(std::unique_ptr<Kind> cluster) {
 }  // namespace
 
 Result<std::unique_ptr<Cluster>> start_threads(TransportContext& context, const ClusterOptions& options) {
-  return started(std::make_unique<ThreadCluster>(context, closed(options)));
+  ASSIGN_OR_RETURN(const ClusterOptions ready, closed(options));
+  return started(std::make_unique<ThreadCluster>(context, ready));
 }
 
 Result<std::unique_ptr<Cluster>> start_processes(const ClusterOptions& options) {
-  return started(std::make_unique<ProcessCluster>(closed(options)));
+  ASSIGN_OR_RETURN(const ClusterOptions ready, closed(options));
+  return started(std::make_unique<ProcessCluster>(ready));
 }
 
 Result<std::unique_ptr<Cluster>> start_cluster(TransportContext& context, const ClusterOptions& options) {

@@ -25,10 +25,11 @@ namespace outrider {
 struct ClusterOptions {
   PairPaths pair;
   WeightType weight_type = WeightType::kBf16;
-  std::optional<WeightType> drafter_weight_type = {};  ///< none: weight_type
+  /// None: weight_type; of a whole draft model the type that suits it, since the target's pack may be of another.
+  std::optional<WeightType> drafter_weight_type = {};
   int verifiers = 1, drafters = 1;
   bool processes = false;  ///< start_cluster(): each role a process of its own, over TCP
-  // Addresses, models and weight type are filled in at the start.
+  // Addresses, the pair's models, weight types and the hidden rows of a block drafter are filled in at the start.
   CoordinatorOptions coordinator = {};
   VerifierOptions verifier = {};
   DrafterOptions drafter = {};

@@ -166,9 +166,6 @@ std::unique_ptr<DraftModel> make_draft_model(std::unique_ptr<BlockDrafter> draft
 }
 
 Result<LoadedDrafter> load_block_drafter(const DrafterOptions& options) {
-  if (options.backbone.empty())
-    return Error(Errc::kInvalidArgument, "{} is a block drafter, wanted its target too (--backbone)",
-                 options.draft_model.string());
   if (options.worker.verify_weights) RETURN_IF_ERROR(verify_packs({options.backbone}));
   ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(options.backbone));
   ASSIGN_OR_RETURN(const ModelFiles drafter_files, ModelFiles::open(options.draft_model));

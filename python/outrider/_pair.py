@@ -261,6 +261,7 @@ class Pair(Owner):
         *,
         backbone: str | os.PathLike[str] | None = None,
         assistant: str | os.PathLike[str] | None = None,
+        draft_model: str | os.PathLike[str] | None = None,
         dtype: str | None = None,
         threads: int = 0,
     ) -> None:
@@ -270,16 +271,21 @@ class Pair(Owner):
         it, a .gguf file, a pack, or a name like "google/gemma-4-E4B-it", which is downloaded once. None: the nano pair
         that comes with Outrider.
         backbone, assistant: instead of `model`, the two by themselves; no assistant: plain decoding.
+        draft_model: beside `model`, what drafts instead of its assistant, as of `outrider run --draft-model`: a smaller
+        model, a pair (a cascade) or a block drafter (docs/drafters.md).
         dtype: "f32", "bf16", "int8", "int4" or "q4"; None: as `outrider run` without --dtype, a pack's own, else what suits the
         file and the memory. threads: of the target's forward pass; 0: as many as are found fastest.
         Raises NotFound, Malformed, Unsupported or Mismatch for files that cannot be used.
         """
         if model is not None and backbone is not None or backbone is None and assistant is not None:
             raise TypeError("give a model, or a backbone and perhaps its assistant")
+        if backbone is not None and draft_model is not None:
+            raise TypeError("draft_model is for a model: give the backbone as one")
         pair = ffi.new("outrider_pair**")
         kind = text_or_null(dtype)
         if backbone is None:
-            call(lib.outrider_open_model, text_or_null(nano() if model is None else model), kind, threads, pair)
+            target = text_or_null(nano() if model is None else model)
+            call(lib.outrider_open_model, target, text_or_null(draft_model), kind, threads, pair)
         else:
             call(lib.pair_open_local, text_or_null(backbone), text_or_null(assistant), kind, threads, pair)
         self._own(pair[0], lib.pair_close, "pair")

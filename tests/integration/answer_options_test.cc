@@ -260,9 +260,11 @@ TEST(PairOptions, SuppressedTokensAreNeverChosen) {
   mute.write("backbone/generation_config.json",
              fmt::format(R"({{"eos_token_id": [1, 106], "suppress_tokens": [{}]}})", golden.greedy[0]));
   for (const PairCopy* pair : std::initializer_list<const PairCopy*>{&copy, &mute}) {
-    const auto opened = Pair::open_local({.backbone = pair->dir() / "backbone", .assistant = pair->dir() / "assistant"},
-                                         WeightType::kF32, 1)
-                            .value();
+    const auto opened =
+        Pair::open_local({.pair = {.backbone = pair->dir() / "backbone", .assistant = pair->dir() / "assistant"},
+                          .weight_type = WeightType::kF32,
+                          .verifier = {.threads = 1}})
+            .value();
     Client client = opened->connect().value();
     EXPECT_EQ(client.prefill(golden.prompt_ids, opened->text().greedy()).value() == golden.greedy[0], pair == &copy);
     const auto drafts = client.draft(4).value();

@@ -10,6 +10,7 @@
 #include <memory>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -791,8 +792,8 @@ TEST(CApi, AModelIsFoundAsTheCommandLineFindsIt) {
   for (const std::string& model : {std::string(), (fs::path(OUTRIDER_SOURCE_DIR) / "models/nano").string()}) {
     outrider_pair* pair = nullptr;
     outrider_error error;
-    ASSERT_EQ(outrider_open_model(model.empty() ? nullptr : model.c_str(), "f32", 0, &pair, &error), OUTRIDER_OK)
-        << error.message;
+    const char* const given = model.empty() ? nullptr : model.c_str();
+    ASSERT_EQ(outrider_open_model(given, nullptr, "f32", 0, &pair, &error), OUTRIDER_OK) << error.message;
     const PairHandle handle(pair, pair_close);
     Answer answer;
     generate(pair, goldens()[0].prompt, 4, &answer);
@@ -801,7 +802,34 @@ TEST(CApi, AModelIsFoundAsTheCommandLineFindsIt) {
   }
   outrider_pair* pair = nullptr;
   outrider_error error;
-  EXPECT_EQ(outrider_open_model("/nowhere", nullptr, 0, &pair, &error), OUTRIDER_NOT_FOUND);
+  EXPECT_EQ(outrider_open_model("/nowhere", nullptr, nullptr, 0, &pair, &error), OUTRIDER_NOT_FOUND);
+  EXPECT_EQ(pair, nullptr);
+}
+
+// The target has no assistant beside it, so every draft is the draft model's.
+TEST(CApi, ADraftModelDraftsAsTheCommandLineHasIt) {
+  const fs::path source = OUTRIDER_SOURCE_DIR;
+  const std::string target = nano("backbone");
+  outrider_pair* pair = nullptr;
+  outrider_error error;
+  for (const char* model : {"models/pico/backbone", "models/pico", "tests/goldens/block/nano"}) {
+    ASSERT_EQ(outrider_open_model(target.c_str(), (source / model).c_str(), "f32", 0, &pair, &error), OUTRIDER_OK)
+        << model << ": " << error.message;
+    const PairHandle handle(std::exchange(pair, nullptr), pair_close);
+    for (const Golden& golden : {goldens()[0], goldens()[1]}) {
+      Answer answer;
+      generate(handle.get(), golden.prompt, 4, &answer);
+      EXPECT_EQ(answer.tokens, golden.greedy) << model;
+      EXPECT_GT(answer.generation.drafted_tokens, 0) << model;
+    }
+  }
+  EXPECT_EQ(outrider_open_model(nullptr, "/nowhere", nullptr, 0, &pair, &error), OUTRIDER_NOT_FOUND);
+  EXPECT_NE(std::string(error.message).find("/nowhere"), std::string::npos) << error.message;
+  EXPECT_EQ(outrider_open_model(nullptr, "", nullptr, 0, &pair, &error), OUTRIDER_INVALID_ARGUMENT);
+  EXPECT_STREQ(error.message, "draft_model is empty, wanted a directory");
+  // An assistant is no model by itself.
+  EXPECT_EQ(outrider_open_model(nullptr, nano("assistant").c_str(), nullptr, 0, &pair, &error), OUTRIDER_UNSUPPORTED)
+      << error.message;
   EXPECT_EQ(pair, nullptr);
 }
 

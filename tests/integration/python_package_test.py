@@ -256,6 +256,18 @@ class Lifetimes(unittest.TestCase):
                 session.prefill(GOLDENS[0]["prompt"])
                 self.assertGreater(session.round(4).accepted, 0)
 
+    def test_a_draft_model_drafts_instead_of_an_assistant(self):
+        for draft_model in ("models/pico/backbone", "models/pico"):
+            with outrider.Pair(ROOT / "models/nano/backbone", draft_model=ROOT / draft_model, dtype="f32") as pair:
+                for golden in GOLDENS[:2]:
+                    answer = pair.generate(golden["prompt"], max_tokens=96, draft_length=4)
+                    self.assertEqual(answer.tokens, golden["greedy"])
+                    self.assertGreater(answer.statistics.accepted, 0)  # the target has no assistant beside it
+        with self.assertRaisesRegex(TypeError, "draft_model"):
+            outrider.Pair(backbone=ROOT / "models/nano/backbone", draft_model=ROOT / "models/pico")
+        with self.assertRaisesRegex(outrider.NotFound, "/nowhere"):
+            outrider.Pair(draft_model="/nowhere")
+
     def test_without_a_type_a_pack_has_its_own(self):
         with tempfile.TemporaryDirectory() as folder:
             pack = os.path.join(folder, "pack")

@@ -49,7 +49,7 @@ nlohmann::json record(Client& client, const SamplingParams& greedy, const NanoGo
 int main() {
   using namespace outrider;
   init_logging("policy_record_traces", "warn");
-  const auto pair = or_exit(Pair::open_local(nano_pair(), WeightType::kBf16, 0));
+  const auto pair = or_exit(Pair::open_local({.pair = nano_pair()}));
   Client client = or_exit(pair->connect());
   nlohmann::json traces = nlohmann::json::array();
   for (const NanoGolden& golden : nano_goldens()) {

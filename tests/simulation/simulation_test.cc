@@ -671,6 +671,7 @@ struct History {
   std::int64_t down_ms = 0;
   std::int64_t coordinators = 1;
   std::int64_t by_tokens = 0;  ///< of the drafters
+  std::int64_t hidden_rows = 0, drafter_kv_bytes = 0;  ///< 0: without a bound
 
   static void fields(auto& v, auto& m) {
     v("seed", m.seed);
@@ -699,6 +700,8 @@ struct History {
     v("client_cut", m.faults.client_cut);
     v("skew", m.faults.skew);
     v("by_tokens", m.by_tokens);
+    v("hidden_rows", m.hidden_rows);
+    v("drafter_kv_bytes", m.drafter_kv_bytes);
   }
 };
 
@@ -734,6 +737,8 @@ History drawn(std::uint64_t seed, int texts) {
   // Workers stay with whom they have found: encoders perhaps here, and verifiers that see nothing without them there.
   if (h.coordinators > 1) h.no_towers = 0;
   h.by_tokens = static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(h.drafters) + 1));
+  h.hidden_rows = rng.below(3) == 0 ? 1 : 0;
+  h.drafter_kv_bytes = rng.below(2) == 0 ? 60'000 : 0;
   return h;
 }
 
@@ -814,11 +819,12 @@ std::string left_behind(const Simulator& simulator) {
   const int sessions = simulator.coordinator_sessions();
   const std::size_t verifying = simulator.verifier_sessions(), drafting = simulator.drafter_sessions(),
                     encoding = simulator.encoder_sessions();
-  const std::int64_t bytes = simulator.verifier_kv_bytes();
-  if (sessions == 0 && verifying == 0 && drafting == 0 && encoding == 0 && bytes == 0) return "";
+  const std::int64_t bytes = simulator.verifier_kv_bytes(), drafter_bytes = simulator.drafter_kv_bytes();
+  if (sessions == 0 && verifying == 0 && drafting == 0 && encoding == 0 && bytes == 0 && drafter_bytes == 0) return "";
   return fmt::format(
-      "{} sessions of the coordinator, {} of verifiers with {} bytes, {} of drafters and {} of encoders stay behind",
-      sessions, verifying, bytes, drafting, encoding);
+      "{} sessions of the coordinator, {} of verifiers with {} bytes, {} of drafters with {} and {} of encoders stay "
+      "behind",
+      sessions, verifying, bytes, drafting, drafter_bytes, encoding);
 }
 
 /// Lets time pass until nothing is left, and stays so for as long as something may be under way; kForgotten at most.
@@ -851,6 +857,10 @@ std::string survive(const History& history, Survival* totals) {
                                   .fruitless_max = 1'000'000},
                        .audit = history.audit,
                        .by_tokens = static_cast<int>(history.by_tokens),
+                       .hidden_rows = history.hidden_rows > 0,
+                       .drafter_kv_bytes_max = history.drafter_kv_bytes > 0
+                                                   ? history.drafter_kv_bytes
+                                                   : std::numeric_limits<std::int64_t>::max(),
                        .drafters_per_sequence = static_cast<int>(history.drafters_per_sequence),
                        .coordinators = static_cast<int>(history.coordinators)});
   std::map<std::uint64_t, Text> texts;
@@ -906,8 +916,10 @@ struct Halve {
     const std::string_view field = name;
     for (int bit = 0; field == "texts" && bit < 62; ++bit) add(name, value & ~(std::int64_t{1} << bit), value);
     const bool may_be_none =
-        field.ends_with("_ms") || field == "encoders" || field == "no_towers" || field == "by_tokens";
+        field.ends_with("_ms") || field == "encoders" || field == "no_towers" || field == "by_tokens" ||
+        field == "hidden_rows";
     const std::int64_t least = std::min<std::int64_t>(value, may_be_none ? 0 : 1);
+    if (field == "drafter_kv_bytes") return add(name, std::int64_t{0}, value);
     if (field != "texts" && field != "kv_bytes") add(name, std::max(value / 2, least), value);
   }
   void operator()(const char* name, const double& value) { add(name, 0.0, value); }

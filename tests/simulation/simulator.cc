@@ -90,8 +90,8 @@ WireTensor picture(std::uint64_t seed, std::int64_t soft_tokens) {
   return {.dtype = DType::kU8, .shape = {soft_tokens, 1, 3}, .data = SharedBytes(pixels, *pixels)};
 }
 
-PairFacts facts() {
-  return {
+PairFacts facts(bool hidden_rows) {
+  PairFacts facts{
       .hidden_size = kWidth,
       .vocab_size = kVocab,
       .context_max = 1 << 20,
@@ -99,6 +99,8 @@ PairFacts facts() {
       .hidden_dtype = DType::kI32,
       .donors = {{.sliding = true, .layer = 0, .num_key_value_heads = 1, .head_dim = kWidth, .sliding_window = kWindow},
                  {.sliding = false, .layer = 1, .num_key_value_heads = 1, .head_dim = kWidth}}};
+  if (hidden_rows) facts.donors.erase(facts.donors.begin());
+  return facts;
 }
 
 std::vector<float> logits(std::uint64_t prefix) {
@@ -168,7 +170,7 @@ void Simulator::start(Verifier& verifier) {
   verifier.core =
       std::make_unique<VerifierCore>(config, Hello{.role = Role::kVerifier,
                                                    .name = verifier.peer,
-                                                   .facts = model::facts(),
+                                                   .facts = model::facts(layout_.hidden_rows),
                                                    .numeric_class = "hashes",
                                                    .encoding_class = layout_.no_towers ? "" : "hashes of pixels",
                                                    .no_towers = layout_.no_towers});
@@ -181,8 +183,10 @@ void Simulator::start(Encoder& encoder) {
   encoder.peer = fmt::format("encoder-{}", starts_++);
   encoder.core = std::make_unique<EncoderCore>(
       EncoderConfig{.sessions_max = 4, .kept_bytes_max = 2000, .soft_tokens = soft_tokens_of},
-      Hello{
-          .role = Role::kEncoder, .name = encoder.peer, .facts = model::facts(), .encoding_class = "hashes of pixels"});
+      Hello{.role = Role::kEncoder,
+            .name = encoder.peer,
+            .facts = model::facts(layout_.hidden_rows),
+            .encoding_class = "hashes of pixels"});
 }
 
 void Simulator::start(Drafter& drafter) {
@@ -194,10 +198,15 @@ void Simulator::start(Drafter& drafter) {
   drafter.peer = fmt::format("drafter-{}", starts_++);
   const bool tokens = by_tokens(drafter);
   const PairFacts of_tokens{.vocab_size = model::kVocab, .context_max = 1 << 20};
+  DrafterConfig config;
+  if (tokens || by_blocks(drafter)) {
+    config.kv_cost = kKvCost;
+    config.kv_bytes_max = layout_.drafter_kv_bytes_max;
+  }
   drafter.core = std::make_unique<DrafterCore>(
-      DrafterConfig{}, Hello{.role = Role::kDrafter,
+      config, Hello{.role = Role::kDrafter,
                              .name = fmt::format("key{}/{}", &drafter - drafters_.data(), drafter.peer),
-                             .facts = tokens ? of_tokens : model::facts(),
+                             .facts = tokens ? of_tokens : model::facts(layout_.hidden_rows),
                              .wire = static_cast<WireForm>(starts_ % 4),
                              .needs = tokens ? DraftInput::kTokens : DraftInput::kTargetRows});
 }
@@ -400,6 +409,12 @@ std::size_t Simulator::encoder_sessions() const {
 std::int64_t Simulator::verifier_kv_bytes() const {
   std::int64_t bytes = 0;
   for (const Verifier& verifier : verifiers_) bytes += verifier.core ? verifier.core->kv_bytes() : 0;
+  return bytes;
+}
+
+std::int64_t Simulator::drafter_kv_bytes() const {
+  std::int64_t bytes = 0;
+  for (const Drafter& drafter : drafters_) bytes += drafter.core ? drafter.core->kv_bytes() : 0;
   return bytes;
 }
 
@@ -607,6 +622,8 @@ void Simulator::check_memory() {
   }
   for (const Drafter& drafter : drafters_) {
     const std::size_t sessions = drafter.core ? drafter.core->session_count() : 0;
+    if (drafter.core && drafter.core->kv_bytes() > layout_.drafter_kv_bytes_max)
+      violated(fmt::format("{}: {} bytes of K/V", drafter.peer, drafter.core->kv_bytes()));
     // One that is freed gives its replica back with the next work.
     if (static_cast<std::int64_t>(sessions) > DrafterConfig().sessions_max || drafter.replicas.size() > sessions + 64)
       violated(fmt::format("{}: {} sessions, {} replicas", drafter.peer, sessions, drafter.replicas.size()));
@@ -871,7 +888,7 @@ std::vector<VerifyResult> Simulator::forward(Verifier& verifier, const std::vect
     if (work.kv_from && *work.kv_from < committed) {
       const Position to = piece_end(*work.kv_from, committed, kKvRowsMax, model::kWindow + 1);
       verdict.kv = {.from = *work.kv_from, .to = to, .donors = {}};
-      for (const DonorFacts& donor : model::facts().donors) {
+      for (const DonorFacts& donor : model::facts(layout_.hidden_rows).donors) {
         const Position first = first_useful_row(donor, *work.kv_from, to);
         const std::vector<std::uint64_t> kept(prefix.begin() + first, prefix.begin() + to);
         const WireTensor tensor = tensor_of(kept, {to - first, 1, kWidth}, work.wire);
@@ -904,9 +921,9 @@ void Simulator::change_replica(Drafter& drafter, const DraftWork& work) {
     return;
   }
   Replica& replica = drafter.replicas[work.session];
+  drafter.leads.erase(work.session);
   if (by_tokens(drafter)) {
     if (!work.kv.donors.empty()) violated("rows of the target for a drafter that needs tokens");
-    drafter.leads.erase(work.session);
     Rows& rows = replica.full;
     for (std::size_t i = 0; i < work.kv.tokens.size(); ++i) {
       const Position p = work.kv.from + static_cast<Position>(i);
@@ -919,11 +936,12 @@ void Simulator::change_replica(Drafter& drafter, const DraftWork& work) {
   }
   for (std::size_t i = 0; i < work.kv.donors.size(); ++i) {
     const DonorDelta& donor = work.kv.donors[i];
-    Rows& rows = i == 0 ? replica.sliding : replica.full;
+    Rows& rows = i + 1 < work.kv.donors.size() ? replica.sliding : replica.full;
     for (Position p = donor.first; p < work.kv.to; ++p) {
       if (!rows.put(p, hash_at(donor.key, p - donor.first))) violated("a committed row changed");
     }
     rows_[donor.key.dtype] += std::max<Position>(work.kv.to - donor.first, 0);
+    if (by_blocks(drafter)) replica.behind += work.kv.to - donor.first;
   }
 }
 
@@ -938,7 +956,10 @@ std::uint64_t Simulator::check_replica(Drafter& drafter, const DraftWork& work) 
     if (!sampled_ && model::choose(prefix) != work.draft.token) violated("the tokens did not produce the token");
     return model::extend(prefix, work.draft.token);
   }
-  for (Position p = std::max<Position>(0, work.base - (model::kWindow + 1)); p < work.base; ++p) {
+  if (by_blocks(drafter) && (work.draft.ahead > 0 || !work.draft.known.empty()))
+    violated("drafts made ahead by a block drafter");
+  const Position seen = by_blocks(drafter) ? work.base : std::max<Position>(0, work.base - (model::kWindow + 1));
+  for (Position p = seen; p < work.base; ++p) {
     if (!sliding.at(p) || sliding.at(p) != full.at(p))
       violated(fmt::format("draft at {}: sliding row {} missing or wrong", work.base, p));
   }
@@ -1064,7 +1085,8 @@ DraftProgress Simulator::take_turn(Drafter& drafter, const DraftTurn& turn, cons
   const bool asked = lead.asked.has_value();
   // A step a level: of a chain one a draft. Ahead it first goes along drafts that it did not make, and to what follows.
   const std::size_t steps =
-      !lead.tree_rows.empty() ? lead.tree_rows.size()
+      by_blocks(drafter)        ? 1
+      : !lead.tree_rows.empty() ? lead.tree_rows.size()
       : asked ? static_cast<std::size_t>(TokenTree(std::ssize(lead.asked->tokens), lead.asked->depths).height())
               : walk(lead) + static_cast<std::size_t>(lead.work.draft.draft_length);
   if (lead.steps < steps) return {.more = true};

@@ -61,7 +61,8 @@ inline std::uint64_t extend(std::uint64_t prefix, TokenId token) {
   return mix64(prefix ^ (static_cast<std::uint64_t>(token) + 1));
 }
 inline TokenId choose(std::uint64_t prefix) { return static_cast<TokenId>(mix64(prefix + 17) % kVocab); }
-PairFacts facts();
+/// @param hidden_rows  of verifiers that send these in place of K/V
+PairFacts facts(bool hidden_rows = false);
 /// Logits after a prefix: choose(prefix) has the highest, about half of the probability.
 std::vector<float> logits(std::uint64_t prefix);
 /// What soft token `i` of a picture counts as: a token that its pixels say.
@@ -105,6 +106,9 @@ struct Layout {
   ClientConfig client = {};
   double audit = 0;                   ///< AuditConfig::share
   int by_tokens = 0;                  ///< of the drafters the last, which need tokens alone
+  bool hidden_rows = false;           ///< the others are block drafters, which verifiers send hidden rows
+  /// Memory for the K/V of a drafter that computes some; a position takes as much as a verifier's.
+  std::int64_t drafter_kv_bytes_max = std::numeric_limits<std::int64_t>::max();
   int liars = 0, laggards = 0;        ///< of the drafters the first, whose drafts never hold; then those that are late
   const DraftTable* table = nullptr;  ///< CoordinatorConfig's
   int drafters_per_sequence = 1;          ///< likewise
@@ -169,6 +173,7 @@ class Simulator {
   std::size_t encoder_sessions() const;
   int coordinator_sessions() const;
   std::int64_t verifier_kv_bytes() const;
+  std::int64_t drafter_kv_bytes() const;
   Status status(std::size_t place = 0) const {
     return coordinators_.at(place).core ? coordinators_[place].core->status() : Status();
   }
@@ -348,6 +353,8 @@ class Simulator {
   bool by_tokens(const Drafter& drafter) const {
     return &drafter - drafters_.data() >= layout_.drafters - layout_.by_tokens;
   }
+  /// Whether it drafts a block a pass.
+  bool by_blocks(const Drafter& drafter) const { return layout_.hidden_rows && !by_tokens(drafter); }
   bool lags(const Drafter& drafter) const {
     return !lies(drafter) && &drafter - drafters_.data() < layout_.liars + layout_.laggards;
   }
