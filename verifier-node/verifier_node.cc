@@ -295,7 +295,9 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
                                                                      .facts = std::move(facts),
                                                                      .numeric_class = bits,
                                                                      .encoding_class = std::move(encoding_class),
-                                                                     .no_towers = options.no_towers});
+                                                                     .no_towers = options.no_towers,
+                                                                     .shards = shard_count,
+                                                                     .shards_over_tcp = !remote.listen.empty()});
   ThreadsLog threads_log(sizer);
   std::vector<VerifyWork> batch;
   WorkerLoop loop(core, *endpoint, options.worker);

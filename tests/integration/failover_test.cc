@@ -41,6 +41,11 @@ class Failover : public testing::Test {
     return lines.empty() ? "" : lines[0].substr(lines[0].find("address=") + 8);
   }
   Status status() { return status_of(context_, coordinator_.address); }
+  WorkerStatus only_verifier() {
+    for (WorkerStatus& worker : status().workers)
+      if (worker.role == Role::kVerifier) return worker;
+    return {};
+  }
   /// The process that has a text; 0 where none has.
   pid_t busy_verifier() {
     for (const WorkerStatus& worker : status().workers) {
@@ -132,6 +137,8 @@ TEST_F(Failover, AKilledShardChangesNoTokenAndLeavesNoOrphan) {
     ASSERT_TRUE(eventually([&] { return status().verifiers == 0; }));
     Program& sharded = start_verifier({"--shards", "3"});
     ASSERT_TRUE(eventually([&] { return status().verifiers == 1; })) << sharded.err();
+    EXPECT_EQ(only_verifier().shards, 3);
+    EXPECT_FALSE(only_verifier().shards_over_tcp);
     const std::vector<ProcessId> shards = children_of(sharded.pid());
     ASSERT_EQ(shards.size(), 2u);
     for (const ProcessId& shard : shards) shard.signal(SIGTERM);  // as who stops a service does: that is the verifier's
@@ -193,6 +200,8 @@ TEST_F(Failover, AShardComesBackToItsVerifier) {
     Program& sharded = start_verifier({"--shards", "2", "--listen-shards", address});
     if (start == 0) shard.emplace(std::vector<std::string>{"shard", "--join", address, "--threads", "1"});
     ASSERT_TRUE(eventually([&] { return status().verifiers == 1; })) << sharded.err() << shard->err();
+    EXPECT_EQ(only_verifier().shards, 2);
+    EXPECT_TRUE(only_verifier().shards_over_tcp);
     EXPECT_EQ(answer_to(request).tokens, wanted);
     sharded.send(start == 0 ? SIGKILL : SIGTERM);
     EXPECT_EQ(describe(sharded.wait()), start == 0 ? "signal 9" : "exit 0");
