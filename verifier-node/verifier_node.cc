@@ -87,6 +87,7 @@ class ShardGroup {
     ASSIGN_OR_RETURN(const std::unique_ptr<ShardListener> listener,
                      ShardListener::listen(remote.listen, remote.security));
     log_info("event=shards_wanted count={} address={}", count - 1, listener->address());
+    if (remote.on_listening) remote.on_listening(listener->address());
     const ShardTask task{.place = {0, count},
                          .weight_type = options.weight_type,
                          .rows_max = options.core.rows_max,
