@@ -235,7 +235,8 @@ TEST_F(Failover, AFrozenShardChangesNoToken) {
     if (!comes_back) {
       sharded.send(SIGTERM);
       EXPECT_EQ(describe(sharded.wait()), "exit 1");
-      EXPECT_EQ(lines_with(sharded.err(), {"told to stop 3 s ago, but a shard says nothing"}).size(), 1u) << sharded.err();
+      EXPECT_EQ(lines_with(sharded.err(), {"told to stop 3 s ago, but a shard says nothing"}).size(), 1u)
+          << sharded.err();
     }
     shard.send(SIGCONT);
     if (comes_back) {

@@ -22,8 +22,8 @@ inline sockaddr_in loopback(std::uint16_t port) {
   return address;
 }
 
-/// Returns a TCP port that is free at every address of this machine. The port lies below the kernel's ephemeral range: no
-/// connection of another process takes the port before the server is up, or while the server is restarted.
+/// Returns a TCP port that is free at every address of this machine. The port lies below the kernel's ephemeral range:
+/// no connection of another process takes the port before the server is up, or while the server is restarted.
 inline std::uint16_t free_port() {
   int first_ephemeral = 32768;
   std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> first_ephemeral;
