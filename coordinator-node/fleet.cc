@@ -275,7 +275,9 @@ void Fleet::describe(Status& status) const {
                               .kv_bytes_max = worker.keeps_kv() ? worker.hello.capacity.kv_bytes_max : 0,
                               .yield = worker.drafts() ? worker.reputation.yield() : 0,
                               .late_rounds = worker.late_rounds,
-                              .paused = worker.reputation.paused()});
+                              .paused = worker.reputation.paused(),
+                              .shards = worker.hello.shards,
+                              .shards_over_tcp = worker.hello.shards_over_tcp});
   }
 }
 

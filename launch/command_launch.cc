@@ -67,7 +67,9 @@ void print_dry_run(const PlanFile& plan, const LaunchOptions& options) {
   for (const PlannedProcess& process : plan.processes.processes) {
     const bool coordinator = process.role == "coordinator";
     const std::vector<std::string> command = process.command(
-        options.program, {coordinator ? "--listen" : "--join", coordinator ? plan.processes.listen : "{coordinator}"});
+        options.program, {coordinator ? "--listen" : "--join", coordinator             ? plan.processes.listen
+                                                               : process.role == "shard" ? "{verifier}"
+                                                                                         : "{coordinator}"});
     std::printf("%s %s: %s\n", process.host.name.c_str(), process.name.c_str(),
                 shell_line(announced_command_on(options.backend, process.host, command)).c_str());
   }

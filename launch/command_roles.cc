@@ -41,6 +41,13 @@ void write_addresses(const std::filesystem::path& file, const std::vector<std::s
   or_throw(replace_text(file, fmt::format("{}\n", fmt::join(addresses, "\n"))));
 }
 
+/// For scripts: what the --join of others takes.
+void print_address(const std::string& listening) {
+  const std::vector<std::string> addresses = reachable_addresses(listening);
+  std::printf("%s\n", addresses.empty() ? listening.c_str() : fmt::format("{}", fmt::join(addresses, ",")).c_str());
+  std::fflush(stdout);
+}
+
 bool every(const char*, const OptionInfo&) { return true; }
 
 void add_coordinator(Command& app) {
@@ -64,11 +71,8 @@ void add_coordinator(Command& app) {
     run_role(flags->lifetime, [&](std::stop_token stop) {
       TransportContext context(flags->security);
       return run_coordinator(context, flags->options, stop, [&](const std::string& address) {
-        const std::vector<std::string> addresses = reachable_addresses(address);
-        if (!flags->address_file.empty()) write_addresses(flags->address_file, addresses);
-        // Scripts pass this line to --join.
-        std::printf("%s\n", addresses.empty() ? address.c_str() : fmt::format("{}", fmt::join(addresses, ",")).c_str());
-        std::fflush(stdout);
+        if (!flags->address_file.empty()) write_addresses(flags->address_file, reachable_addresses(address));
+        print_address(address);
       });
     });
   });
@@ -133,7 +137,7 @@ void add_worker(Command& app, const char* name, const char* about,
       flags->model.whole = !std::is_same_v<Options, EncoderOptions>;
       flags->options.weight_type = flags->model.type_to_load(loaded);
       if constexpr (std::is_same_v<Options, VerifierOptions>)
-        return run_verifier(context, flags->options, {flags->listen_shards, flags->security}, stop);
+        return run_verifier(context, flags->options, {flags->listen_shards, flags->security, print_address}, stop);
       else
         return run(context, flags->options, stop);
     });

@@ -768,6 +768,8 @@ HttpReply ApiServer::status_reply() const {
                        {"rtt_ms", worker.rtt_ns > 0 ? Json(static_cast<double>(worker.rtt_ns) / 1e6) : Json()}});
     if (worker.kv_bytes_max > 0)
       workers.back().update({{"kv_bytes", worker.kv_bytes}, {"kv_bytes_max", worker.kv_bytes_max}});
+    if (worker.shards > 1)
+      workers.back().update({{"shards", worker.shards}, {"shards_over", worker.shards_over_tcp ? "tcp" : "memory"}});
     if (worker.role == Role::kDrafter)
       workers.back().update({{"yield", worker.yield}, {"late_rounds", worker.late_rounds}, {"paused", worker.paused}});
   }

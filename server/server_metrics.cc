@@ -129,6 +129,8 @@ std::vector<MetricFamily> families_of(const Status& status) {
              each(is_drafter, &WorkerStatus::late_rounds)),
       gauges("drafter_paused", "1: the drafter gets no sequences, since others' drafts hold",
              each(is_drafter, &WorkerStatus::paused)),
+      gauges("worker_shards", "Processes that compute a verifier's backbone together",
+             each(is_verifier, &WorkerStatus::shards)),
       gauges("worker_kv_bytes", "K/V memory that is set aside for a worker's sequences",
              each(keeps_kv, &WorkerStatus::kv_bytes)),
       gauges("worker_kv_bytes_max", "K/V memory that a worker has", each(keeps_kv, &WorkerStatus::kv_bytes_max))};

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <stop_token>
 #include <string>
 
@@ -12,6 +13,7 @@ namespace outrider {
 struct RemoteShards {
   std::string listen = {};  ///< as listen_tcp() takes it; empty: they are this host's
   Security security = {};
+  std::function<void(const std::string& address)> on_listening = {};  ///< as run_coordinator()'s
 };
 /// As run_verifier() of verifier_node.h, of a group of several hosts.
 Result<void> run_verifier(TransportContext& context, const VerifierOptions& options, const RemoteShards& remote,

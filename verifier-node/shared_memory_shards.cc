@@ -16,13 +16,9 @@
 namespace outrider {
 namespace {
 
-/// Of a slot: a row of the largest vocabularies, or 16 of what a prompt's layers gather. More are gathered in pieces.
-constexpr std::int64_t kSlotFloats = 1 << 20;
 /// Floats that make a piece of a team's copying: some 3 us.
 constexpr std::int64_t kCopiedPerPiece = 16 * 1024;
 
-/// How long who waits spins before it sleeps: others are often as fast to within that.
-constexpr Duration kSpin = std::chrono::microseconds(100);
 constexpr timespec kLook{.tv_sec = 0, .tv_nsec = 100'000'000};
 
 /// Not std::atomic's own wait(), which is for threads of one process.
@@ -55,7 +51,7 @@ struct SharedMemoryShards::Post {
 namespace {
 constexpr std::size_t kPostBytes = 256;
 std::size_t memory_bytes(int count) {
-  return static_cast<std::size_t>(count) * (kPostBytes + 2 * kSlotFloats * sizeof(float));
+  return static_cast<std::size_t>(count) * (kPostBytes + 2 * Shards::kPieceFloats * sizeof(float));
 }
 }  // namespace
 
@@ -81,39 +77,31 @@ SharedMemoryShards::Post& SharedMemoryShards::post(int rank) const {
 
 float* SharedMemoryShards::slot(int rank) const {
   auto* const slots = reinterpret_cast<float*>(memory_ + static_cast<std::size_t>(place().count) * kPostBytes);
-  return slots + (2 * rank + gathers_ % 2) * kSlotFloats;
+  return slots + (2 * rank + gathers() % 2) * kPieceFloats;
 }
 
-void SharedMemoryShards::gather(Matrix<float> rows, Columns own) {
-  CHECK(rows.size(1) <= kSlotFloats, "{} columns", rows.size(1));
-  const std::int64_t some = kSlotFloats / rows.size(1);
-  for (std::int64_t first = 0; first < rows.size(0); first += some)
-    gather_some(rows.rows(first, std::min(some, rows.size(0) - first)), own);
-}
-
-void SharedMemoryShards::gather_some(Matrix<float> rows, Columns own) {
+void SharedMemoryShards::gather_piece(Matrix<float> rows, Columns own) {
   const std::int64_t count = rows.size(0), width = rows.size(1);
   Post& mine = post(place().rank);
-  mine.written[gathers_ % 2] = {count, width, own};
+  mine.written[gathers() % 2] = {count, width, own};
   copy(rows.columns(own.begin, own.count), {slot(place().rank), {count, own.count}});
-  mine.gathers.store(gathers_ + 1);
+  mine.gathers.store(gathers() + 1);
   if (mine.sleepers.load() != 0) wake_all(mine.gathers);
   for (int i = 1; i < place().count; ++i) {
     const int rank = (place().rank + i) % place().count;
     Post& theirs = post(rank);
     wait_for(theirs);
-    const auto& written = theirs.written[gathers_ % 2];
+    const auto& written = theirs.written[gathers() % 2];
     CHECK(written.rows == count && written.width == width, "shard {} gathers [{}, {}], shard {} [{}, {}]", rank,
           written.rows, written.width, place().rank, count, width);
     copy(Matrix<const float>(slot(rank), {count, written.own.count}),
          rows.columns(written.own.begin, written.own.count));
   }
-  ++gathers_;
 }
 
 void SharedMemoryShards::wait_for(Post& theirs) const {
   // One may be a gather ahead already.
-  const auto has_come = [&](std::uint32_t gathers) { return static_cast<std::int32_t>(gathers - gathers_) > 0; };
+  const auto has_come = [&](std::uint32_t written) { return static_cast<std::int32_t>(written - gathers()) > 0; };
   const TimePoint start = now();
   do {
     for (int i = 0; i < 64; ++i)
@@ -123,7 +111,7 @@ void SharedMemoryShards::wait_for(Post& theirs) const {
   theirs.sleepers.fetch_add(1);
   for (std::uint32_t seen; !has_come(seen = theirs.gathers.load());) {
     sleep_on(theirs.gathers, seen);
-    if (watch_) watch_();
+    call_watch();
   }
   theirs.sleepers.fetch_sub(1);
 }

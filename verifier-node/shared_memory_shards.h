@@ -3,7 +3,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 
 #include "common/base/result.h"
@@ -26,21 +25,15 @@ class SharedMemoryShards final : public Shards {
   static Result<std::unique_ptr<SharedMemoryShards>> join(int memory, ShardPlace place);
   ~SharedMemoryShards() override;
 
-  void gather(Matrix<float> rows, Columns own) override;
-  /// @param watch  called ten times a second where others are waited for; it throws to end the waiting
-  void set_watch(std::function<void()> watch) { watch_ = std::move(watch); }
-
  private:
   struct Post;
   SharedMemoryShards(ShardPlace place, std::byte* memory) : Shards(place), memory_(memory) {}
   Post& post(int rank) const;
   float* slot(int rank) const;
-  void gather_some(Matrix<float> rows, Columns own);
+  void gather_piece(Matrix<float> rows, Columns own) override;
   void wait_for(Post& post) const;
 
   std::byte* memory_;
-  std::uint32_t gathers_ = 0;  ///< so many are over
-  std::function<void()> watch_;
 };
 
 }  // namespace outrider

@@ -222,7 +222,7 @@ bool TcpShards::send(Peer& peer) {
 }
 
 bool TcpShards::is_ahead(const Peer& peer) const {
-  return peer.received >= sizeof(Header) && peer.header.gather == gathers_ + 1;
+  return peer.received >= sizeof(Header) && peer.header.gather == gathers() + 1;
 }
 
 bool TcpShards::receive(Peer& peer, Matrix<float> rows, std::int64_t& there) {
@@ -232,11 +232,11 @@ bool TcpShards::receive(Peer& peer, Matrix<float> rows, std::int64_t& there) {
     if (there == width || is_ahead(peer)) return moved;
     if (peer.received >= sizeof(Header) && peer.in.size() == sizeof(Header)) {
       const std::int64_t left = width - there;
-      if (header.gather != gathers_ || header.rows != rows.size(0) || header.count == 0 || header.count > left ||
+      if (header.gather != gathers() || header.rows != rows.size(0) || header.count == 0 || header.count > left ||
           header.begin > width - header.count) {
         fail(peer, fmt::format("{}: it sent {} rows of columns {} + {} in gather {}, wanted {} of {} more of {} in {}",
                                peer.link.peer(), header.rows, header.begin, header.count, header.gather, rows.size(0),
-                               left, width, gathers_));
+                               left, width, gathers()));
       }
       peer.in.resize(sizeof(Header) + std::size_t{header.rows} * header.count * sizeof(float));
     }
@@ -271,21 +271,14 @@ void TcpShards::wait(bool for_rows) {
         {.fd = matters ? peer.link.socket() : -1, .events = static_cast<short>(in | out), .revents = 0});
   }
   if (poll(states.data(), states.size(), kTickMs) > 0) return;
-  if (watch_) watch_();
+  call_watch();
   if (const auto there = check(); !there) throw std::runtime_error(there.error().message);
-}
-
-void TcpShards::gather(Matrix<float> rows, Columns own) {
-  CHECK(rows.size(1) <= kPieceFloats, "{} columns", rows.size(1));
-  const std::int64_t some = kPieceFloats / rows.size(1);
-  for (std::int64_t first = 0; first < rows.size(0); first += some)
-    gather_piece(rows.rows(first, std::min(some, rows.size(0) - first)), own);
 }
 
 void TcpShards::gather_piece(Matrix<float> rows, Columns own) {
   const std::int64_t width = rows.size(1);
   if (own.count > 0) {
-    const Header header{gathers_, static_cast<std::uint32_t>(rows.size(0)), static_cast<std::uint32_t>(own.begin),
+    const Header header{gathers(), static_cast<std::uint32_t>(rows.size(0)), static_cast<std::uint32_t>(own.begin),
                         static_cast<std::uint32_t>(own.count)};
     const std::size_t bytes = static_cast<std::size_t>(own.count) * sizeof(float);
     for (Peer& peer : peers_) {
@@ -313,7 +306,6 @@ void TcpShards::gather_piece(Matrix<float> rows, Columns own) {
     else
       wait(there < width);
   }
-  ++gathers_;
 }
 
 Result<std::unique_ptr<ShardListener>> ShardListener::listen(const std::string& address, const Security& security) {

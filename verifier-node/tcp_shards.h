@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -79,17 +78,10 @@ class TcpShards final : public Shards {
   /// @param links  of the first: to all others, in order; of another: to the first
   TcpShards(ShardPlace place, std::vector<ShardLink> links);
 
-  void gather(Matrix<float> rows, Columns own) override;
-  /// @param watch  called ten times a second where others are waited for; it throws to end the waiting
-  void set_watch(std::function<void()> watch) { watch_ = std::move(watch); }
   /// Ok while all that are connected are there.
   Result<void> check() const;
 
  private:
-  /// What is gathered at once: a row of the largest vocabularies, or 16 of what a prompt's layers gather.
-  static constexpr std::int64_t kPieceFloats = 1 << 20;
-  /// How long who waits spins before it sleeps: others are often as fast to within that.
-  static constexpr Duration kSpin = std::chrono::microseconds(100);
   /// In front of a frame's floats. Little-endian, as all hosts that this program runs on.
   struct Header {
     std::uint32_t gather, rows, begin, count;
@@ -103,7 +95,7 @@ class TcpShards final : public Shards {
     std::vector<char> out = {};
     std::size_t sent = 0;
   };
-  void gather_piece(Matrix<float> rows, Columns own);
+  void gather_piece(Matrix<float> rows, Columns own) override;
   /// Sends what the socket takes. @return whether that was something
   bool send(Peer& peer);
   /// Takes what has come of this gather. @param there  columns that are, of rows. @return as send()
@@ -113,8 +105,6 @@ class TcpShards final : public Shards {
   [[noreturn]] void fail(const Peer& peer, const std::string& why) const;
 
   std::vector<Peer> peers_;
-  std::uint32_t gathers_ = 0;  ///< so many are over
-  std::function<void()> watch_;
 };
 
 /// Where a verifier's other shards join it.

@@ -55,11 +55,13 @@ Result<std::uint64_t> weights_fingerprint(const ModelFiles& files) {
   return checkpoint.fingerprint();
 }
 
+static_assert(kShards.max == kShardsMax);
+
 /// The processes that compute a verifier's backbone with it. Those that it has started end with this object.
 class ShardGroup {
  public:
   /// Starts them on this host, and puts this process onto its own share of the cores.
-  Result<void> start(const VerifierOptions& options, int count) {
+  Result<void> start(const VerifierOptions& options, int count, std::stop_token stop) {
     const int threads = std::max(1, (options.threads > 0 ? options.threads : team_size()) / count);
     ASSIGN_OR_RETURN(const Descriptor memory, SharedMemoryShards::create(count));
     ASSIGN_OR_RETURN(local_, SharedMemoryShards::join(memory, {0, count}));
@@ -72,7 +74,7 @@ class ShardGroup {
                                     STDERR_FILENO, {}));
       children_.push_back(std::move(child));
     }
-    local_->set_watch([this] { check(); });
+    watch(*local_, options, std::move(stop));
     use_share_of_cores(0, count);
     set_team_size(threads);
     log_info("event=shards count={} threads_each={}", count, threads);
@@ -85,12 +87,14 @@ class ShardGroup {
     ASSIGN_OR_RETURN(const std::unique_ptr<ShardListener> listener,
                      ShardListener::listen(remote.listen, remote.security));
     log_info("event=shards_wanted count={} address={}", count - 1, listener->address());
+    if (remote.on_listening) remote.on_listening(listener->address());
     const ShardTask task{.place = {0, count},
                          .weight_type = options.weight_type,
                          .rows_max = options.core.rows_max,
                          .peer_timeout_s = options.worker.peer_timeout_s};
     ASSIGN_OR_RETURN(remote_, listener->gather_group(task, weights, stop));
     if (remote_ == nullptr) return false;
+    watch(*remote_, options, std::move(stop));
     log_info("event=shards count={} threads_here={}", count, team_size());
     return true;
   }
@@ -108,6 +112,20 @@ class ShardGroup {
   }
 
  private:
+  /// While others are waited for: looks after them. Where one is stopped and says nothing, this process still ends when
+  /// it is told to, once its sequences have had their time.
+  void watch(Shards& shards, const VerifierOptions& options, std::stop_token stop) {
+    const Duration patience = std::chrono::seconds(options.drain_wait_s + options.worker.peer_timeout_s);
+    shards.set_watch([this, patience, stop = std::move(stop), told = std::optional<TimePoint>()]() mutable {
+      check();
+      if (!stop.stop_requested()) return;
+      if (!told) told = now();
+      if (now() - *told > patience)
+        throw std::runtime_error(
+            fmt::format("told to stop {} s ago, but a shard says nothing", to_seconds(patience)));
+    });
+  }
+
   std::unique_ptr<SharedMemoryShards> local_;  ///< where the others are this host's
   std::unique_ptr<TcpShards> remote_;          ///< where they are on other hosts
   std::vector<Child> children_;
@@ -261,7 +279,7 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
     ASSIGN_OR_RETURN(const bool complete, group.wait_for(remote, options, shard_count, files, stop));
     if (!complete) return {};
   } else if (shard_count > 1) {
-    RETURN_IF_ERROR(group.start(options, shard_count));
+    RETURN_IF_ERROR(group.start(options, shard_count, stop));
   }
   ASSIGN_OR_RETURN(std::unique_ptr<Backbone> backbone, load_backbone(files, options, group.shards()));
   PairFacts facts = pair_facts(backbone->config(), backbone->weights());
@@ -295,7 +313,9 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
                                                                      .facts = std::move(facts),
                                                                      .numeric_class = bits,
                                                                      .encoding_class = std::move(encoding_class),
-                                                                     .no_towers = options.no_towers});
+                                                                     .no_towers = options.no_towers,
+                                                                     .shards = shard_count,
+                                                                     .shards_over_tcp = !remote.listen.empty()});
   ThreadsLog threads_log(sizer);
   std::vector<VerifyWork> batch;
   WorkerLoop loop(core, *endpoint, options.worker);

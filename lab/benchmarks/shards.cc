@@ -3,6 +3,9 @@
 //   shards SHAPE TYPE LAYERS SHARDS THREADS_EACH [TURNS]
 // Over TCP, with the keys of ~/.config/outrider beyond this machine, or without any: the first shard, then the others.
 //   shards SHAPE TYPE LAYERS SHARDS THREADS_EACH TURNS listen|join tcp://HOST:PORT [insecure]
+// What two shards take through the relay of this repository with and without a link's delay and bandwidth, in turns,
+// beside what the link should cost.
+//   shards SHAPE TYPE LAYERS 2 THREADS_EACH TURNS link RTT_MS [MBIT]
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -19,6 +22,7 @@
 #include "common/base/time.h"
 #include "common/compute/kernels/team.h"
 #include "common/os/host.h"
+#include "lab/link_emulator.h"
 #include "lab/random_weights.h"
 #include "lab/shapes.h"
 #include "verifier-node/sequences.h"
@@ -69,13 +73,29 @@ void gather_all(Shards& shards) {
   }
 }
 
-/// Seconds of a pass of so many rows after kContext of them.
-double pass(Sequences& sequences, std::int64_t rows) {
+/// It counts the gathers of another.
+class CountedShards final : public Shards {
+ public:
+  explicit CountedShards(Shards& inner) : Shards(inner.place()), inner_(inner) {}
+  std::int64_t count = 0, bytes = 0;  ///< bytes: what this one sends
+
+ private:
+  void gather_piece(Matrix<float> rows, Columns own) override {
+    ++count;
+    bytes += rows.size(0) * own.count * static_cast<std::int64_t>(sizeof(float));
+    inner_.gather(rows, own);
+  }
+  Shards& inner_;
+};
+
+/// Seconds of a pass of so many rows after kContext of them. @param counted  gets the gathers of these rows alone
+double pass(Sequences& sequences, std::int64_t rows, CountedShards* counted = nullptr) {
   const std::vector<TokenId> tokens(static_cast<std::size_t>(rows), 5), context(kContext, 7);
   sequences.open(SessionId{1});
   const Sequences::Rows first[] = {{SessionId{1}, context}},
                         more[] = {{SessionId{1}, tokens, std::min<std::int64_t>(rows, 16)}};
   sequences.forward(first, nullptr);
+  if (counted != nullptr) counted->count = counted->bytes = 0;
   const TimePoint start = now();
   sequences.forward(more, nullptr);
   const double seconds = to_seconds(now() - start);
@@ -117,11 +137,59 @@ void compare(const Setting& setting, Shards& shards, int turns) {
   }
 }
 
+/// Computes what the first shard says, until that is done.
+void follow(const Setting& setting, const std::string& address, const Security& security) {
+  const JoinedShard joined = join_shards(address, security, 0, {}).value().value();
+  use_share_of_cores(joined.task.place.rank, joined.task.place.count);
+  set_team_size(setting.threads);
+  try {
+    gather_all(*joined.shards);
+    Sequences(load(setting, joined.shards.get())).follow();
+  } catch (const std::runtime_error&) {
+  }
+}
+
+void compare_links(const Setting& setting, const Link& link, int turns) {
+  const auto listener = ShardListener::listen("tcp://127.0.0.1:*", {}).value();
+  int ends[2];
+  if (pipe(ends) != 0) throw std::runtime_error("no pipe");
+  prctl(PR_SET_TIMERSLACK, 1);  // nanoseconds: the relay sleeps for some microseconds
+  if (fork() == 0) {            // before there are threads
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    char address[64] = {};
+    if (read(ends[0], address, sizeof address - 1) > 0) follow(setting, address, {});
+    _exit(0);
+  }
+  const auto emulator = LinkEmulator::start(listener->address()).value();
+  if (write(ends[1], emulator->address().data(), emulator->address().size()) < 0) return;
+  const std::unique_ptr<Shards> inner = listener->gather_group({.place = {0, 2}}, 0, {}).value();
+  use_share_of_cores(0, 2);
+  set_team_size(setting.threads);
+  gather_all(*inner);
+  CountedShards shards(*inner);
+  Sequences sequences(load(setting, &shards));
+  for (const std::int64_t rows : kRows) {
+    std::vector<double> times[2];
+    for (int i = 0; i < 2 * turns; ++i) {
+      emulator->set(i % 2 == 0 ? Link{} : link);
+      times[i % 2].push_back(pass(sequences, rows, &shards));
+    }
+    const double without = 1e3 * median(times[0]), with = 1e3 * median(times[1]);
+    const double cost = static_cast<double>(shards.count) * link.rtt_ms / 2 +
+                        1e3 * static_cast<double>(shards.bytes) * link.byte_s();
+    std::printf("%lld rows: relay alone %.2f ms, with the link %.2f ms, computed %.2f ms (%lld gathers, %lld bytes), "
+                "measured over computed %.2f\n",
+                static_cast<long long>(rows), without, with, without + cost, static_cast<long long>(shards.count),
+                static_cast<long long>(shards.bytes), with / (without + cost));
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc < 6) {
-    std::fprintf(stderr, "usage: shards SHAPE TYPE LAYERS SHARDS THREADS_EACH [TURNS [listen|join ADDRESS]]\n");
+    std::fprintf(stderr, "usage: shards SHAPE TYPE LAYERS SHARDS THREADS_EACH [TURNS [listen|join ADDRESS|link RTT_MS "
+                 "[MBIT]]]\n");
     return 2;
   }
   const ModelShape shape = reduced(published_shape(argv[1]).value(), std::atoi(argv[3]));
@@ -138,14 +206,11 @@ int main(int argc, char** argv) {
       compare(setting, *shards, turns);
       return 0;
     }
-    const JoinedShard joined = join_shards(address, security, 0, {}).value().value();
-    use_share_of_cores(joined.task.place.rank, count);
-    set_team_size(setting.threads);
-    try {
-      gather_all(*joined.shards);
-      Sequences(load(setting, joined.shards.get())).follow();
-    } catch (const std::runtime_error&) {  // the first is done
-    }
+    if (side == "link")
+      compare_links(setting, {.rtt_ms = std::atof(argv[8]), .bandwidth_mbit = argc > 9 ? std::atof(argv[9]) : 0},
+                    turns);
+    else
+      follow(setting, address, security);
     return 0;
   }
   const Descriptor memory = SharedMemoryShards::create(count).value();

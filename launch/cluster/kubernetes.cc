@@ -186,7 +186,11 @@ Result<void> check_groups(const std::vector<Group>& groups, const char* key, con
   if (groups.size() > 1)
     return no_manifest(
         fmt::format("{} groups of {}, wanted one: the base has one workload for them", groups.size(), key));
-  for (const Group& group : groups) RETURN_IF_ERROR(check_role(group, fmt::format("{}[0]", key)));
+  for (const Group& group : groups) {
+    RETURN_IF_ERROR(check_role(group, fmt::format("{}[0]", key)));
+    if (!group.shard_hosts.empty())
+      return no_manifest(fmt::format("{}[0].shard_hosts: a verifier is one pod; wanted none", key));
+  }
   if (key == std::string("drafters") && !groups.empty() && groups[0].model.starts_with("/packs/") && claim.empty())
     return no_manifest(fmt::format(
         "drafters[0].model is {}, and drafters have no volume there; wanted kubernetes.claim", groups[0].model));

@@ -72,7 +72,8 @@ class Launcher {
  private:
   /// @param more  where the coordinator is
   Result<void> start(const PlannedProcess& process, const std::vector<std::string>& more);
-  Result<void> await_address();
+  /// Waits until it has printed where it listens. @return empty once the run is over, or told to stop
+  Result<std::vector<std::string>> await_addresses(const PlannedProcess& process);
   /// Looks after all processes. @return one with whose end the run is over, rather one that is lost than one that left;
   /// null: it goes on.
   const Running* look();
@@ -175,9 +176,9 @@ Result<void> Launcher::start(const PlannedProcess& process, const std::vector<st
   std::vector<std::string> command = process.command(options_.program, more);
   std::vector<SentFile> files;
   if (keys_ && local) {
-    std::ranges::copy(keys_->options(process.role), std::back_inserter(command));
+    std::ranges::copy(keys_->options(process.role, process.hears_shards()), std::back_inserter(command));
   } else if (keys_) {
-    ASSIGN_OR_RETURN(files, keys_->files(process.role));
+    ASSIGN_OR_RETURN(files, keys_->files(process.role, process.hears_shards()));
   }
   command = announced_command_on(options_.backend, process.host, command, files);
   ASSIGN_OR_RETURN(Child child, Child::start(command, folder_.log(process.log_name()), /*hold_stdin=*/true));
@@ -226,27 +227,25 @@ const Running* Launcher::look() {
   return over;
 }
 
-Result<void> Launcher::await_address() {
-  const std::string log = processes_.coordinator().log_name();
+Result<std::vector<std::string>> Launcher::await_addresses(const PlannedProcess& process) {
+  std::vector<std::string> addresses;
   const auto printed = [&] {
-    const Result<std::string> text = read_text(folder_.log(log));
+    const Result<std::string> text = read_text(folder_.log(process.log_name()));
     for (std::size_t at = 0; text && at < text->size();) {
       const std::size_t end = text->find('\n', at);
       if (end == text->npos) break;
       if (text->compare(at, 6, "tcp://") == 0) {
         std::string line = text->substr(at, end - at);
         std::ranges::replace(line, ',', '\n');
-        (void)folder_.write("coordinator.address", line + "\n");
-        addresses_ = folder_.addresses();
+        addresses = lines_of(line);
         return true;
       }
       at = end + 1;
     }
     return look() != nullptr || stopped_();
   };
-  if (wait_until(printed, std::chrono::seconds(options_.ready_seconds)) && (!addresses_.empty() || stopped_()))
-    return {};
-  return Error{Errc::kUnavailable, "the coordinator has not said where it listens"};
+  if (wait_until(printed, std::chrono::seconds(options_.ready_seconds))) return addresses;
+  return Error(Errc::kUnavailable, "{} has not said where it listens", process.name);
 }
 
 Result<void> Launcher::start_all() {
@@ -256,12 +255,19 @@ Result<void> Launcher::start_all() {
     ASSIGN_OR_RETURN(keys_, RunKeys::create(folder_));
   }
   RETURN_IF_ERROR(start(processes_.coordinator(), {"--listen", processes_.listen}));
-  RETURN_IF_ERROR(await_address());
-  if (addresses_.empty()) return {};  // told to stop
+  ASSIGN_OR_RETURN(addresses_, await_addresses(processes_.coordinator()));
+  if (addresses_.empty() && stopped_()) return {};
+  if (addresses_.empty()) return Error{Errc::kUnavailable, "the coordinator has not said where it listens"};
+  (void)folder_.write("coordinator.address", fmt::format("{}\n", fmt::join(addresses_, "\n")));
+  std::vector<std::string> shards_at;  // of the last verifier
   for (const PlannedProcess& process : processes_.processes) {
     if (process.role == "coordinator" || left_out(process.host)) continue;
-    RETURN_IF_ERROR(start(process, {"--join", fmt::format("{}", fmt::join(addresses_, ","))}));
+    const std::vector<std::string>& at = process.role == "shard" ? shards_at : addresses_;
+    RETURN_IF_ERROR(start(process, {"--join", fmt::format("{}", fmt::join(at, ","))}));
     look();
+    if (!process.hears_shards()) continue;
+    ASSIGN_OR_RETURN(shards_at, await_addresses(process));
+    if (shards_at.empty()) break;  // await_ready() says what has ended
   }
   say_state("starting");
   return {};
@@ -378,8 +384,10 @@ ReadyCluster Launcher::ready_cluster() {
 
 void Launcher::end_all() {
   say_state("ending");
-  const auto end = [&](bool coordinator) {
-    const auto concerned = [&](const Running& running) { return (running.plan->role == "coordinator") == coordinator; };
+  const auto end = [&](bool last) {
+    const auto concerned = [&](const Running& running) {
+      return (running.plan->role == "coordinator" || running.plan->role == "shard") == last;
+    };
     for (Running& running : running_) {
       if (concerned(running)) running.child.release_stdin();
     }
@@ -398,8 +406,8 @@ void Launcher::end_all() {
     }
     run_all(kills, options_.grace_seconds);
   };
-  end(/*coordinator=*/false);  // its last words need a coordinator
-  end(/*coordinator=*/true);
+  end(/*last=*/false);  // what drains needs a coordinator, and a verifier its shards
+  end(/*last=*/true);
   say_state("ended");
 }
 

@@ -77,6 +77,7 @@ struct WorkerPlan : RolePlan {
   std::int64_t count = 0;  ///< 0: one for each of `hosts`, or one
   std::string model, backbone, assistant, dtype;
   SlurmHeader slurm_header;  ///< of drafters
+  std::string shard_hosts;   ///< of verifiers: host sets; empty: shards are their verifier's own processes
 
   static void fields(auto& v, auto& m) {
     v("count", m.count, KeyInfo{"How many (default: one for each entry of hosts, or one)"},
@@ -88,6 +89,9 @@ struct WorkerPlan : RolePlan {
     v("dtype", m.dtype, KeyInfo{"Weights (default: the plan's)"});
     if constexpr (std::is_same_v<Options, DrafterOptions>)
       v("slurm_header", m.slurm_header, KeyInfo{"elastic: lines of the header of this group's array, before others"});
+    if constexpr (std::is_same_v<Options, VerifierOptions>)
+      v("shard_hosts", m.shard_hosts,
+        KeyInfo{"Hosts of the other shards: shards - 1 for each verifier (default: all on the verifier's host)"});
     v.template options<Options>(m.options);
   }
 };

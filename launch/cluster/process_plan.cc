@@ -17,6 +17,7 @@ namespace {
 constexpr const char* kHeld = "--exit-with-stdin";
 constexpr const char* kAloneSeconds = "60";
 constexpr const char* kDeadline = "--deadline";
+constexpr const char* kListenShards = "--listen-shards";
 
 /// A plan's hosts by name, in its order.
 Result<std::vector<Host>> all_hosts(const Plan& plan) {
@@ -38,14 +39,14 @@ Result<std::vector<Host>> all_hosts(const Plan& plan) {
   return hosts;
 }
 
-/// The hosts of a group's processes, in turn.
-Result<std::vector<Host>> hosts_of(const RolePlan& role, const char* key, const std::vector<Host>& all) {
-  if (role.hosts.empty()) return all;
-  ASSIGN_OR_RETURN(const std::vector<std::string> names, expand_host_set(role.hosts));
+/// The hosts of a group's processes, in turn. @param set, key  of the plan
+Result<std::vector<Host>> hosts_of(const std::string& set, const std::string& key, const std::vector<Host>& all) {
+  if (set.empty()) return all;
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, expand_host_set(set));
   std::vector<Host> hosts;
   for (const std::string& name : names) {
     const auto found = std::ranges::find(all, name, &Host::name);
-    if (found == all.end()) return Error(Errc::kInvalidArgument, "{}.hosts: {} is none of the plan's hosts", key, name);
+    if (found == all.end()) return Error(Errc::kInvalidArgument, "{}: {} is none of the plan's hosts", key, name);
     hosts.push_back(*found);
   }
   return hosts;
@@ -71,9 +72,9 @@ Result<void> add_common(PlannedProcess& process, const RolePlan& role) {
   return {};
 }
 
-/// Threads that the options ask for; 0: not said, or as many as there are.
-std::int64_t threads_in(const std::vector<std::string>& options) {
-  const auto flag = std::ranges::find(options, "--threads");
+/// The number that the options have for one of them; 0: not said.
+std::int64_t number_in(const std::vector<std::string>& options, const char* name) {
+  const auto flag = std::ranges::find(options, name);
   return flag == options.end() ? 0 : to_number<std::int64_t>(*(flag + 1)).value_or(0);
 }
 
@@ -82,7 +83,7 @@ class Planner {
   Planner(const Plan& plan, std::vector<Host> all) : plan_(plan), all_(std::move(all)) {}
 
   Result<void> add_coordinator() {
-    ASSIGN_OR_RETURN(const std::vector<Host> hosts, hosts_of(plan_.coordinator, "coordinator", all_));
+    ASSIGN_OR_RETURN(const std::vector<Host> hosts, hosts_of(plan_.coordinator.hosts, "coordinator.hosts", all_));
     result_.processes.push_back({.role = "coordinator",
                                  .name = "coordinator",
                                  .host = hosts.front(),
@@ -97,11 +98,28 @@ class Planner {
   Result<void> add_workers(const char* role, const std::vector<WorkerPlan<Options>>& groups) {
     for (std::size_t g = 0; g < groups.size(); ++g) {
       const WorkerPlan<Options>& group = groups[g];
-      ASSIGN_OR_RETURN(const std::vector<Host> hosts, hosts_of(group, fmt::format("{}s[{}]", role, g).c_str(), all_));
+      ASSIGN_OR_RETURN(const std::vector<Host> hosts,
+                       hosts_of(group.hosts, fmt::format("{}s[{}].hosts", role, g), all_));
       const std::size_t count = group.count > 0       ? static_cast<std::size_t>(group.count)
                                 : group.hosts.empty() ? 1
                                                       : hosts.size();
-      for (std::size_t i = 0; i < count; ++i) RETURN_IF_ERROR(add_worker(role, group, g, hosts[i % hosts.size()]));
+      const std::string key = fmt::format("{}s[{}].shard_hosts", role, g);
+      std::vector<Host> shard_hosts;
+      if (!group.shard_hosts.empty()) {
+        ASSIGN_OR_RETURN(shard_hosts, hosts_of(group.shard_hosts, key, all_));
+        const std::int64_t shards = std::max<std::int64_t>(1, number_in(group.options, "--shards"));
+        const auto wanted = static_cast<std::int64_t>(count) * (shards - 1);
+        if (std::ssize(shard_hosts) != wanted)
+          return Error(Errc::kInvalidArgument, "{} has {} hosts, wanted {}: {} for each of {} with shards {}", key,
+                       shard_hosts.size(), wanted, shards - 1, count, shards);
+      }
+      const std::size_t others = shard_hosts.size() / count;  // of each
+      for (std::size_t i = 0; i < count; ++i) {
+        RETURN_IF_ERROR(add_worker(role, group, g, hosts[i % hosts.size()]));
+        const std::string prefix = result_.processes.back().name + ".shard.";
+        for (std::size_t s = 0; s < others; ++s)
+          RETURN_IF_ERROR(add_shard(prefix + std::to_string(s + 1), group, g, shard_hosts[i * others + s]));
+      }
     }
     return {};
   }
@@ -116,28 +134,24 @@ class Planner {
     if (result_.listen.empty()) result_.listen = across ? "tcp://0.0.0.0:*" : "tcp://127.0.0.1:*";
     if (across && (result_.listen.starts_with("tcp://127.") || result_.listen.starts_with("tcp://localhost:")))
       return Error(Errc::kInvalidArgument, "coordinator.listen is {}, which other hosts cannot dial", result_.listen);
+    for (std::size_t i = 1; i < result_.processes.size(); ++i) {
+      PlannedProcess& before = result_.processes[i - 1];
+      if (before.role == "verifier" && result_.processes[i].role == "shard")
+        before.options.insert(before.options.end(),
+                              {kListenShards, result_.open() ? "tcp://0.0.0.0:*" : "tcp://127.0.0.1:*"});
+    }
     return std::move(result_);
   }
 
  private:
   template <class Options>
   Result<void> add_worker(const char* role, const WorkerPlan<Options>& group, std::size_t number, const Host& host) {
-    if (const std::int64_t threads = threads_in(group.options); host.cpus > 0 && threads > host.cpus)
-      return Error(Errc::kInvalidArgument, "{}s: {} threads on {}, which has {} CPUs", role, threads, host.name,
-                   host.cpus);
-    PlannedProcess process{.role = role,
-                           .name = fmt::format("{}.{}", role, next_[role]++),
-                           .host = host,
-                           .group = number,
-                           .model = group.model.empty() ? plan_.model : group.model,
-                           .before = words_before(group),
-                           .options = {}};
+    ASSIGN_OR_RETURN(PlannedProcess process,
+                     process_of(role, fmt::format("{}.{}", role, next_[role]++), group, number, host));
     const auto add = [&](const char* option, const std::string& value) {
       if (!value.empty()) process.options.insert(process.options.end(), {option, value});
     };
-    add("--name", process.name);
-    add("--model", process.model);
-    add("--backbone", group.backbone);
+    process.options.insert(process.options.begin(), {"--name", process.name});
     add("--assistant", group.assistant);
     add("--dtype", group.dtype.empty() ? plan_.dtype : group.dtype);
     process.options.insert(process.options.end(), group.options.begin(), group.options.end());
@@ -145,6 +159,36 @@ class Planner {
     RETURN_IF_ERROR(add_common(process, group));
     result_.processes.push_back(std::move(process));
     return {};
+  }
+
+  /// Of the verifier of that group that was added last. What it computes its verifier says.
+  template <class Options>
+  Result<void> add_shard(std::string name, const WorkerPlan<Options>& group, std::size_t number, const Host& host) {
+    ASSIGN_OR_RETURN(PlannedProcess process, process_of("shard", std::move(name), group, number, host));
+    if (const std::int64_t threads = number_in(group.options, "--threads"); threads > 0)
+      process.options.insert(process.options.end(), {"--threads", std::to_string(threads)});
+    process.options.emplace_back(kHeld);  // no deadline: the verifier drains before its own, and needs it until then
+    result_.processes.push_back(std::move(process));
+    return {};
+  }
+
+  /// A process of a group, with the models that it loads.
+  template <class Options>
+  Result<PlannedProcess> process_of(const char* role, std::string name, const WorkerPlan<Options>& group,
+                                    std::size_t number, const Host& host) const {
+    if (const std::int64_t threads = number_in(group.options, "--threads"); host.cpus > 0 && threads > host.cpus)
+      return Error(Errc::kInvalidArgument, "{}s: {} threads on {}, which has {} CPUs", role, threads, host.name,
+                   host.cpus);
+    PlannedProcess process{.role = role,
+                           .name = std::move(name),
+                           .host = host,
+                           .group = number,
+                           .model = group.model.empty() ? plan_.model : group.model,
+                           .before = words_before(group),
+                           .options = {}};
+    for (const auto& [option, path] : {std::pair("--model", process.model), std::pair("--backbone", group.backbone)})
+      if (!path.empty()) process.options.insert(process.options.end(), {option, path});
+    return process;
   }
 
   void note(const Host& host) {
@@ -160,6 +204,8 @@ class Planner {
 }  // namespace
 
 bool PlannedProcess::has_deadline() const { return std::ranges::count(options, kDeadline) > 0; }
+
+bool PlannedProcess::hears_shards() const { return std::ranges::count(options, kListenShards) > 0; }
 
 std::vector<std::string> PlannedProcess::command(const std::string& program,
                                                  const std::vector<std::string>& more) const {

@@ -20,7 +20,7 @@ struct Host {
 
 /// One process of a plan.
 struct PlannedProcess {
-  std::string role;  ///< coordinator, verifier, drafter, encoder
+  std::string role;  ///< coordinator, verifier, shard, drafter, encoder
   std::string name;  ///< "drafter.3": in logs, the ledger and the coordinator's books
   Host host;
   std::size_t group = 0;             ///< of its role in the plan
@@ -32,12 +32,15 @@ struct PlannedProcess {
   /// there is none.
   bool required() const { return role != "drafter" && role != "encoder"; }
   bool has_deadline() const;
+  /// Of a verifier: whether shards of other hosts join it.
+  bool hears_shards() const;
   std::string log_name() const { return host.name + "." + name + ".log"; }
   /// The whole command line. @param more  options that the launcher adds.
   std::vector<std::string> command(const std::string& program, const std::vector<std::string>& more) const;
 };
 
-/// The processes of a plan: the coordinator, then verifiers, then drafters, then encoders.
+/// The processes of a plan: the coordinator, then verifiers, each with its shards of other hosts behind it, then
+/// drafters, then encoders.
 struct ProcessPlan {
   std::vector<PlannedProcess> processes;
   std::vector<Host> hosts;  ///< those that have a process

@@ -32,9 +32,10 @@ Result<Client> connect_any(TransportContext& context, const std::vector<std::str
 std::vector<PlannedProcess> missing_workers(const ProcessPlan& plan, const Status& status) {
   std::vector<PlannedProcess> missing;
   std::ranges::copy_if(plan.processes, std::back_inserter(missing), [&](const PlannedProcess& process) {
-    return process.role != "coordinator" && std::ranges::none_of(status.workers, [&](const WorkerStatus& worker) {
-             return worker.name == process.name || worker.name.ends_with("/" + process.name);  // KEY/NAME
-           });
+    if (process.role == "coordinator" || process.role == "shard") return false;
+    return std::ranges::none_of(status.workers, [&](const WorkerStatus& worker) {
+      return worker.name == process.name || worker.name.ends_with("/" + process.name);  // KEY/NAME
+    });
   });
   return missing;
 }

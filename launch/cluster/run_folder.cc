@@ -28,9 +28,13 @@ Error is_a_run(const fs::path& path) {
 constexpr const char* kCoordinator = "coordinator";
 
 /// The files of a role in the folder, each with its option.
-std::vector<std::pair<std::string, std::string>> file_names(const std::string& role) {
+std::vector<std::pair<std::string, std::string>> file_names(const std::string& role, bool hears_shards) {
   if (role == kCoordinator) return {{"--key", kCoordinator}, {"--authorized", kAuthorizedFile}};
-  return {{"--key", role}, {"--coordinator-key", fmt::format("{}.pub", kCoordinator)}};
+  if (role == "shard") return {{"--key", "verifier"}, {"--coordinator-key", "verifier.pub"}};  // whom it dials
+  std::vector<std::pair<std::string, std::string>> names = {
+      {"--key", role}, {"--coordinator-key", fmt::format("{}.pub", kCoordinator)}};
+  if (hears_shards) names.emplace_back("--authorized", kAuthorizedFile);
+  return names;
 }
 }  // namespace
 
@@ -154,15 +158,17 @@ std::optional<RunKeys> RunKeys::of(const RunFolder& folder) {
   return RunKeys(keys);
 }
 
-std::vector<std::string> RunKeys::options(const fs::path& keys, const std::string& role) {
+std::vector<std::string> RunKeys::options(const fs::path& keys, const std::string& role, bool hears_shards) {
   std::vector<std::string> words;
-  for (const auto& [option, name] : file_names(role)) words.insert(words.end(), {option, (keys / name).string()});
+  for (const auto& [option, name] : file_names(role, hears_shards))
+    words.insert(words.end(), {option, (keys / name).string()});
   return words;
 }
 
-Result<std::vector<std::pair<std::string, std::string>>> RunKeys::files(const std::string& role) const {
+Result<std::vector<std::pair<std::string, std::string>>> RunKeys::files(const std::string& role,
+                                                                        bool hears_shards) const {
   std::vector<std::pair<std::string, std::string>> result;
-  for (const auto& [option, name] : file_names(role)) {
+  for (const auto& [option, name] : file_names(role, hears_shards)) {
     ASSIGN_OR_RETURN(std::string text, read_text(folder_ / name));
     result.emplace_back(option, std::move(text));
   }

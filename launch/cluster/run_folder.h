@@ -75,11 +75,16 @@ class RunKeys {
   /// It gives the keys of a run, if it has any.
   static std::optional<RunKeys> of(const RunFolder& folder);
 
-  /// Options of a process that sees the folder of keys. @param role  coordinator, verifier, drafter, client
-  static std::vector<std::string> options(const std::filesystem::path& keys, const std::string& role);
-  std::vector<std::string> options(const std::string& role) const { return options(folder_, role); }
+  /// Options of a process that sees the folder of keys. @param role  coordinator, verifier, shard, drafter, client
+  /// @param hears_shards  of a verifier
+  static std::vector<std::string> options(const std::filesystem::path& keys, const std::string& role,
+                                          bool hears_shards = false);
+  std::vector<std::string> options(const std::string& role, bool hears_shards = false) const {
+    return options(folder_, role, hears_shards);
+  }
   /// A process that does not see the folder has to be given these: each option with the content of its file.
-  Result<std::vector<std::pair<std::string, std::string>>> files(const std::string& role) const;
+  Result<std::vector<std::pair<std::string, std::string>>> files(const std::string& role,
+                                                                 bool hears_shards = false) const;
   Security client() const;
 
  private:

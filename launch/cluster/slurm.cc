@@ -153,6 +153,10 @@ Result<void> Renderer::check() const {
     if (!elastic() && !group.slurm_header.empty())
       return no_job("drafters.slurm_header is for the shape elastic; wanted slurm.drafter_header");
   }
+  for (const VerifierPlan& group : plan_.verifiers) {
+    if (!group.shard_hosts.empty())
+      return no_job("verifiers.shard_hosts: scripts start no shards; wanted none, or the backend srun in a job");
+  }
   if (const auto array = slurm.header.find("--array"); array != slurm.header.end() && array->second)
     return no_job(fmt::format("--array in the header: {}; drafters alone can be one (shape elastic)",
                               het() ? "there are no arrays of het jobs" : "a run has one coordinator"));

@@ -1,6 +1,7 @@
 // A verifier dies in mid-text, and another goes on with it: real processes over TCP, nano.
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -41,6 +42,11 @@ class Failover : public testing::Test {
     return lines.empty() ? "" : lines[0].substr(lines[0].find("address=") + 8);
   }
   Status status() { return status_of(context_, coordinator_.address); }
+  WorkerStatus only_verifier() {
+    for (WorkerStatus& worker : status().workers)
+      if (worker.role == Role::kVerifier) return worker;
+    return {};
+  }
   /// The process that has a text; 0 where none has.
   pid_t busy_verifier() {
     for (const WorkerStatus& worker : status().workers) {
@@ -132,6 +138,8 @@ TEST_F(Failover, AKilledShardChangesNoTokenAndLeavesNoOrphan) {
     ASSERT_TRUE(eventually([&] { return status().verifiers == 0; }));
     Program& sharded = start_verifier({"--shards", "3"});
     ASSERT_TRUE(eventually([&] { return status().verifiers == 1; })) << sharded.err();
+    EXPECT_EQ(only_verifier().shards, 3);
+    EXPECT_FALSE(only_verifier().shards_over_tcp);
     const std::vector<ProcessId> shards = children_of(sharded.pid());
     ASSERT_EQ(shards.size(), 2u);
     for (const ProcessId& shard : shards) shard.signal(SIGTERM);  // as who stops a service does: that is the verifier's
@@ -193,12 +201,82 @@ TEST_F(Failover, AShardComesBackToItsVerifier) {
     Program& sharded = start_verifier({"--shards", "2", "--listen-shards", address});
     if (start == 0) shard.emplace(std::vector<std::string>{"shard", "--join", address, "--threads", "1"});
     ASSERT_TRUE(eventually([&] { return status().verifiers == 1; })) << sharded.err() << shard->err();
+    EXPECT_EQ(only_verifier().shards, 2);
+    EXPECT_TRUE(only_verifier().shards_over_tcp);
     EXPECT_EQ(answer_to(request).tokens, wanted);
     sharded.send(start == 0 ? SIGKILL : SIGTERM);
     EXPECT_EQ(describe(sharded.wait()), start == 0 ? "signal 9" : "exit 0");
   }
   shard->send(SIGTERM);
   EXPECT_EQ(describe(shard->wait()), "exit 0");
+}
+
+// SIGSTOP: the shard's connection stays, its verifier waits for it and sends no heartbeats.
+TEST_F(Failover, AFrozenShardChangesNoToken) {
+  const Generate request = requests()[1];
+  const std::vector<TokenId> wanted = answer_to(request).tokens;
+  for (const bool comes_back : {true, false}) {
+    verifiers_.clear();
+    ASSERT_TRUE(eventually([&] { return status().verifiers == 0; }));
+    // Slow enough that the text is not over before the shard is stopped.
+    Program& sharded = start_verifier({"--shards", "2", "--listen-shards", "tcp://127.0.0.1:*", "--added-verify-us",
+                                       "50000", "--drain-wait", "0"});
+    Program shard({"shard", "--join", shards_address(sharded), "--threads", "1"});
+    ASSERT_TRUE(eventually([&] { return status().verifiers == 1; })) << sharded.err() << shard.err();
+    const Generation generation = answer_to(request, [&](int rounds) {
+      if (rounds != 10) return;
+      shard.send(SIGSTOP);
+      start_verifier();
+    });
+    EXPECT_EQ(generation.tokens, wanted);
+    EXPECT_EQ(generation.metrics.failovers, 1);
+    EXPECT_EQ(generation.metrics.inexact_failovers, 0);
+    EXPECT_EQ(only_verifier().shards, 1) << "the group is not in the books";
+    if (!comes_back) {
+      sharded.send(SIGTERM);
+      EXPECT_EQ(describe(sharded.wait()), "exit 1");
+      EXPECT_EQ(lines_with(sharded.err(), {"told to stop 3 s ago, but a shard says nothing"}).size(), 1u)
+          << sharded.err();
+    }
+    shard.send(SIGCONT);
+    if (comes_back) {
+      EXPECT_TRUE(eventually([&] { return status().verifiers == 2; })) << sharded.err();
+      EXPECT_EQ(answer_to(request).tokens, wanted);
+    }
+    shard.send(SIGTERM);
+    EXPECT_EQ(describe(shard.wait()), "exit 0");
+  }
+}
+
+// A shard of another pair is refused before it loads, and its verifier waits on; one that computes other bits ends the
+// group before a token.
+TEST_F(Failover, AShardThatDoesNotFitIsRefused) {
+  const std::vector<std::string> options = {"--shards", "2", "--listen-shards", "tcp://127.0.0.1:*"};
+  Program& waiting = start_verifier(options);
+  Program stranger({"shard", "--join", shards_address(waiting), "--model",
+                    (source_dir() / "tests/goldens/e4b").string(), "--threads", "1"});
+  EXPECT_EQ(describe(stranger.wait()), "exit 1");
+  const std::vector<std::string> refusal = {"the verifier refuses this shard: the shard's weights are ", ", wanted "};
+  EXPECT_EQ(lines_with(stranger.err(), refusal).size(), 1u) << stranger.err();
+  EXPECT_EQ(lines_with(waiting.err(), {"event=shard_refused", "the shard's weights are "}).size(), 1u) << waiting.err();
+  Program shard({"shard", "--join", shards_address(waiting), "--threads", "1"});
+  EXPECT_TRUE(eventually([&] { return status().verifiers == 3; })) << waiting.err();
+
+  const char* const variable = std::getenv("OUTRIDER_ISA");
+  const std::string isa = variable == nullptr ? "" : variable;
+  if (isa == "scalar") GTEST_SKIP() << "every shard here is scalar";
+  Program& group = start_verifier(options);
+  setenv("OUTRIDER_ISA", "scalar", 1);
+  Program scalar({"shard", "--join", shards_address(group), "--threads", "1"});
+  isa.empty() ? unsetenv("OUTRIDER_ISA") : setenv("OUTRIDER_ISA", isa.c_str(), 1);
+  for (Program* const program : {&group, &scalar}) {
+    EXPECT_EQ(describe(program->wait()), "exit 1");
+    EXPECT_EQ(lines_with(program->err(), {"shard 1 of 2 computes other bits: it is 'bf16 scalar (", "', wanted 'bf16 "})
+                  .size(),
+              1u)
+        << program->err();
+  }
+  EXPECT_EQ(status().verifiers, 3);
 }
 
 // SIGSTOP: nothing closes, 3 s of silence tell.

@@ -255,9 +255,20 @@ TEST(Serve, TheStatusListsTheWorkers) {
   EXPECT_FALSE(status["workers"][0].contains("kv_bytes"));
   EXPECT_EQ(status["workers"][1]["role"], "verifier");
   EXPECT_EQ(status["workers"][1]["draining"], false);
+  EXPECT_FALSE(status["workers"][1].contains("shards")) << "it is whole";
   EXPECT_GT(status["workers"][1]["kv_bytes_max"], 0);
   EXPECT_TRUE(
       eventually([&] { return json_of(get(serve.port, "/v1/outrider/status"))["workers"][1]["rtt_ms"].is_number(); }));
+}
+
+TEST(Serve, TheStatusSaysHowManyShardsAVerifierHas) {
+  Coordinator coordinator;
+  Program verifier({"verifier", "--join", coordinator.address, "--threads", "2", "--shards", "2"});
+  Serve serve({"--connect", coordinator.address}, /*wait_until_ready=*/false);
+  ASSERT_TRUE(eventually([&] { return serve.workers() == 1; })) << verifier.err();
+  const Json worker = json_of(get(serve.port, "/v1/outrider/status"))["workers"][0];
+  EXPECT_EQ(worker["shards"], 2) << worker;
+  EXPECT_EQ(worker["shards_over"], "memory");
 }
 
 /// The processes of a `serve --processes` by their role, from the names that they gave themselves.

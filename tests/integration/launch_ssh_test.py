@@ -114,7 +114,7 @@ class LaunchOverSsh(unittest.TestCase):
         if not subprocess.run(["hostname", "-I"], capture_output=True, text=True).stdout.split():
             self.skipTest("NOT tested: this machine has no address but loopback")
         plan = self.plan(hosts=[SERVER.host("a"), SERVER.host("b", address="127.0.0.2")], coordinator={"hosts": "a"},
-                         verifiers=[{"hosts": "a", "threads": 1}], drafters=[{"hosts": "b"}])
+                         verifiers=[{"hosts": "a", "threads": 1, "shards": 2, "shard_hosts": "b"}], drafters=[{"hosts": "b"}])
         run = self.start(plan)
         self.assertTrue(run.ready(), run.explain())
         addresses = ",".join(run.addresses())

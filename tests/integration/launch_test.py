@@ -51,6 +51,39 @@ class Launch(unittest.TestCase):
         self.assertEqual(run.status, 0, run.explain())
         self.assertEqual(run.alive(), [])
 
+    def test_shards_of_a_verifier_run_on_hosts_of_their_own(self):
+        plan = PLAN | {"hosts": [{"name": "a"}, {"name": "b"}], "verifiers": [{"hosts": "a", "threads": 1, "shards": 2, "shard_hosts": "b"}]}
+        alone = subprocess.run([OUTRIDER, *ASK[1:-2]], capture_output=True, text=True, timeout=HANG).stdout.split("\n\n")[0]
+        for coordinator in ({}, {"listen": "tcp://0.0.0.0:*"}):  # of the second the shards have the run's keys
+            run = self.start(plan | {"coordinator": coordinator, "run": [{"command": ASK}]}, expect_end=True)
+            self.assertEqual(run.status, 0, run.explain())
+            self.assertTrue(alone)
+            self.assertIn(alone, run.out.read_text())
+            self.assertEqual([entry["name"] for entry in run.ledger()][:4], ["launcher", "coordinator", "verifier.0", "verifier.0.shard.1"])
+            self.assertIn("event=joined ", (run.dir / "logs" / "b.verifier.0.shard.1.log").read_text())
+            self.assertEqual(run.alive(), [])
+        run = self.start(plan)
+        self.assertTrue(run.ready(), run.explain())
+        self.assertEqual(run.about("wait", "--timeout", "60").returncode, 0)
+        os.kill(next(entry["pid"] for entry in run.ledger() if "shard" in entry["name"]), signal.SIGKILL)
+        self.assertEqual(run.end(), 4, run.explain())
+        self.assertEqual(run.alive(), [])
+
+    def test_what_shards_of_other_hosts_cannot_be_is_refused(self):
+        hosts = [{"name": "a"}, {"name": "b", "cpus": 2}]
+        for verifier, part in (({"shards": 3, "shard_hosts": "b"}, "verifiers[0].shard_hosts has 1 hosts, wanted 2: 2 for each of 1 with shards 3"),
+                               ({"shard_hosts": "b"}, "verifiers[0].shard_hosts has 1 hosts, wanted 0"),
+                               ({"shards": 2, "shard_hosts": "c"}, "verifiers[0].shard_hosts: c is none of the plan's hosts"),
+                               ({"shards": 2, "shard_hosts": "b", "threads": 4}, "4 threads on b, which has 2 CPUs"),
+                               ({"shards": 2, "shard_hosts": "b", "model": "/no/model"}, "verifier.0 on a: ended with status 1: outrider: /no/model")):
+            run = self.start({"hosts": hosts, "verifiers": [{"hosts": "a"} | verifier]}, expect_end=True)
+            self.assertIn(part, run.err.read_text())
+            self.assertEqual((run.status, run.alive()), (4 if "model" in verifier else 1, []), run.explain())
+        for backend in ("slurm", "kubernetes"):
+            run = self.start({"hosts": hosts, "verifiers": [{"hosts": "a", "shards": 2, "shard_hosts": "b"}]}, "--backend", backend, expect_end=True)
+            self.assertEqual(run.status, 1)
+            self.assertIn("shard_hosts: ", run.err.read_text())
+
     def test_ready_status_wait_logs_down(self):
         run = self.start(PLAN | {"verifiers": [{"count": 2, "threads": 1}]})
         self.assertTrue(run.ready(), run.explain())
@@ -312,7 +345,7 @@ class Launch(unittest.TestCase):
         self.assertIn('/lock/hosts/localhost/isa: ', diff.stdout)
 
     def test_the_dry_run_is_the_reviewed_text(self):
-        for name, backend in (("three_hosts", "local"), ("three_hosts", "ssh"), ("three_hosts", "slurm"), ("het", "slurm"), ("elastic", "slurm"), ("pods", "kubernetes"), ("shards", "kubernetes")):
+        for name, backend in (("three_hosts", "local"), ("three_hosts", "ssh"), ("three_hosts", "slurm"), ("shard_hosts", "ssh"), ("het", "slurm"), ("elastic", "slurm"), ("pods", "kubernetes"), ("shards", "kubernetes")):
             dry = launch(GOLDENS / f"{name}.json", "--dry-run", "--backend", backend, "--run-dir", "/shared/run")
             self.assertEqual(dry.returncode, 0, dry.stderr)
             golden = GOLDENS / f"{name}.{backend}.txt"

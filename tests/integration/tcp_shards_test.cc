@@ -105,6 +105,11 @@ TEST_F(TcpShardsTest, WhoDoesNotFitIsRefused) {
   EXPECT_EQ(other_weights.error().code, Errc::kMismatch);
   EXPECT_EQ(other_weights.error().message,
             "the verifier refuses this shard: the shard's weights are 0000000000000008, wanted 0000000000000007");
+  ShardLink other_version(plain.connect(), nullptr);
+  ASSERT_TRUE(other_version.write_text(R"({"outrider": "0.0.9", "weights": "0000000000000007"})"));
+  std::optional<std::string> refusal;
+  while (!refusal) refusal = other_version.read_text().value();
+  EXPECT_EQ(*refusal, R"({"refused":"the shard is outrider 0.0.9, wanted )" OUTRIDER_VERSION R"("})");
   ASSERT_TRUE(join_shards(plain.address(), {}, 7, {}).value());
 
   Waiting keyed(listening());

@@ -33,7 +33,8 @@ Status busy() {
                        .sessions = 3,
                        .rtt_ns = 250'000,
                        .kv_bytes = 100,
-                       .kv_bytes_max = 400},
+                       .kv_bytes_max = 400,
+                       .shards = 2},
                       {.role = Role::kDrafter,
                        .name = "small",
                        .sessions = 1,
@@ -187,6 +188,7 @@ TEST(ServerMetrics, WorkersAreThoseOfTheMoment) {
   EXPECT_EQ(value(all, "kv_cache_usage_perc"), 0.25);
   EXPECT_EQ(value(all, "workers{role=\"drafter\"}"), 1);
   EXPECT_EQ(value(all, R"(worker_rtt_seconds{role="verifier",worker="big \"host\""})"), 0.00025);
+  EXPECT_EQ(value(all, R"(worker_shards{role="verifier",worker="big \"host\""})"), 2);
   EXPECT_EQ(value(all, R"(worker_draining{role="drafter",worker="small"})"), 1);
   EXPECT_EQ(value(all, R"(drafter_yield{role="drafter",worker="small"})"), 0.25);
   EXPECT_EQ(value(all, R"(drafter_late_rounds_total{role="drafter",worker="small"})"), 3);

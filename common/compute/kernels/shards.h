@@ -1,7 +1,11 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
+#include <utility>
 
+#include "common/base/time.h"
 #include "common/compute/tensor/tensor.h"
 
 namespace outrider {
@@ -31,10 +35,29 @@ class Shards {
   const ShardPlace& place() const { return place_; }
   /// Each shard has filled columns `own` of `rows`; together these are all. On return each has all of them. Throws
   /// where they cannot come any more.
-  virtual void gather(Matrix<float> rows, Columns own) = 0;
+  void gather(Matrix<float> rows, Columns own);
+  /// @param watch  called ten times a second where others are waited for; it throws to end the waiting
+  void set_watch(std::function<void()> watch) { watch_ = std::move(watch); }
+
+  /// Most floats of a piece: a row of the largest vocabularies, or 16 of what a prompt's layers gather.
+  static constexpr std::int64_t kPieceFloats = 1 << 20;
+
+ protected:
+  /// How long who waits spins before it sleeps: others are often as fast to within that.
+  static constexpr Duration kSpin = std::chrono::microseconds(100);
+
+  /// gather() of rows that are one piece.
+  virtual void gather_piece(Matrix<float> rows, Columns own) = 0;
+  /// Pieces that are over: all shards have the same number.
+  std::uint32_t gathers() const { return gathers_; }
+  void call_watch() const {
+    if (watch_) watch_();
+  }
 
  private:
   ShardPlace place_;
+  std::uint32_t gathers_ = 0;
+  std::function<void()> watch_;
 };
 
 inline ShardPlace place_of(const Shards* shards) { return shards == nullptr ? ShardPlace{} : shards->place(); }

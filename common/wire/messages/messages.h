@@ -233,6 +233,9 @@ struct Capacity {
   }
 };
 
+/// Processes that compute a verifier's backbone together.
+inline constexpr Range<std::int32_t> kShards{1, 64};
+
 /// Worker -> coordinator: takes part from now on.
 struct Hello {
   Role role = Role::kVerifier;
@@ -251,6 +254,9 @@ struct Hello {
   bool no_towers = false;
   /// Of a drafter. One that needs tokens alone has no donors and no hidden size among its facts.
   DraftInput needs = DraftInput::kTargetRows;
+  /// Of a verifier: it is there as long as all of them are.
+  std::int32_t shards = 1;
+  bool shards_over_tcp = false;  ///< they are on several hosts
   /// Not on the wire: the coordinator's own endpoint says so of a worker on another machine that has no key.
   bool unproven = false;
 
@@ -266,6 +272,8 @@ struct Hello {
     v("encoding_class", m.encoding_class, kNameBytes);
     v("no_towers", m.no_towers);
     v("needs", m.needs, DraftInput::kTokens);
+    v("shards", m.shards, kShards, 1);
+    v("shards_over_tcp", m.shards_over_tcp);
   }
 };
 
@@ -888,6 +896,8 @@ struct WorkerStatus {
   double yield = 0;              ///< share of its rounds whose first draft held, of late
   std::int64_t late_rounds = 0;  ///< that it was asked for drafts in and had none in time, since it joined
   bool paused = false;           ///< it is given no sequences for a while, since others' drafts hold
+  std::int32_t shards = 1;       ///< these two are of its Hello
+  bool shards_over_tcp = false;
 
   bool operator==(const WorkerStatus&) const = default;
   static void fields(auto& v, auto& m) {
@@ -901,6 +911,8 @@ struct WorkerStatus {
     v("yield", m.yield, Range<double>{0, 1});
     v("late_rounds", m.late_rounds, kNatural);
     v("paused", m.paused);
+    v("shards", m.shards, kShards, 1);
+    v("shards_over_tcp", m.shards_over_tcp);
   }
 };
 
