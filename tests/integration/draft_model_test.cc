@@ -67,7 +67,7 @@ TEST_F(DraftModel, OfTheTargetsOwnBitsIsNeverWrong) {
       return sums.ahead;
     };
     EXPECT_EQ(ahead_rounds(0), 0);
-    // A pass takes longer than drafts do: some that are made ahead come in time, on a busy machine in one of several goes.
+    // A pass takes longer than drafts do: some that are made ahead come in time, on a busy machine after several goes.
     restart(with_draft_model(std::nullopt, 1, 150'000));
     EXPECT_TRUE(eventually([&] { return ahead_rounds(8) > 0 || HasFailure(); }));
   }

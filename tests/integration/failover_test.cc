@@ -240,8 +240,8 @@ TEST(InexactFailover, IsForThoseWhoAllowIt) {
     Client client = trio.client(1, 0);
     const auto generation = client.generate(story_request(kTokens, 0), [&](std::span<const TokenId>) {
       if (int8) return;
-      int8.emplace(std::vector<std::string>{"verifier", "--join", trio.coordinator->address, "--threads", "1", "--dtype",
-                                            "int8"});
+      int8.emplace(std::vector<std::string>{"verifier", "--join", trio.coordinator->address, "--threads", "1",
+                                            "--dtype", "int8"});
       ASSERT_TRUE(eventually([&] { return trio.status().verifiers == 2; }));
       trio.verifier->send(SIGKILL);
     });
