@@ -157,8 +157,7 @@ TEST_F(AnswerOptions, AStopStringEndsTextAndSessionAtEveryDraftLength) {
     }
   }
   EXPECT_GT(inside, 0) << "no stop string was inside a window";
-  const TimePoint give_up = now() + std::chrono::seconds(20);
-  while (status_of(context_, cluster_->address()).sessions != 0) ASSERT_LT(now(), give_up) << "a session is left";
+  EXPECT_TRUE(eventually([&] { return status_of(context_, cluster_->address()).sessions == 0; })) << "one is left";
 }
 
 TEST_F(AnswerOptions, AStopStringMayBeTheWholeAnswerOrItsLastWord) {

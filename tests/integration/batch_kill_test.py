@@ -34,7 +34,8 @@ class Killed(unittest.TestCase):
         if self.random.random() < 0.3:
             return dict(os.environ)
         return os.environ | {"LD_PRELOAD": FAULT_IO, "OUTRIDER_FAULTS_IN": self.folder.name,
-                             "OUTRIDER_FAULTS_EVERY": str(self.random.choice([2, 5, 20]))}
+                             "OUTRIDER_FAULTS_EVERY": str(self.random.choice([2, 5, 20])),
+                             "OUTRIDER_FAULTS_SEED": str(self.random.randrange(1, 1 << 30))}
 
     def killed_until_done(self, job, patience, kill=lambda program: [program.kill()]):
         """Runs a job until a run comes to its end, and calls `kill` after random times. Returns kills and stops by the disk.

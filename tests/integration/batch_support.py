@@ -70,6 +70,7 @@ class FastServer:
 
     def __init__(self, busy=0.0, status_of=lambda body: 200, delay=0.0):
         self.requests, self.running, self.most_running = 0, 0, 0
+        chance = random.Random(1)
         lock = threading.Lock()
         server = self
 
@@ -84,8 +85,8 @@ class FastServer:
                     server.most_running = max(server.most_running, server.running)
                 time.sleep(delay)
                 status = status_of(body)
-                if status == 200 and random.random() < busy:
-                    status = random.choice([429, 503])
+                if status == 200 and chance.random() < busy:
+                    status = chance.choice([429, 503])
                 with lock:
                     server.running -= 1  # before the client can know, and send the next
                 try:

@@ -16,6 +16,7 @@ import time
 import unittest
 
 from batch_support import FastServer, Job, chat_line, completion_line, nano_lines, read_lines
+from launch_support import eventually
 
 NANO = ["--dtype", "f32"]
 
@@ -239,7 +240,8 @@ class OfJobs(BatchCase):
         self.expect(job.run("--deadline", "slurm", env=environment), 75)
 
     def test_concurrency_is_what_was_asked_for(self):
-        server = self.server(delay=0.05)
+        # No request is answered before five are there.
+        server = self.server(status_of=lambda body: 200 if eventually(lambda: server.most_running >= 5) else 500)
         self.expect(self.job(nano_lines(60), "--endpoint", server.url, "--concurrency", "5").run(), 0)
         self.assertEqual(server.most_running, 5)
 

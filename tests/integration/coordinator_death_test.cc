@@ -60,7 +60,9 @@ class CoordinatorDeath : public testing::Test {
   TransportContext context_;
   const std::string first_ = local_address(), second_ = local_address(), both_ = first_ + "," + second_;
   std::unique_ptr<Coordinator> coordinator_ = std::make_unique<Coordinator>(first_);
-  Program verifier_{{"verifier", "--join", both_, "--threads", "1"}}, drafter_{{"drafter", "--join", both_}};
+  /// Slow enough that a text is not over before its coordinator is, on a machine of any speed.
+  Program verifier_{{"verifier", "--join", both_, "--threads", "1", "--added-verify-us", "8000"}},
+      drafter_{{"drafter", "--join", both_}};
   int rounds_ = 0;  ///< of the last answer
 };
 

@@ -12,14 +12,13 @@ ClusterOptions with_draft_model(std::optional<WeightType> type, int drafters = 1
   return {.pair = nano_pair(),
           .drafter_weight_type = type,
           .drafters = drafters,
-          // About as long as its drafts take, so that the drafter is ahead unless the machine is busy.
           .verifier = {.added_verify_us = verify_us},
           .drafter = {.draft_model = nano_pair().backbone}};
 }
 
 class DraftModel : public NanoCluster {
  protected:
-  DraftModel() : NanoCluster(with_draft_model(std::nullopt, 1, 30000)) {}
+  DraftModel() : NanoCluster(with_draft_model(std::nullopt)) {}
 
   /// Answers of the golden prompts, a few tokens each.
   std::vector<Generation> answers(const SamplingParams& sampling, std::int32_t length, std::int32_t ahead = 0) {
@@ -57,16 +56,20 @@ Sums expect_same(const std::vector<Generation>& plain, const std::vector<Generat
 // The same weights in the same type have the same bits, at whatever batch and after whatever prefix: no draft is wrong.
 TEST_F(DraftModel, OfTheTargetsOwnBitsIsNeverWrong) {
   for (const SamplingParams& sampling : {SamplingParams{}, SamplingParams{.temperature = 0.9f, .seed = 5}}) {
+    restart(with_draft_model(std::nullopt));
     const std::vector<Generation> plain = answers(sampling, 0);
-    for (const std::int32_t ahead : {0, 8}) {
+    const auto ahead_rounds = [&](std::int32_t ahead) {
       const Sums sums = expect_same(plain, answers(sampling, 4, ahead));
       EXPECT_GT(sums.accepted, 60);
       // Behind the last token that was wanted drafts may be left over; all others hold.
       EXPECT_GE(sums.accepted, sums.drafted - 8) << "temperature " << sampling.temperature;
-      // Whether those made ahead come in time is the machine's affair; the simulation counts them in virtual time.
-      EXPECT_TRUE(sums.ahead == 0 || ahead > 0) << sums.ahead;
       EXPECT_LT(sums.bytes / sums.tokens, 200) << "bytes a token to the drafter";
-    }
+      return sums.ahead;
+    };
+    EXPECT_EQ(ahead_rounds(0), 0);
+    // A pass takes longer than drafts do: some that are made ahead come in time, on a busy machine after several goes.
+    restart(with_draft_model(std::nullopt, 1, 150'000));
+    EXPECT_TRUE(eventually([&] { return ahead_rounds(8) > 0 || HasFailure(); }));
   }
 }
 

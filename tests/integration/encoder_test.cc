@@ -84,7 +84,9 @@ TEST(Encoder, KilledInMidWorkCostsNoTextAndNoByte) {
   const Question question = questions().front();
   const json expected = alone(question)["token_ids"];
   for (const bool no_towers : {false, true}) {
-    Trio trio(false, {}, no_towers ? std::vector<std::string>{"--no-towers"} : std::vector<std::string>());
+    // Or an encoder that stands still would be given up before the question comes from a slow machine.
+    Trio trio(false, {"--peer-timeout", "600"},
+              no_towers ? std::vector<std::string>{"--no-towers"} : std::vector<std::string>());
     Program& first = trio.start_encoder();
     first.send(SIGSTOP);
     Program run(words_of(question, {"--connect", trio.coordinator->address}));

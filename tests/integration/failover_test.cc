@@ -28,8 +28,10 @@ class Failover : public testing::Test {
     client_.emplace(connect_when_joined(context_, coordinator_.address, 2, 1));
   }
 
-  Program& start_verifier(const std::vector<std::string>& options = {}) {
-    std::vector<std::string> arguments = {"verifier", "--join", coordinator_.address, "--threads", "1"};
+  /// Slow enough that a text is not over before what a test does in its middle: 200 tokens take half a second at least.
+  Program& start_verifier(const std::vector<std::string>& options = {}, int added_us = 8000) {
+    std::vector<std::string> arguments = {"verifier", "--join", coordinator_.address, "--threads", "1",
+                                          "--added-verify-us", std::to_string(added_us)};
     arguments.insert(arguments.end(), options.begin(), options.end());
     auto program = std::make_unique<Program>(arguments);
     return *(verifiers_[program->pid()] = std::move(program));
@@ -145,9 +147,8 @@ TEST_F(Failover, AKilledShardChangesNoTokenAndLeavesNoOrphan) {
     for (const ProcessId& shard : shards) shard.signal(SIGTERM);  // as who stops a service does: that is the verifier's
     const Generation generation = answer_to(request, [&](int rounds) {
       if (rounds != 9) return;
-      start_verifier();
-      ASSERT_TRUE(eventually([&] { return status().verifiers == 2; }));
       kill(shard_dies ? shards[1].pid : sharded.pid(), SIGKILL);
+      start_verifier();
     });
     EXPECT_EQ(generation.tokens, wanted);
     EXPECT_EQ(generation.metrics.failovers, 1);
@@ -171,9 +172,7 @@ TEST_F(Failover, AShardOfAnotherHostMayBeKilledAtEachRound) {
     SCOPED_TRACE(fmt::format("killed after {} of {} rounds", killed, all));
     verifiers_.clear();
     ASSERT_TRUE(eventually([&] { return status().verifiers == 0; }));
-    // Slow enough that the text is not over before the shard is.
-    Program& sharded =
-        start_verifier({"--shards", "2", "--listen-shards", "tcp://127.0.0.1:*", "--added-verify-us", "50000"});
+    Program& sharded = start_verifier({"--shards", "2", "--listen-shards", "tcp://127.0.0.1:*"}, 50'000);
     Program shard({"shard", "--join", shards_address(sharded), "--threads", "1"});
     ASSERT_TRUE(eventually([&] { return status().verifiers == 1; })) << sharded.err() << shard.err();
     const Generation generation = answer_to(request, [&](int rounds) {
@@ -304,19 +303,23 @@ TEST_F(Failover, AVerifierThatIsToldToStopHandsItsTextOver) {
   EXPECT_EQ(generation.tokens, wanted);
   EXPECT_EQ(generation.metrics.failovers, 1);
   EXPECT_EQ(describe(verifiers_[stopped]->wait()), "exit 0");
-  EXPECT_TRUE(lines_with(coordinator_.program.err(), {" warning: "}).empty()) << coordinator_.program.err();
+  EXPECT_TRUE(lines_with(coordinator_.program.err(), {" warning: ", "verifier"}).empty()) << coordinator_.program.err();
 }
 
 // The rows of two types have the same form, but not the same bits.
 TEST(InexactFailover, IsForThoseWhoAllowIt) {
   for (const bool allowed : {true, false}) {
-    Trio trio(false, allowed ? std::vector<std::string>{"--failover-wait", "1", "--allow-inexact-failover"}
-                             : std::vector<std::string>{"--failover-wait", "1"});
-    Program int8({"verifier", "--join", trio.coordinator->address, "--threads", "1", "--dtype", "int8"});
+    // By itself the text would take half a minute: the other verifier has joined long before.
+    Trio trio(false,
+              allowed ? std::vector<std::string>{"--failover-wait", "1", "--allow-inexact-failover"}
+                      : std::vector<std::string>{"--failover-wait", "1"},
+              {"--added-verify-us", "150000"});
+    std::optional<Program> int8;  // which comes once the text has begun elsewhere
     Client client = trio.client(1, 0);
-    bool killed = false;
     const auto generation = client.generate(story_request(kTokens, 0), [&](std::span<const TokenId>) {
-      if (std::exchange(killed, true)) return;
+      if (int8) return;
+      int8.emplace(std::vector<std::string>{"verifier", "--join", trio.coordinator->address, "--threads", "1",
+                                            "--dtype", "int8"});
       ASSERT_TRUE(eventually([&] { return trio.status().verifiers == 2; }));
       trio.verifier->send(SIGKILL);
     });
@@ -335,15 +338,14 @@ TEST(InexactFailover, IsForThoseWhoAllowIt) {
 }
 
 TEST_F(Failover, ACoordinatorThatIsToldToStopSaysSo) {
-  TimePoint stopped{};
+  bool stopped = false;
   Client client = Client::connect(context_, coordinator_.address, {.failover_wait = Duration::zero()})
                       .value();  // waits for no other
   const auto generation = client.generate(story_request(8000, 4), [&](std::span<const TokenId>) {
-    if (stopped == TimePoint()) coordinator_.program.send(SIGTERM), stopped = now();
+    if (!std::exchange(stopped, true)) coordinator_.program.send(SIGTERM);
   });
   ASSERT_FALSE(generation);
-  EXPECT_EQ(generation.error().message, "the coordinator is stopping");
-  EXPECT_LT(to_seconds(now() - stopped), 2) << "3 s if it had to be missed";
+  EXPECT_EQ(generation.error().message, "the coordinator is stopping") << "it had to be missed";
 }
 
 // Takes minutes (ctest -L slow): at each single round of the answer.

@@ -96,16 +96,12 @@ TEST(Faults, DrafterToldToStopInMidStoryLeavesQuietly) {
 
 // Where no other comes in time (failover_test has the others).
 TEST(Faults, VerifierKilledInMidStoryEndsItWithAnError) {
-  constexpr Duration kNoticed = std::chrono::seconds(5);
-  Trio trio(true, {"--failover-wait", "0"});
+  // The connection tells, not silence: nobody is given up for that here.
+  Trio trio(true, {"--failover-wait", "0", "--peer-timeout", "600"});
   Client client = trio.client(1, 1);
-  TimePoint killed{};
-  const auto generation = generate_with(client, story_request(kStory, kDraftLength), [&] {
-    trio.verifier->send(SIGKILL);
-    killed = now();
-  });
+  const auto generation =
+      generate_with(client, story_request(kStory, kDraftLength), [&] { trio.verifier->send(SIGKILL); });
   ASSERT_FALSE(generation);
-  EXPECT_LT(to_seconds(now() - killed), to_seconds(kNoticed));
   EXPECT_EQ(generation.error().code, Errc::kPeerGone);
   EXPECT_NE(generation.error().message.find("verifier"), std::string::npos) << generation.error().message;
   EXPECT_EQ(trio.status().sessions, 0);
@@ -146,7 +142,7 @@ TEST(Faults, RunSaysThatTheVerifierDied) {
 }
 
 TEST(Faults, FrozenDrafterIsLeftOutAndUsedAgainOnceItThaws) {
-  Trio trio;
+  Trio trio(true, {"--peer-timeout", "600"});  // or a slow machine's story would outlast the drafter's place
   Client client = trio.client(1, 1);
   const auto generation =
       generate_with(client, story_request(kStory, kDraftLength), [&] { trio.drafter->send(SIGSTOP); });
@@ -233,14 +229,14 @@ TEST(Faults, WorkersOutliveTheirCoordinatorAndServeTheNextOne) {
 }
 
 TEST(Faults, StoryOfAKilledClientEnds) {
-  Trio trio;
+  Trio trio(true, {}, {"--added-verify-us", "100000"});  // by itself the story would end after minutes
   EndlessRun endless(8000, {"--connect", trio.coordinator->address});
   Program& run = endless.program;
   ASSERT_TRUE(eventually([&] { return run.out().size() > kMidStory; })) << run.err();
   EXPECT_EQ(trio.status().sessions, 1);
   run.send(SIGKILL);
   EXPECT_EQ(describe(run.wait()), "signal 9");
-  EXPECT_TRUE(eventually([&] { return trio.status().sessions == 0; }, std::chrono::seconds(10)));
+  EXPECT_TRUE(eventually([&] { return trio.status().sessions == 0; }, std::chrono::seconds(30)));
 }
 
 TEST(Faults, EveryRoleEndsWithExit0WhenToldTo) {

@@ -152,8 +152,10 @@ TEST(GrammarOverload, ARequestWhoseGrammarTakesTooLongEndsAloneAndVerifiersStay)
 }
 
 TEST(GrammarFailover, TheAnswerGoesOnWhereItWas) {
-  Trio trio;
-  Program second({"verifier", "--join", trio.coordinator->address, "--threads", "1"});
+  // Slow enough that the answer is not over before its verifier is.
+  const std::vector<std::string> slowly = {"--added-verify-us", "30000"};
+  Trio trio(true, {}, slowly);
+  Program second({"verifier", "--join", trio.coordinator->address, "--threads", "1", slowly[0], slowly[1]});
   Client client = trio.client(1, 1);
   ASSERT_TRUE(eventually([&] { return trio.status().verifiers == 2; }));
   Generate request = constrained(nano_goldens()[1], 4);

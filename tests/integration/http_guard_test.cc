@@ -303,7 +303,7 @@ TEST(MemoryOfServer, LargeBodiesWaitForRoomAndAStrangerFindsIt) {
   const auto server = started({.request_bytes_max = 100'000,
                                .file_bytes_max = 0,
                                .memory_bytes_max = 0,
-                               .request_timeout = std::chrono::milliseconds(700)},
+                               .request_timeout = std::chrono::seconds(3)},
                               {read});
   const std::string body = body_of(100'000);
   Connection first(server->port()), second(server->port()), stranger(server->port(), 2);

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import unittest
 
-HANG = 120  # seconds; ends a test that would hang, never a measure of speed
+HANG = 600  # seconds; ends a test that would hang, never a measure of speed
 BAD = "a b'c\"d$HOME`e`;#%j*"  # a name for files and for hosts
 NOTE = 'for word in "$0" "$@"; do printf "%s\\0" "$word"; done >>"$NOTES/$$.$(basename "$0")"\n'
 STAND_INS = {

@@ -17,7 +17,7 @@ import tempfile
 import time
 import unittest
 
-from launch_support import check_experiment, eventually, free_ports, HANG, QUESTION, Run, take_number
+from launch_support import check_experiment, eventually, free_ports, HANG, QUESTION, Run, take_number, take_seed
 
 SSHD = shutil.which("sshd") or ("/usr/sbin/sshd" if os.path.exists("/usr/sbin/sshd") else None)
 ASK = ["outrider", "run", QUESTION, "--max-tokens", "12", "--connect", "{coordinator}"]
@@ -73,9 +73,10 @@ class LaunchOverSsh(unittest.TestCase):
         self.assertEqual((lock["backend"], list(lock["hosts"])), ("ssh", ["a"]))
 
     def test_no_orphan_when_the_launcher_is_killed(self):
+        choice = random.Random(take_seed())
         for kill in range(KILLS):
             run = self.start(self.plan(run=[{"command": ASK}]))
-            time.sleep(random.uniform(0, 5))
+            time.sleep(choice.uniform(0, 5))
             run.kill()
             self.assertTrue(eventually(lambda: not run.alive()), f"kill {kill}: {run.alive()} are left\n{run.explain()}")
 

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 
-HANG = 120  # seconds; ends a test that would hang, never a measure of speed
+HANG = 600  # seconds; ends a test that would hang, never a measure of speed
 QUESTION = "Write a short story about a fox."
 
 
@@ -25,7 +25,7 @@ def eventually(condition, seconds=HANG):
 
 
 def free_ports(count):
-    """TCP ports of the loopback interface at which nobody listens, no two the same. The ports lie below the kernel's
+    """TCP ports that are free at every address of this machine, no two the same. The ports lie below the kernel's
     ephemeral range: no connection of another process takes one before its server is up, or while it is restarted."""
     first_ephemeral = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     found = set()
@@ -33,7 +33,7 @@ def free_ports(count):
         port = random.SystemRandom().randrange(10000, max(first_ephemeral, 20000))
         with socket.socket() as probe:
             try:
-                probe.bind(("127.0.0.1", port))
+                probe.bind(("", port))
                 found.add(port)
             except OSError:
                 pass  # The port is taken.

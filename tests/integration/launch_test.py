@@ -18,7 +18,7 @@ import time
 import unittest
 
 from batch_support import Job, nano_lines
-from launch_support import eventually, HANG, marked, processes_with, QUESTION, Run, take_number
+from launch_support import eventually, HANG, marked, processes_with, QUESTION, Run, take_number, take_seed
 
 PLAN = {"verifiers": [{"threads": 1}], "drafters": [{"count": 2}]}
 ASK = ["outrider", "run", QUESTION, "--max-tokens", "12", "--connect", "{coordinator}"]
@@ -109,9 +109,10 @@ class Launch(unittest.TestCase):
             self.assertEqual(run.alive(), [])
 
     def test_no_orphan_when_the_launcher_is_killed(self):
+        choice = random.Random(take_seed())
         for kill in range(KILLS):
             run = self.start(PLAN | {"run": [{"command": ASK}]})
-            time.sleep(random.uniform(0, 4))
+            time.sleep(choice.uniform(0, 4))
             run.kill()
             self.assertTrue(eventually(lambda: not run.alive()), f"kill {kill}: {run.alive()} are left\n{run.explain()}")
 
@@ -312,7 +313,7 @@ class Launch(unittest.TestCase):
             self.assertEqual(run.alive(), [])
 
     def test_wait_says_what_is_missing_with_the_end_of_its_log(self):
-        run = self.start({"verifiers": [{"environment": {"OUTRIDER_ISA": "none"}}]}, "--ready-timeout", "3")
+        run = self.start({"verifiers": [{"environment": {"OUTRIDER_ISA": "none"}}]}, "--ready-timeout", "60")
         run.end()
         self.assertEqual(run.status, 4, run.explain())
         run = self.start(PLAN)

@@ -1,14 +1,15 @@
 /* A disk that fails, for LD_PRELOAD: of the files whose path has OUTRIDER_FAULTS_IN in it, one write in
- * OUTRIDER_FAULTS_EVERY is cut short, and one in as many of those fails, as does one sync in as many squared. */
+ * OUTRIDER_FAULTS_EVERY is cut short, and one in as many of those fails, as does one sync in as many squared.
+ * OUTRIDER_FAULTS_SEED chooses which. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/types.h>
-#include <time.h>
 #include <unistd.h>
 
 static unsigned every(void) {
@@ -17,11 +18,11 @@ static unsigned every(void) {
 }
 
 static unsigned chance(void) {
+  static atomic_uint threads;
   static __thread unsigned seed;
   if (seed == 0) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    seed = (unsigned)now.tv_nsec ^ (unsigned)getpid();
+    const char* text = getenv("OUTRIDER_FAULTS_SEED");
+    seed = (text == NULL ? 0 : (unsigned)atoi(text)) + atomic_fetch_add(&threads, 1) + 1;
   }
   return (unsigned)rand_r(&seed);
 }

@@ -15,7 +15,7 @@ namespace outrider {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 inline constexpr Duration kHang = std::chrono::seconds(1200);
 #else
-inline constexpr Duration kHang = std::chrono::seconds(120);
+inline constexpr Duration kHang = std::chrono::seconds(600);
 #endif
 
 /// Polls until `condition` holds. @return false, when it still does not after `deadline`.

@@ -374,7 +374,7 @@ TEST(Child, ASignalReachesAllThatItHasStarted) {
 }
 
 TEST(Child, ACommandThatTakesTooLongIsKilledWithAllThatItHasStarted) {
-  const Captured captured = run_all({{"sh", "-c", "sleep 1000 & echo $!; wait"}}, /*seconds=*/1).front();
+  const Captured captured = run_all({{"sh", "-c", "sleep 1000 & echo $!; wait"}}, /*seconds=*/3).front();
   EXPECT_EQ(captured.status, 124);
   EXPECT_TRUE(ends(identify(std::stoi(captured.out))));
 }
