@@ -30,7 +30,7 @@ bool DrafterSeats::gets(const Replica& replica, DraftInput input) const {
 DrafterWish DrafterSeats::wish(const Worker& verifier) const {
   return {.except = peers(),
           .proven = sequence_.drafts_have_a_say(),  // then it must be known who drafts
-          .no_rows = environment_.now < verifier.rows_again,
+          .no_rows = no_rows_ || environment_.now < verifier.rows_again,
           .no_tokens = !sequence_.request.media.empty(),
           .positions = std::ssize(sequence_.tokens) + 1,
           .in_all = sequence_.positions()};

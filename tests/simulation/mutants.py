@@ -40,7 +40,7 @@ MUTANTS = [
     ("verifying.cc", "sequence_.has_token() ? sequence_.base() : sequence_.prompt_size", "std::ssize(sequence_.tokens)"),
     ("verifying.cc", "if (sequence_.has_token()) prefill.sampling.prompt_logprobs.reset();", DROPPED),
     ("verifying.cc", "state_.encoder.leave();", DROPPED),
-    ("verifying.cc", "for (const PeerId& drafter : with_rows) drafters_.release(drafter, true);", DROPPED),
+    ("verifying.cc", "drafters_.take_no_rows();", DROPPED),
     ("verifying.cc", "if (ended) drafters_.ahead.expect(0, 0);", DROPPED),
     ("verifying.cc", "if (round_.moved) verifier_.count_failover();", DROPPED),
     ("verifying.cc", "if (!asked) return {};", DROPPED),
@@ -55,7 +55,7 @@ MUTANTS = [
     ("drafting.cc", "need != nullptr ? 0 : sequence_.answered()", "sequence_.answered()"),
     ("drafting.cc", "if (state_.phase != Phase::kDrafting) return {};", DROPPED),
     ("drafting.cc", "if (!sound && drafters_.awaits_drafts()) return {};", DROPPED),
-    ("drafting.cc", "std::ssize(drafts.tokens) <= most", "true"),
+    ("drafting.cc", "count > most", "false"),
     ("drafting.cc", "drafters_.take_no_more();", DROPPED),
     ("drafting.cc", "round_.choice.catches_up = !replica.place.worker()->needs_rows();", DROPPED),
     ("drafter_seats.cc", "replica.end = rows.to;", DROPPED),
@@ -74,13 +74,13 @@ MUTANTS = [
 
 def insert_switches():
     """@return the sources as they were."""
-    kept = {}
+    kept = {SESSION / name: (SESSION / name).read_text() for name, _, _ in MUTANTS}
+    for name, old, _ in MUTANTS:
+        if kept[SESSION / name].count(old) != 1:
+            sys.exit(f"{name}: {kept[SESSION / name].count(old)} times '{old}', wanted once")
     for number, (name, old, new) in enumerate(MUTANTS, 1):
         path = SESSION / name
         text = path.read_text()
-        kept.setdefault(path, text)
-        if kept[path].count(old) != 1:
-            sys.exit(f"{path}: {kept[path].count(old)} times '{old}', wanted once")
         switched = f"if (!MUTANT({number})) {{ {old} }}" if new is DROPPED else f"(MUTANT({number}) ? ({new}) : ({old}))"
         path.write_text(("" if "MUTANT" in text else SWITCH) + text.replace(old, switched))
     return kept

@@ -832,6 +832,13 @@ TEST_F(Coordinator, BytesOfALongMessageAreASignOfLife) {
   core_.on_message(
       "c", {.session = SessionId{10}, .body = Generate{.prompt = {1, 2}, .max_tokens = 9, .draft_length = 2}}, now_);
   EXPECT_EQ(find<Prefill>(sent(), "v")->kv_from, std::nullopt);
+  // The first does so to its end: its rows have become more.
+  now_ += std::chrono::minutes(2);
+  verdict(1, 0, 41, 4);
+  const auto later = sent();
+  EXPECT_EQ(find<Draft>(later, "d"), nullptr);
+  ASSERT_NE(find<Verify>(later, "v"), nullptr);
+  EXPECT_EQ(find<Verify>(later, "v")->kv_from, std::nullopt);
   // A message that never ends keeps nobody alive for ever.
   for (int i = 0; i < 700; ++i) {
     now_ += seconds(1);
