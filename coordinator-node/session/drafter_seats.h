@@ -51,9 +51,8 @@ class DrafterSeats {
   void release(PeerId drafter, bool tell);
   /// No drafter for the rest of the answer: one refused the sequence, against our accounting. The rows of a whole
   /// sequence are too many to try again and again.
-  void take_no_more() { none_ = true; }
-  /// No drafter that needs the verifier's rows for the rest of the answer: they took too long.
-  void take_no_rows() { no_rows_ = true; }
+  /// @param with_rows  none that needs the verifier's rows, which took too long; others still
+  void take_no_more(bool with_rows = false) { (with_rows ? no_rows_ : none_) = true; }
   void set_in_round(bool drafting);
 
   /// Whether one that was asked for this round's drafts has not answered yet.
@@ -87,7 +86,7 @@ class DrafterSeats {
   Environment& environment_ = session_.environment;
   const Sequence& sequence_ = session_.sequence;
   Round& round_ = session_.round;
-  bool none_ = false, no_rows_ = false;  ///< take_no_more(), take_no_rows()
+  bool none_ = false, no_rows_ = false;  ///< take_no_more()
   DraftInput needs_ = DraftInput::kTargetRows;
   std::string reported_ = {};  ///< the drafter's name, as the client knows it (RoundReport)
 };

@@ -79,7 +79,7 @@ void Verifying::spare_rows() {
                   "its sequences for {:.0f} s",
                   verifier.hello.name, to_seconds(PendingRequest::kResend), to_seconds(verifier.rows_pause)));
   for (const PeerId& drafter : with_rows) drafters_.release(drafter, true);
-  drafters_.take_no_rows();
+  drafters_.take_no_more(/*with_rows=*/true);
   if (state_.phase == Phase::kPrefill) pending_.repeat_without_rows(verifier_.peer());
 }
 

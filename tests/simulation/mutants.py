@@ -40,7 +40,7 @@ MUTANTS = [
     ("verifying.cc", "sequence_.has_token() ? sequence_.base() : sequence_.prompt_size", "std::ssize(sequence_.tokens)"),
     ("verifying.cc", "if (sequence_.has_token()) prefill.sampling.prompt_logprobs.reset();", DROPPED),
     ("verifying.cc", "state_.encoder.leave();", DROPPED),
-    ("verifying.cc", "drafters_.take_no_rows();", DROPPED),
+    ("verifying.cc", "drafters_.take_no_more(/*with_rows=*/true);", DROPPED),
     ("verifying.cc", "if (ended) drafters_.ahead.expect(0, 0);", DROPPED),
     ("verifying.cc", "if (round_.moved) verifier_.count_failover();", DROPPED),
     ("verifying.cc", "if (!asked) return {};", DROPPED),
