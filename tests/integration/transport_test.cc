@@ -447,6 +447,7 @@ TEST(TransportLimits, WithoutFileHandlesWhoDialsIsTurnedAwayAndOthersAreServed) 
   const auto server = Endpoint::bind(context, "tcp://127.0.0.1:*").value();
   const auto good = Endpoint::connect(context, server->address()).value();
   ASSERT_TRUE(good->send("", numbered(1)));
+  std::this_thread::sleep_for(200ms);  // the message is there before the server has read that its connection is
   const PeerId peer = next(*server).from;
 
   const sockaddr_in address =

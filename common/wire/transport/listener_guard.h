@@ -25,7 +25,7 @@ class ListenerGuard {
   /// Does what there is to do.
   void service();
   /// A message of a peer was handed out that came over ZeroMQ's handle `fd`.
-  void heard(int fd, const PeerId& peer) { receive_budget_.heard(fd, peer); }
+  void heard(int fd, const PeerId& peer);
   std::vector<PeerId> arriving() { return receive_budget_.arriving(); }
   std::vector<PeerId> leaving() { return receive_budget_.leaving(); }
   /// Which connection has this handle of ZeroMQ's; it may be another's later.

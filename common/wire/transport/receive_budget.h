@@ -68,6 +68,11 @@ class ReceiveBudget {
     const auto connection = connections_.find(fd);
     return connection == connections_.end() ? 0 : connection->second.number;
   }
+  /// Whether `peer` has been heard over the connection that has this handle now.
+  bool knows(int fd, const PeerId& peer) const {
+    const auto connection = connections_.find(fd);
+    return connection != connections_.end() && connection->second.peer == peer;
+  }
   /// Cuts the connection of that number, unless it has ended.
   void cut(int fd, std::uint64_t number, TimePoint now, std::string_view event, std::string_view why);
   /// A message of this connection was handed out, which is that peer's.
