@@ -41,9 +41,8 @@ void write_addresses(const std::filesystem::path& file, const std::vector<std::s
   or_throw(replace_text(file, fmt::format("{}\n", fmt::join(addresses, "\n"))));
 }
 
-/// For scripts: what the --join of others takes.
-void print_address(const std::string& listening) {
-  const std::vector<std::string> addresses = reachable_addresses(listening);
+/// For scripts: what the --join of others takes. @param addresses  reachable_addresses(listening)
+void print_address(const std::string& listening, const std::vector<std::string>& addresses) {
   std::printf("%s\n", addresses.empty() ? listening.c_str() : fmt::format("{}", fmt::join(addresses, ",")).c_str());
   std::fflush(stdout);
 }
@@ -71,8 +70,9 @@ void add_coordinator(Command& app) {
     run_role(flags->lifetime, [&](std::stop_token stop) {
       TransportContext context(flags->security);
       return run_coordinator(context, flags->options, stop, [&](const std::string& address) {
-        if (!flags->address_file.empty()) write_addresses(flags->address_file, reachable_addresses(address));
-        print_address(address);
+        const std::vector<std::string> addresses = reachable_addresses(address);
+        if (!flags->address_file.empty()) write_addresses(flags->address_file, addresses);
+        print_address(address, addresses);
       });
     });
   });
@@ -137,7 +137,10 @@ void add_worker(Command& app, const char* name, const char* about,
       flags->model.whole = !std::is_same_v<Options, EncoderOptions>;
       flags->options.weight_type = flags->model.type_to_load(loaded);
       if constexpr (std::is_same_v<Options, VerifierOptions>)
-        return run_verifier(context, flags->options, {flags->listen_shards, flags->security, print_address}, stop);
+        return run_verifier(context, flags->options,
+                            {flags->listen_shards, flags->security,
+                             [](const std::string& at) { print_address(at, reachable_addresses(at)); }},
+                            stop);
       else
         return run(context, flags->options, stop);
     });

@@ -12,6 +12,7 @@
 #include "common/base/time.h"
 #include "common/compute/kernels/team.h"
 #include "common/os/files.h"
+#include "common/wire/messages/messages.h"
 
 namespace outrider {
 namespace {
@@ -26,7 +27,7 @@ void sleep_on(std::atomic<std::uint32_t>& count, std::uint32_t seen) {
   syscall(SYS_futex, &count, FUTEX_WAIT, seen, &kLook, nullptr, 0);
 }
 void wake_all(std::atomic<std::uint32_t>& count) {
-  syscall(SYS_futex, &count, FUTEX_WAKE, kShardsMax, nullptr, nullptr, 0);
+  syscall(SYS_futex, &count, FUTEX_WAKE, kShards.max, nullptr, nullptr, 0);
 }
 
 void copy(Matrix<const float> from, Matrix<float> to) {

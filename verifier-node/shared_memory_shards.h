@@ -11,9 +11,6 @@
 
 namespace outrider {
 
-/// Most shards of one host.
-inline constexpr int kShardsMax = 64;
-
 /// Shards of one host, which gather through memory that all of them have mapped (ADR 17). Each writes its columns into
 /// one of two slots of its own in turn and counts up; the others wait for the count and copy. Who has seen all counts
 /// of one gather may write the next: by then nobody reads the slot before.

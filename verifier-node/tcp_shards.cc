@@ -21,6 +21,7 @@
 #include "common/http/keyed_tls.h"
 #include "common/os/files.h"
 #include "common/os/logging.h"
+#include "common/wire/messages/messages.h"
 #include "common/wire/transport/address.h"
 #include "verifier-node/shared_memory_shards.h"
 
@@ -85,7 +86,7 @@ Result<ShardTask> parse_task(const std::string& text) {
                      ShardTask task;
                      refused = fields.text("refused", "");
                      if (!refused.empty()) return task;
-                     task.place.count = static_cast<int>(fields.integer("count", {}, 2, kShardsMax));
+                     task.place.count = static_cast<int>(fields.integer("count", {}, 2, kShards.max));
                      task.place.rank = static_cast<int>(fields.integer("rank", {}, 1, task.place.count - 1));
                      task.rows_max = fields.integer("rows", {}, 1, kRowsMax);
                      task.peer_timeout_s = static_cast<int>(fields.integer("peer_timeout", {}, 1, kTimeoutMax));

@@ -55,8 +55,6 @@ Result<std::uint64_t> weights_fingerprint(const ModelFiles& files) {
   return checkpoint.fingerprint();
 }
 
-static_assert(kShards.max == kShardsMax);
-
 /// The processes that compute a verifier's backbone with it. Those that it has started end with this object.
 class ShardGroup {
  public:

@@ -8,6 +8,7 @@
 
 #include "common/base/option.h"
 #include "common/compute/kernels/linear.h"
+#include "common/wire/messages/messages.h"
 #include "common/wire/transport/endpoint.h"
 #include "common/wire/transport/worker.h"
 #include "verifier-node/shared_memory_shards.h"
@@ -46,7 +47,7 @@ void declare_options(Visitor&& visit, VerifierOptions& options) {
       "--shards", options.shards,
       {"Processes of this host that each hold a part of the backbone and compute it together, with the threads shared "
        "out among them; 0: one for each of its memories (NUMA nodes)",
-       {0, kShardsMax}});
+       {0, kShards.max}});
   visit("--memory", options.memory_mib,
         {"MiB for the K/V of all sessions; 0: three quarters of what is free once the model is loaded", {0, 1 << 30}});
   visit("--synthetic-acceptance", options.synthetic_acceptance,

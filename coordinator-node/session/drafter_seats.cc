@@ -95,10 +95,8 @@ void DrafterSeats::forward(KvRows kv, const PeerId& from) {
     return gets(replica, DraftInput::kTargetRows) && kv.from <= replica.end && replica.end < kv.to;
   };
   if (std::ranges::none_of(replicas, continues)) return;
-  const Hello& verifier = environment_.fleet.at(from).hello;
-  if (auto ok = check_rows(verifier.facts, kv); !ok) {
-    return session_.warn_of(from, fmt::format("verifier {}: {}; dropped", verifier.name, ok.error().message));
-  }
+  if (auto ok = check_rows(environment_.fleet.at(from).hello.facts, kv); !ok)
+    return session_.warn_of_worker(from, ok.error().message + "; dropped");
   for (Replica& replica : replicas) {
     if (continues(replica)) send(replica, rows_from(kv, replica.end));
   }

@@ -139,17 +139,14 @@ bool Drafting::is_sound(const PeerId& drafter, const Candidates& drafts, std::in
     return drafts.state ? check_hidden(facts, *drafts.state) : Result<void>();
   };
   const auto sound = check();
-  if (!sound)
-    state_.warn_of(drafter, fmt::format("drafter {}: {}; its drafts are dropped",
-                                        environment_.fleet.at(drafter).hello.name, sound.error().message));
+  if (!sound) state_.warn_of_worker(drafter, sound.error().message + "; its drafts are dropped");
   return sound.has_value();
 }
 
 Next Drafting::on_message(DrafterSeats::Replica& replica, const Message& message) {
   const PeerId drafter = replica.peer();
   if (const auto* failed = std::get_if<Failed>(&message.body)) {
-    state_.warn_of(drafter, fmt::format("drafter {}: {}; the answer goes on without drafters",
-                                        environment_.fleet.at(drafter).hello.name, failed->message));
+    state_.warn_of_worker(drafter, failed->message + "; the answer goes on without drafters");
     drafters_.take_no_more();
     return lose(drafter);
   }
@@ -218,8 +215,10 @@ Next Drafting::on_tick() {
     Worker* drafter = environment_.fleet.usable_drafter(peer);
     if (waited < kTimeout || drafter == nullptr) continue;
     drafter->miss(environment_.now);
-    state_.warn_of(peer, fmt::format("drafter {} did not answer within {:.1f} s; going on without it",
-                                     drafter->hello.name, to_seconds(kTimeout)));
+    environment_.warn_of(peer,
+                         fmt::format("drafter {} did not answer within {:.1f} s; going on without it",
+                                     drafter->hello.name, to_seconds(kTimeout)),
+                         state_.id);
   }
   return {.what = Next::What::kEndDrafting};
 }

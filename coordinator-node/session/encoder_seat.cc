@@ -36,9 +36,8 @@ Next EncoderSeat::lose(Error why) {
 }
 
 Next EncoderSeat::distrust(Error why) {
-  Worker& encoder = environment_.fleet.at(peer());
-  encoder.miss(environment_.now);
-  session_.warn_of(peer(), fmt::format("encoder {}: {}", encoder.hello.name, why.message));
+  environment_.fleet.at(peer()).miss(environment_.now);
+  session_.warn_of_worker(peer(), why.message);
   why.message = "the encoder: " + why.message;
   return lose(std::move(why));
 }

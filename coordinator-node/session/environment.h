@@ -59,6 +59,8 @@ struct Environment {
   void warn_of(const PeerId& peer, std::string text, SessionId session) {
     if (fleet.is_news(peer, text, now)) notice(true, std::move(text), session);
   }
+  /// The same of a worker that is there, by role and name.
+  void warn_of_worker(const PeerId& worker, const std::string& what, SessionId session);
   /// A drafter was asked. @param accepted  its first draft was
   void judge(const PeerId& drafter, bool accepted) {
     if (auto why = fleet.count_round(drafter, accepted, now)) notice(true, std::move(*why));

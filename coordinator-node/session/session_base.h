@@ -54,7 +54,9 @@ struct SessionBase {
   void send(const PeerId& to, Body body, Position base = 0) const {
     environment.send(to, message(std::move(body), base));
   }
-  void warn_of(const PeerId& peer, std::string text) const { environment.warn_of(peer, std::move(text), id); }
+  void warn_of_worker(const PeerId& worker, const std::string& what) const {
+    environment.warn_of_worker(worker, what, id);
+  }
 };
 
 }  // namespace outrider

@@ -73,11 +73,10 @@ void Verifying::spare_rows() {
   if (with_rows.empty()) return;
   Worker& verifier = verifier_.worker();
   if (environment_.now >= verifier.rows_again) verifier.pause_rows(environment_.now);
-  state_.warn_of(
+  state_.warn_of_worker(
       verifier_.peer(),
-      fmt::format("verifier {}: its K/V rows take more than {:.0f} s on their way here; no drafts for "
-                  "its sequences for {:.0f} s",
-                  verifier.hello.name, to_seconds(PendingRequest::kResend), to_seconds(verifier.rows_pause)));
+      fmt::format("its K/V rows take more than {:.0f} s on their way here; no drafts for its sequences for {:.0f} s",
+                  to_seconds(PendingRequest::kResend), to_seconds(verifier.rows_pause)));
   for (const PeerId& drafter : with_rows) drafters_.release(drafter, true);
   drafters_.take_no_more(/*with_rows=*/true);
   if (state_.phase == Phase::kPrefill) pending_.repeat_without_rows(verifier_.peer());
@@ -101,12 +100,11 @@ Next Verifying::on_message(Message message) {
     if (state_.phase == Phase::kPrefill && verifier_.take_scores(*scores))
       state_.reply(std::move(*scores));
     else
-      state_.warn_of(
-          verifier_.peer(),
-          fmt::format("verifier {}: log-probabilities of the prompt's tokens {} to {}, or not those that "
-                      "were asked for, wanted them from {} to {}; dropped",
-                      verifier_.hello().name, scores->first, scores->first + std::ssize(scores->logprobs),
-                      verifier_.scored, sequence_.prompt_size));
+      state_.warn_of_worker(verifier_.peer(),
+                            fmt::format("log-probabilities of the prompt's tokens {} to {}, or not those that were "
+                                        "asked for, wanted them from {} to {}; dropped",
+                                        scores->first, scores->first + std::ssize(scores->logprobs), verifier_.scored,
+                                        sequence_.prompt_size));
   }
   if (verdict != nullptr) return on_verdict(std::move(*verdict));
   // The verifier may not have room that we think it has: a Free was lost, and it will notice. The prompt is repeated
@@ -126,9 +124,8 @@ Next Verifying::lose(Error why) {
 }
 
 Next Verifying::distrust(Error why) {
-  Worker& verifier = verifier_.worker();
-  verifier.suspect = true;
-  state_.warn_of(verifier_.peer(), fmt::format("verifier {}: {}", verifier.hello.name, why.message));
+  verifier_.worker().suspect = true;
+  state_.warn_of_worker(verifier_.peer(), why.message);
   why.message = "the verifier: " + why.message;
   return lose(std::move(why));
 }
@@ -140,8 +137,7 @@ Next Verifying::on_verdict(Verdict verdict) {
   verifier.suspect = false;
   if (verdict.hidden) {
     if (auto ok = check_hidden(verifier.hello.facts, *verdict.hidden); !ok) {
-      state_.warn_of(verifier_.peer(),
-                     fmt::format("verifier {}: {}; dropped", verifier.hello.name, ok.error().message));
+      state_.warn_of_worker(verifier_.peer(), ok.error().message + "; dropped");
       verdict.hidden.reset();
     }
   }

@@ -205,10 +205,10 @@ void Simulator::start(Drafter& drafter) {
   }
   drafter.core = std::make_unique<DrafterCore>(
       config, Hello{.role = Role::kDrafter,
-                             .name = fmt::format("key{}/{}", &drafter - drafters_.data(), drafter.peer),
-                             .facts = tokens ? of_tokens : model::facts(layout_.hidden_rows),
-                             .wire = static_cast<WireForm>(starts_ % 4),
-                             .needs = tokens ? DraftInput::kTokens : DraftInput::kTargetRows});
+                    .name = fmt::format("key{}/{}", &drafter - drafters_.data(), drafter.peer),
+                    .facts = tokens ? of_tokens : model::facts(layout_.hidden_rows),
+                    .wire = static_cast<WireForm>(starts_ % 4),
+                    .needs = tokens ? DraftInput::kTokens : DraftInput::kTargetRows});
 }
 
 template <typename Worker>

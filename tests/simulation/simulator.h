@@ -111,7 +111,7 @@ struct Layout {
   std::int64_t drafter_kv_bytes_max = std::numeric_limits<std::int64_t>::max();
   int liars = 0, laggards = 0;        ///< of the drafters the first, whose drafts never hold; then those that are late
   const DraftTable* table = nullptr;  ///< CoordinatorConfig's
-  int drafters_per_sequence = 1;          ///< likewise
+  int drafters_per_sequence = 1;      ///< likewise
   /// Two: the second is a stand-by. All look for them in the same order, and stay with whom they have found.
   int coordinators = 1;
   std::optional<int> forger = {};  ///< this verifier's own tokens are not the model's, one in ten
