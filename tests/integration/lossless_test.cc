@@ -57,10 +57,12 @@ TEST_P(Lossless, SpeculativeTokensEqualPlainOnes) {
   const PairFacts facts = pair_facts(*config, **weights);
   Client client = connect();
 
-  for (const int draft_length : {1, 2, 4, 8}) {
+  for (std::size_t turn = 0; turn < 4; ++turn) {
+    const int draft_length = 1 << turn;
     SCOPED_TRACE(testing::Message() << "draft length " << draft_length);
     double tokens = 0, rounds = 0, bytes = 0;
-    for (std::size_t i = 0; i < goldens_.size(); ++i) {
+    // Each prompt has two of the four lengths.
+    for (std::size_t i = turn % 2; i < goldens_.size(); i += 2) {
       const Generation generation = answer(client, request(goldens_[i], draft_length));
       EXPECT_EQ(generation.tokens, plain()[i]) << goldens_[i].prompt;
       tokens += static_cast<double>(generation.tokens.size());
