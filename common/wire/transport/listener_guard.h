@@ -24,7 +24,7 @@ class ListenerGuard {
 
   /// Handles pending connection events.
   void service();
-  /// Records a message of `peer` that was received over ZeroMQ's handle `fd`.
+  /// A message of a peer was handed out that came over ZeroMQ's handle `fd`.
   void heard(int fd, const PeerId& peer) { receive_budget_.heard(fd, peer); }
   std::vector<PeerId> arriving() { return receive_budget_.arriving(); }
   std::vector<PeerId> leaving() { return receive_budget_.leaving(); }

@@ -68,7 +68,7 @@ class ReceiveBudget {
     const auto connection = connections_.find(fd);
     return connection == connections_.end() ? 0 : connection->second.number;
   }
-  /// Cuts the connection with that number, unless it has ended.
+  /// Cuts the connection of that number, unless it has ended.
   void cut(int fd, std::uint64_t number, TimePoint now, std::string_view event, std::string_view why);
   /// Records that a message of this connection was received from `peer`.
   void heard(int fd, const PeerId& peer);
