@@ -106,8 +106,7 @@ class DrafterSpeeds {
  public:
   /// Counts a round with drafts of such a drafter.
   void count(DraftInput needs, int tokens, double seconds);
-  /// Returns the speed of the fastest kind relative to this one; 0.5 for a kind not tried recently, so that it is
-  /// tried. as twice as fast, so that they are.
+  /// Returns the fastest kind's speed relative to this one's; 0.5 if this one was not tried recently, so that it is.
   double slowness(DraftInput needs) const;
 
  private:

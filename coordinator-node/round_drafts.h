@@ -13,8 +13,7 @@ namespace outrider {
 struct RoundDrafts {
   std::vector<TokenId> tokens = {};
   std::vector<DraftSource> sources = {};  ///< one per draft
-  /// The distribution of each, from its drafter; a draft that was not drawn has all weight on itself. Empty: none
-  /// drawn.
+  /// Distribution of each, from its drafter; all weight is on a draft that was not drawn. Empty: none was drawn.
   std::vector<Distribution> q = {};
   std::vector<std::int32_t> depths = {};  ///< one per draft; empty: a chain
 
