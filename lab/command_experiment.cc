@@ -110,7 +110,7 @@ class Experiment {
   }
   double prepare_s() const { return prepare_s_; }
 
-  /// Returns the seconds of an attempt at a cell, without preparing, if the arms keep up with an open loop. @pre prepare()
+  /// Returns the seconds of an attempt at a cell, without preparing, if arms keep up with an open loop. @pre prepare()
   double expected_s(const Axes& axes, double bandwidth_s) const {
     const auto prediction = predicted(axes);
     Axes without = axes;
