@@ -120,7 +120,7 @@ Result<BatchReply, BatchError> settle_reply(const BatchRequest& request, const s
   const std::string id = id_of(request.custom_id);
   body["id"] = fmt::format("{}-{}", request.url == kChatUrl ? "chatcmpl" : "cmpl", id);
   body["created"] = 0;
-  // How the answer came about: drafts, cached tokens, times.
+  // Describes how the answer came about: drafts, cached tokens, times.
   body.erase("speculative");
   body.erase("metrics");
   body.erase("timings");

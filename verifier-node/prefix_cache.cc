@@ -26,7 +26,7 @@ void PrefixSearch::offer(const Text& text) {
   common_ = std::max(common_, common);
   if (text.under_way && common > text.have) soon_ = std::max(soon_, common);
   const Position usable = std::min(common, text.have);
-  // As KvCache::holds: rings written up to `written` still have the rows that a sequence of this length needs.
+  // As in KvCache::holds: rings written up to `written` still have the rows that a sequence of this length needs.
   const bool held = ring_rows_ == 0 || text.written <= ring_rows_ || usable + rows_max_ >= text.written;
   if (usable > best_ && held) best_ = usable, from_ = text.id, written_ = text.written;
 }

@@ -13,7 +13,7 @@
 
 namespace outrider {
 
-/// How commands reach a host. A Slurm step runs on the node with the host's name, in the job of this process.
+/// The way in which commands reach a host. A Slurm step runs on the node with the host's name, in this process's job.
 enum class Backend { kLocal, kSsh, kSrun };
 /// Their names, in this order.
 inline constexpr std::initializer_list<const char*> kBackendNames = {"local", "ssh", "srun"};

@@ -58,7 +58,7 @@ struct ProcessPlan {
 /// whose coordinator would listen at loopback
 Result<ProcessPlan> plan_processes(const Plan& plan, bool one_host);
 
-/// How a backend writes the words of a plan's commands.
+/// Notation of a backend for the words of a plan's commands.
 struct CommandForm {
   std::map<std::string, std::string> values;  ///< replacements of "{coordinator}" and the like, already written
   std::string program;                        ///< replaces a first word `outrider`, already written

@@ -56,7 +56,7 @@ inline const char* to_string(SamplingRule rule) {
   return rule == SamplingRule::kMatch ? "match" : rule == SamplingRule::kRejection ? "rejection" : "typical";
 }
 
-/// How a number of SamplingParams is offered: on the command line under its name with dashes, over HTTP under its name.
+/// A number of SamplingParams, offered on the command line under its name with dashes, over HTTP under its name.
 /// On the wire any finite number, or any natural one, is valid; check_sampling() checks the range.
 struct Offer {
   double low, high;                       ///< range of a sampler

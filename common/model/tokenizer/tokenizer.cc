@@ -190,7 +190,7 @@ void Tokenizer::merge_pairs(std::vector<TokenId>& ids) const {
   CHECK(ids.size() < kNone, "a text of {} characters", ids.size());
   struct Symbol {
     TokenId id;
-    Rank rank;  // Of the merge with the next symbol; kNoMerge once this one is part of another.
+    Rank rank;  // of the merge with the next symbol; kNoMerge once this one is part of another
     Place previous;
     Place next;
   };
