@@ -36,7 +36,7 @@ struct RowTable {
   void report(const BufferSink& sink, const std::string& name) const {
     sink({.name = name, .dtype = to_string(dtype), .shape = {rows, width}, .bytes = bytes.size(), .mapped = mapped});
   }
-  /// Returns row r as floats, which are equal whether it is stored as `numbers` or wider.
+  /// Reads row r as floats, which are equal whether it is stored as `numbers` or wider.
   void read(std::int64_t r, std::span<float> out) const;
 };
 
