@@ -64,7 +64,7 @@ class VerifierSeat {
   TimePoint missed_since{};                       ///< time of the last loss
   bool resuming = false;           ///< another coordinator began the answer, and no verifier here has caught up yet
   std::string except = {};         ///< of an audit: the audited verifier
-  TimePoint unassigned_since{};    ///< waiting or moving: no verifier that the sequence could start at
+  TimePoint unassigned_since{};    ///< waiting or moving: start of the time without a verifier for it
   Position scored = 1;             ///< end of the prompt's tokens whose log-probabilities are not needed or are there
   std::string reported_name = {};  ///< known to the client
 
