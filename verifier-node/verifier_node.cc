@@ -57,7 +57,7 @@ Result<std::uint64_t> weights_fingerprint(const ModelFiles& files) {
 
 static_assert(kShards.max == kShardsMax);
 
-/// The other processes of a verifier's backbone. Those that it has started end with this object.
+/// The processes that compute a verifier's backbone with it. Those that it has started end with this object.
 class ShardGroup {
  public:
   /// Starts them on this host, and binds this process to its own share of the cores.
