@@ -476,7 +476,7 @@ void BatchApi::count(const std::string& id, const BatchCounts& counts) {
 Result<std::optional<std::string>> BatchApi::adopt(const std::filesystem::path& from, const std::string& name,
                                                    const Json& batch) {
   std::error_code failed;
-  // The same id whenever this is repeated.
+  // The same id however often this is done.
   const std::string id = "file-" + hex(hash128(name));
   const std::filesystem::path to = path(kFiles, id, ".jsonl");
   if (std::filesystem::exists(from, failed)) std::filesystem::rename(from, to, failed);
@@ -522,7 +522,7 @@ Result<void> BatchApi::finish(const std::string& id, BatchJob& job, const char* 
 }
 
 void BatchApi::fail(const std::string& id, const Error& error) {
-  const Error told(error.code, replaced(error.message, (options_.dir / "").string(), ""));  // hides the folder
+  const Error told(error.code, replaced(error.message, (options_.dir / "").string(), ""));  // clients do not see where
   update(id, {{"status", "failed"}, {"failed_at", unix_seconds()}, {"errors", errors_of(told)}});
   std::error_code ignored;
   std::filesystem::remove_all(path(kBatches, id, ".d"), ignored);

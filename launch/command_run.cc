@@ -196,7 +196,7 @@ Generate without_drafts(Generate request) {
 struct Answer {
   std::string text;
   Generation generation;
-  std::vector<RoundOutcome> rounds;  ///< of `generation`, if reported
+  std::vector<RoundOutcome> rounds;  ///< of `generation`, where they are reported
   std::optional<Generation> plain;   ///< of --compare
   bool plain_first = false;
 
@@ -209,7 +209,7 @@ struct Answer {
 /// @return true if the answer does not depend on drafts
 bool has_one_text(const Generate& request) { return request.sampling.rule == SamplingRule::kMatch; }
 
-/// Explains why most rounds went without drafts; empty if that needs no explanation.
+/// Why most rounds went without drafts; empty where that is no news.
 std::string reason_of_few_drafts(const RunFlags& flags, const Generate& request, const Answer& answer) {
   if (request.draft_length == 0) return "";
   return why_left_out(answer.rounds, flags.cluster.connect.empty() ? to_string(active_isa()) : "");

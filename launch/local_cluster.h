@@ -37,7 +37,7 @@ struct ClusterOptions {
   std::map<std::string, std::string> drafter_environment = {};
   /// start_processes(): maps the coordinator's address to the one that the drafter connects to.
   std::function<Result<std::string>(const std::string& coordinator)> drafter_route = {};
-  std::string program = kThisProgram;  ///< run by start_processes()
+  std::string program = kThisProgram;  ///< what start_processes() runs
 };
 
 /// A coordinator, verifiers and perhaps drafters, started here and stopped by the destructor.

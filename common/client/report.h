@@ -28,8 +28,8 @@ std::string metrics_text(const Generation& generation, std::optional<double> bac
 /// 111 tokens". @param plain_tok_per_sec  rate of plain decoding, if known
 std::string brought_text(const Generation& generation, std::optional<double> plain_tok_per_sec);
 
-/// Explains with figures why most rounds of an answer went without drafts, although it was to have some. Empty if at
-/// least half of them had drafts. @param isa  instruction set of the verifier; empty: unknown
+/// Explains with figures why most rounds went without drafts; empty if at least half of them had drafts.
+/// @param isa  instruction set of the verifier; empty: not known
 std::string why_left_out(std::span<const RoundOutcome> rounds, std::string_view isa);
 
 }  // namespace outrider

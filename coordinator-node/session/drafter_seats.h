@@ -47,7 +47,7 @@ class DrafterSeats {
   void assign(const Worker& verifier);
   /// Replaces drafters that drain or whose context the sequence has outgrown, and late ones if there are others.
   void renew(const Worker& verifier);
-  /// @param tell  the drafter is still reachable
+  /// @param tell  the drafter still listens
   void release(PeerId drafter, bool tell);
   /// Assigns no drafter for the rest of the answer: one refused the sequence, against our accounting, and the rows of a
   /// whole sequence are too many for repeated tries. @param with_rows  only none that needs the verifier's rows, which
