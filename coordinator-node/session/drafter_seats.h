@@ -49,9 +49,9 @@ class DrafterSeats {
   void renew(const Worker& verifier);
   /// @param tell  the drafter still listens
   void release(PeerId drafter, bool tell);
-  /// Assigns no drafter for the rest of the answer: one refused the sequence, against our accounting, and the rows of a
-  /// whole sequence are too many for repeated tries. @param with_rows  only none that needs the verifier's rows, which
-  /// took too long
+  /// No drafter for the rest of the answer: one refused the sequence, against our accounting. The rows of a whole
+  /// sequence are too many to try again and again.
+  /// @param with_rows  none that needs the verifier's rows, which took too long; others still
   void take_no_more(bool with_rows = false) { (with_rows ? no_rows_ : none_) = true; }
   void set_in_round(bool drafting);
 
