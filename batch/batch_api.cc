@@ -28,10 +28,10 @@ constexpr std::int64_t kDay = 24 * 3600;
 constexpr std::int64_t kAgeMin = 3600, kAgeMax = 30 * kDay;
 constexpr std::int64_t kSweepSeconds = 60;
 constexpr const char *kFiles = "files", *kBatches = "batches";
-// Not told to anybody: whose it is, and how long what a batch writes is kept.
+// Not shown to clients: the owner, and the time that a batch's output is kept.
 constexpr const char *kOwner = "outrider_owner", *kOutputSeconds = "outrider_output_seconds";
 
-/// It reads limit=3&after=batch_1. The values that are looked for need no decoding.
+/// Reads a value from limit=3&after=batch_1. The values needed here require no decoding.
 std::string query_value(std::string_view query, std::string_view key) {
   while (!query.empty()) {
     const std::string_view pair = query.substr(0, query.find('&'));
@@ -51,13 +51,13 @@ HttpReply json_reply(Json json) { return {.status = 200, .body = to_text(publish
 HttpReply not_there(const HttpRequest& http) {
   return error_reply({.status = 404, .message = fmt::format("there is no {}", http.path)});
 }
-/// The error names a file of the server, and so goes to its log alone.
+/// The error names a file of the server, and so is only logged.
 HttpReply disk_reply(const Error& error) {
   log_error("event=disk_failed reason=\"{}\"", error.message);
   return error_reply({500, "this server cannot read or write its files: its log says why"});
 }
 
-/// A batch's `errors`.
+/// Returns a batch's `errors`.
 Json errors_of(const Error& error) {
   return {{"object", "list"},
           {"data",
@@ -103,7 +103,7 @@ Json batch_json(const std::string& input, const std::string& endpoint, const std
 
 }  // namespace
 
-// ---- what is kept ----
+// ---- storage ----
 
 Result<std::unique_ptr<BatchApi>> BatchApi::open(BatchApiOptions options) {
   std::error_code failed;
@@ -381,13 +381,13 @@ HttpReply BatchApi::cancel_batch(const HttpRequest& http) {
   return json_reply(std::move(changed));
 }
 
-// ---- the jobs ----
+// ---- jobs ----
 
 void BatchApi::update(const std::string& id, const Json& changes) {
   const std::lock_guard lock(mutex_);
   Json& batch = batches_.at(id);
   batch.update(changes);
-  (void)save(kBatches, batch);  // else the next start does this part again
+  (void)save(kBatches, batch);  // otherwise the next start repeats this part
 }
 
 void BatchApi::run_batches() {
@@ -428,7 +428,7 @@ void BatchApi::run_batch(const std::string& id) {
   Result<std::unique_ptr<BatchJob>> job = BatchJob::open(options);
   if (!job) return fail(id, job.error());
   if ((*job)->counts().total == 0) return fail(id, {Errc::kInvalidArgument, "the input file has no lines"});
-  bool full = false;  // no room for what it writes
+  bool full = false;  // no room for its output
   const auto stop = [&] {
     if (ends_) return BatchStop::kCutOff;
     const std::lock_guard lock(mutex_);
@@ -446,7 +446,7 @@ void BatchApi::run_batch(const std::string& id) {
                              .on_tick = [&](const BatchCounts& counts) { count(id, counts); }};
   const Result<bool> done = (*job)->run(options_.answer, control);
   count(id, (*job)->counts());
-  if (!done && done.error().code == Errc::kPeerGone) return;  // once more
+  if (!done && done.error().code == Errc::kPeerGone) return;  // try again
   if (!done) return fail(id, done.error());
   if (!*done && ends_) return;
   const char* status = "completed";

@@ -20,7 +20,7 @@ std::int64_t count(const Json& object, const char* key) {
   return value.is_number_integer() ? value.get<std::int64_t>() : 0;
 }
 
-/// Ids of calls are made from the reply's.
+/// Derives ids of calls from the reply's.
 void settle_call_ids(Json& choice, const std::string& id) {
   if (!choice.is_object() || !choice.contains("message") || !choice["message"].is_object()) return;
   Json& calls = choice["message"]["tool_calls"];
@@ -33,7 +33,7 @@ void settle_call_ids(Json& choice, const std::string& id) {
   }
 }
 
-/// Up to `bytes_max` bytes of what the model reads first.
+/// Returns up to `bytes_max` bytes of what the model reads first.
 std::string first_text(const Json& value, std::size_t bytes_max) {
   if (value.is_string()) return value.get_ref<const std::string&>().substr(0, bytes_max);
   std::string text;
@@ -120,7 +120,7 @@ Result<BatchReply, BatchError> settle_reply(const BatchRequest& request, const s
   const std::string id = id_of(request.custom_id);
   body["id"] = fmt::format("{}-{}", request.url == kChatUrl ? "chatcmpl" : "cmpl", id);
   body["created"] = 0;
-  // How the text came to be: who drafted, what was cached, how long it took.
+  // Describes how the answer came about: drafts, cached tokens, times.
   body.erase("speculative");
   body.erase("metrics");
   body.erase("timings");

@@ -9,8 +9,8 @@
 #include "common/base/result.h"
 #include "server/http_server.h"
 
-// A line of a batch as pure functions: OpenAI's line to a request of the HTTP API, and its reply to a line of the
-// output. What comes out is a function of the line and the model: nothing of time or chance is in it (docs/batch.md).
+// Lines of a batch as pure functions: OpenAI's line to a request of the HTTP API, and its reply to a line of the
+// output. The result depends on the line and the model only, not on time or chance (docs/batch.md).
 
 namespace outrider {
 
@@ -21,23 +21,23 @@ struct BatchRequest {
   nlohmann::json body;  ///< an object
 };
 
-/// Why there is no reply to a line.
+/// The reason that a line has no reply.
 struct BatchError {
-  std::string custom_id = {};  ///< as far as it could be read
+  std::string custom_id = {};  ///< if it could be read
   int status = 0;              ///< HTTP's; 0: nothing was sent
   std::string code = {}, message = {};
   nlohmann::json body = {};  ///< of HTTP's reply
 };
 
-/// @param only_url  the one that all lines must have; empty: either.
+/// @param only_url  required of all lines; empty: either
 Result<BatchRequest, BatchError> parse_batch_line(std::string_view line, std::string_view only_url = {});
 
-/// 32 hexadecimal digits that are the same whenever and wherever the line is done: a part of every id in the output.
+/// Returns 32 hexadecimal digits, a function of `custom_id` alone: a part of every id in the output.
 std::string id_of(std::string_view custom_id);
-/// A line without a seed, or with null, gets the low 63 bits of XXH3's 128 of its custom_id.
+/// Seed of a line without one, or with null: the low 63 bits of XXH3's 128 of its custom_id.
 std::int64_t seed_of(std::string_view custom_id);
-/// The body as it is sent: with a seed; a chat without a bound on its answer with the server's own, so that its length
-/// is not a matter of the verifier's memory.
+/// Returns the body to send: with a seed; a chat without a limit on its answer gets the server's default, so that its
+/// length does not depend on the verifier's memory.
 std::string body_to_send(const BatchRequest& request);
 
 struct BatchTokens {
@@ -50,16 +50,14 @@ struct BatchReply {
   std::string line;
   BatchTokens tokens;
 };
-/// It reads a reply with status 200.
-/// @return an error for a reply that is not a JSON object.
+/// Reads a reply with status 200. @return an error for a reply that is not a JSON object
 Result<BatchReply, BatchError> settle_reply(const BatchRequest& request, const std::string& reply_body);
-/// A reply with another status.
+/// Reads a reply with another status.
 BatchError error_of(const BatchRequest& request, const HttpReply& reply);
-/// A line of the errors, without its newline.
-/// @param line_number  of the input, from 1.
+/// Returns a line of the errors, without its newline. @param line_number  of the input, from 1
 std::string error_line(const BatchError& error, std::uint64_t line_number);
 
-/// The same for lines whose prompts begin alike: in its high half for the first 128 bytes, in all for the first 1,024.
+/// Equal for lines with equal prompt starts: the high half covers the first 128 bytes, the whole the first 1,024.
 std::uint64_t prefix_key(const BatchRequest& request);
 
 }  // namespace outrider

@@ -6,17 +6,17 @@
 namespace outrider {
 namespace {
 constexpr Duration kWaitFirst = std::chrono::milliseconds(200), kWaitMax = std::chrono::seconds(30);
-/// Many lines are refused together, which is one refusal.
+/// Refusals of many lines within this time count as one.
 constexpr Duration kRefusedTogether = std::chrono::seconds(3);
-/// Another number pays if it brings so much.
+/// Least gain that makes another number worthwhile.
 constexpr double kPays = 1.03;
-/// Fewer lines are tried only where so many times as many are left: were they half as fast, it would cost a twentieth.
+/// Least ratio of remaining lines for a trial with fewer: if they were half as fast, it would cost a twentieth.
 constexpr std::size_t kTrialsLeftMin = 20;
-/// Fewer say little of the speed.
+/// Fewer lines do not show the speed.
 constexpr int kTrialLinesMin = 16;
 constexpr double kStrange = 0.3;
 constexpr int kStrangeTrialsMax = 3;
-/// A server that could do more with more lines does not show it by itself.
+/// A server that could use more lines does not show it by itself.
 constexpr int kSettledTrialsMax = 20;
 }  // namespace
 
@@ -36,7 +36,7 @@ void ConcurrencySearch::done(std::uint32_t line, std::int64_t tokens, std::size_
   trial_.lines_beside += beside;
   trial_.flight += now - flight.sent;
   if (trial_.finished < std::max(limit_, kTrialLinesMin) || trial_.flight <= Duration::zero()) return;
-  // Little's law: so many lines are under way, each of which comes on at this speed.
+  // Little's law: mean lines in progress, each with its rate.
   const double beside_mean = static_cast<double>(trial_.lines_beside) / trial_.finished;
   judge(beside_mean * static_cast<double>(trial_.tokens) / to_seconds(trial_.flight), left);
   begin_trial();
@@ -96,7 +96,7 @@ void ConcurrencySearch::refused(TimePoint now) {
   refused_ = now;
   limit_ = std::max(1, limit_ * 3 / 4);
   best_limit_ = limit_;
-  best_rate_ = 0;  // whatever comes is strange, and it looks again once nothing is refused
+  best_rate_ = 0;  // any speed is new, and the search restarts once nothing is refused
   settle();
   begin_trial();
 }
@@ -141,7 +141,7 @@ bool Dispatch::failed(std::uint32_t line, Failure failure, double chance, TimePo
   --under_way_;
   search_.gone(line);
   Tries& tries = tries_[line];
-  // Having too much to do is not the fault of a line.
+  // Overload is not the fault of a line.
   const bool too_much = failure == Failure::kTooMuch;
   if (!too_much && (tries.count == 0 || replies_ > tries.replies)) ++tries.count;
   tries.replies = replies_;

@@ -13,10 +13,10 @@ using Hash128 = std::array<std::uint64_t, 2>;
 
 Hash128 hash128(std::string_view bytes);
 std::uint64_t hash64(std::string_view bytes);
-/// 32 hexadecimal digits.
+/// Returns 32 hexadecimal digits.
 std::string hex(const Hash128& hash);
 
-/// hash128 of bytes that come piece by piece.
+/// hash128 of streamed bytes.
 class StreamedHash {
  public:
   StreamedHash();

@@ -27,7 +27,7 @@ Result<Shard> Shard::parse(const std::string& text) {
   const std::size_t slash = text.find('/');
   const auto index = to_number<std::uint32_t>(text.substr(0, slash)),
              count = to_number<std::uint32_t>(text.substr(slash + 1));
-  // The indices of a Job's pods and of many a job array begin with 0.
+  // Indices of a Kubernetes Job's pods and of many job arrays begin with 0.
   if (slash != text.npos && index && count && *count >= 1 && *index <= *count)
     return Shard{*index == 0 ? *count : *index, *count};
   return Error(Errc::kInvalidArgument, "--shard is '{}', wanted I/N like 1/4 (0/4 is 4/4)", text);

@@ -11,11 +11,11 @@
 
 namespace outrider {
 
-/// A part of a job: a range of the input's lines, as near to equal as that goes.
+/// A part of a job: a range of the input's lines; all parts are nearly equal.
 struct Shard {
   std::uint32_t index = 1, count = 1;  ///< index from 1
 
-  /// @param text  "I/N", where 0/N is N/N. @return kInvalidArgument.
+  /// @param text  "I/N", where 0/N is N/N @return kInvalidArgument
   static Result<Shard> parse(const std::string& text);
   std::string text() const { return std::to_string(index) + "/" + std::to_string(count); }
   std::uint32_t begin(std::uint32_t lines) const {
@@ -26,21 +26,21 @@ struct Shard {
   }
 };
 
-/// Where the lines of a batch are. 20 bytes a line in memory, and 48 while open() reads it.
+/// Index of a batch's lines. 20 bytes a line in memory, and 48 during open().
 class BatchInput {
  public:
   enum class Order { kInput, kPrefix };
 
-  /// Reads the file once. @return kNotFound or kIo where it cannot be read; kInvalidArgument if two lines have one
-  ///   custom_id: both are named.
+  /// Reads the file once. @return kNotFound or kIo if it cannot be read; kInvalidArgument if two lines have one
+  /// custom_id: both are named
   static Result<BatchInput> open(const std::filesystem::path& path, Order order);
 
-  /// Blank ones too.
+  /// Includes blank lines.
   std::uint32_t lines() const { return static_cast<std::uint32_t>(lengths_.size()); }
   bool blank(std::uint32_t line) const { return lengths_[line] == 0; }
-  /// Any thread. @return kOutOfRange for a line that is too long; kMismatch for one that is not what open() read, kIo.
+  /// Any thread. @return kOutOfRange for a line that is too long; kMismatch for one that changed since open(), kIo
   Result<std::string> read(std::uint32_t line) const;
-  /// The lines of a shard that are not blank, in the order in which they are to be sent.
+  /// Returns the non-blank lines of a shard, in sending order.
   std::vector<std::uint32_t> to_send(const Shard& shard) const;
 
   std::uint64_t bytes() const { return bytes_; }
@@ -52,8 +52,8 @@ class BatchInput {
   DurableFile file_;
   Order order_;
   std::vector<std::uint64_t> offsets_;
-  std::vector<std::uint32_t> lengths_;  ///< kTooLong: not read
-  std::vector<std::uint64_t> hashes_;   ///< 0: not read
+  std::vector<std::uint32_t> lengths_;  ///< kTooLong: not indexed
+  std::vector<std::uint64_t> hashes_;   ///< 0: not indexed
   std::vector<std::uint64_t> prefixes_;
   std::uint64_t bytes_ = 0;
   Hash128 hash_{};

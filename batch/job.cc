@@ -14,16 +14,16 @@ namespace outrider {
 namespace {
 
 constexpr Duration kTick = std::chrono::milliseconds(50);
-/// Whose turn it is, the coordinator says: a job is one client.
+/// The coordinator queues by client: a job is one client.
 constexpr const char* kClient = "batch";
-// In a manifest; two shards of one job differ in them.
+// In a manifest; differs between shards of one job.
 constexpr const char* kShard = "shard";
 constexpr const char* kRequests = "requests";
 
-/// Whether a reply with this status may be another one later.
+/// Returns true if a later reply may have another status.
 bool may_pass(int status) { return status == 0 || status == 408 || status == 429 || status >= 500; }
 
-/// The results of some lines, in their order, and where they lie.
+/// The results of some lines, in their order, with their places.
 struct Results {
   const DurableFile& journal;
   std::span<const JournalEntry> entries;
@@ -43,7 +43,7 @@ Result<void> append_results(const std::vector<Results>& all, bool ok, const Appe
   return {};
 }
 
-/// The errors first: where there is an output, all is there.
+/// Errors are written first: an existing output implies that all is there.
 Result<void> write_results(const BatchPaths& paths, const std::vector<Results>& all, bool errors) {
   if (errors) {
     RETURN_IF_ERROR(
@@ -57,7 +57,7 @@ Result<void> write_results(const BatchPaths& paths, const std::vector<Results>& 
 
 double chance() { return static_cast<double>(random_number() >> 11) * 0x1p-53; }
 
-/// It refuses to write over files that are somebody else's.
+/// Refuses to overwrite files of others.
 Result<void> check_free(const BatchOptions& options, const BatchPaths& paths) {
   std::error_code ignored;
   for (const std::filesystem::path& path : {paths.output, paths.errors, paths.journal, paths.progress}) {
@@ -89,18 +89,18 @@ BatchAnswer answer_by(std::vector<HttpRoute> routes) {
   };
 }
 
-/// It says how a line ended.
+/// The outcome of a line.
 struct BatchJob::Outcome {
   enum class Kind { kOk, kError, kMayPass, kCutOff, kNoInput };
   Kind kind;
-  std::string result;  ///< a line of the output or the errors; of kMayPass: of the errors, should it stay so
+  std::string result;  ///< a line of the output or the errors; of kMayPass: of the errors, if it becomes final
   BatchTokens tokens = {};
   Failure failure = {};                ///< of kMayPass
   std::string problem = {};            ///< of kMayPass too
-  std::optional<Error> no_input = {};  ///< why the job cannot go on
+  std::optional<Error> no_input = {};  ///< why the job cannot continue
 };
 
-/// Threads that wait for answers, as many as lines are under way.
+/// Threads that wait for answers, one per line in progress.
 class BatchJob::Workers {
  public:
   struct Finished {
@@ -123,7 +123,7 @@ class BatchJob::Workers {
     if (busy_ > std::ssize(threads_)) threads_.emplace_back([this] { run(); });
     to_do_changed_.notify_one();
   }
-  /// It waits for finished lines; perhaps there are none after a while.
+  /// Waits for finished lines; may return none.
   std::deque<Finished> wait(Duration at_most) {
     std::unique_lock lock(mutex_);
     finished_changed_.wait_for(lock, at_most, [&] { return !finished_.empty(); });
@@ -182,7 +182,7 @@ Result<std::unique_ptr<BatchJob>> BatchJob::open(const BatchOptions& options) {
   };
   ASSIGN_OR_RETURN(job->journal_, Journal::open(job->paths_.journal, manifest, options.restart, known, committed));
   for (const std::filesystem::path& path : {job->paths_.output, job->paths_.errors, job->paths_.progress})
-    remove_halves_of(path);  // whoever has the journal writes the others
+    remove_halves_of(path);  // the journal's owner writes the others
   if (options.restart) {
     std::error_code ignored;
     for (const std::filesystem::path& path : {job->paths_.output, job->paths_.errors, job->paths_.progress})

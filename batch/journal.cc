@@ -20,10 +20,10 @@ constexpr std::string_view kMagic = "{\"xxh3\":\"";
 constexpr std::size_t kHashDigits = 16;
 constexpr std::size_t kHeadBytes = kMagic.size() + kHashDigits;
 
-/// @param rest  of the object, from the comma behind the checksum on.
+/// @param rest  of the object, from the comma after the checksum on
 std::string with_checksum(std::string_view rest) { return fmt::format("{}{:016x}{}\n", kMagic, hash64(rest), rest); }
 
-/// The rest, if the line is whole.
+/// Returns the rest, if the line is complete.
 std::optional<std::string_view> checked(std::string_view line) {
   if (line.size() <= kHeadBytes || !line.starts_with(kMagic)) return std::nullopt;
   const std::string_view rest = line.substr(kHeadBytes);
@@ -31,7 +31,7 @@ std::optional<std::string_view> checked(std::string_view line) {
   return hash == hash64(rest) ? std::optional(rest) : std::nullopt;
 }
 
-/// Takes what is written so, and numbers, from the front of a text.
+/// Consumes literals and numbers from the front of a text.
 struct Cursor {
   std::string_view rest;
   bool fits = true;
@@ -54,7 +54,7 @@ std::string entry_text(std::uint32_t line, bool ok, const BatchTokens& tokens, s
                      tokens.completion, tokens.drafted, tokens.accepted, result);
 }
 
-/// @param offset  of the text in the journal.
+/// @param offset  of the text in the journal
 std::optional<JournalEntry> parse_entry(std::string_view text, std::uint64_t offset) {
   JournalEntry entry;
   Cursor take{text};
@@ -96,7 +96,7 @@ std::optional<Manifest> parse_manifest(std::string_view line) {
   return manifest;
 }
 
-/// @return the end of the whole lines; 0: not even the manifest's is.
+/// @return the end of the complete lines; 0: not even the manifest is complete
 Result<std::uint64_t> walk(const DurableFile& file, const std::function<Result<void>(Manifest)>& on_manifest,
                            const OnEntry& on_entry) {
   std::uint64_t end = 0;
@@ -142,7 +142,7 @@ Result<std::unique_ptr<Journal>> Journal::open(const std::filesystem::path& path
   RETURN_IF_ERROR(file.lock());
   if (restart) RETURN_IF_ERROR(file.cut_to(0));
   ASSIGN_OR_RETURN(const std::uint64_t size, file.size());
-  // What is no journal at all is somebody's file: not to be cut.
+  // Another kind of file may be a user's, and must not be cut.
   ASSIGN_OR_RETURN(const std::string head, file.read_at(0, kMagic.size()));
   if (head != kMagic.substr(0, head.size())) return not_a_journal(path);
   ASSIGN_OR_RETURN(std::uint64_t end,
@@ -223,7 +223,7 @@ void Journal::commit_until_closed() {
       written += bytes.size();
       for (const JournalEntry& entry : entries) on_committed_(entry);
     } else {
-      (void)file_.cut_to(written);  // else the next start does
+      (void)file_.cut_to(written);  // otherwise the next start does
     }
     lock.lock();
     committing_ = false;

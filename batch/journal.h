@@ -19,13 +19,13 @@
 
 namespace outrider {
 
-/// The results of a job depend on these, by name: another value makes another job.
+/// Parameters that the results depend on, by name: another value makes another job.
 using Manifest = std::map<std::string, std::string>;
 
-/// The first field in which two differ. @return kMismatch that names it and both values.
+/// Compares two manifests. @return kMismatch with the first differing field and both values
 Result<void> check_same_job(const Manifest& journal, const Manifest& now, const std::filesystem::path& path);
 
-/// It says of a line that is done what it cost, and where its result lies.
+/// Cost and place of a finished line's result.
 struct JournalEntry {
   std::uint32_t line = 0;  ///< from 0
   bool ok = false;         ///< a line of the output, not of the errors
@@ -35,33 +35,30 @@ struct JournalEntry {
 };
 using OnEntry = std::function<void(const JournalEntry& entry)>;
 
-/// The results of a job as they come, on the disk: lines of JSON, each with a checksum of what follows it. The first
-/// holds the manifest. A line is there whole or not at all: what a crash has left of one is cut off at the next start.
-/// Of two results of one line the later one counts.
+/// The results of a job on disk: lines of JSON, each with a checksum of its rest. The first has the manifest. Lines are
+/// atomic: a partial one after a crash is cut off at the next start. Of two results of one line the later one counts.
 class Journal {
  public:
-  /// Opens it to go on, or begins it: then it has the manifest alone.
-  /// @param restart  what is there is discarded.
-  /// @param on_entry  gets what is there.
-  /// @param on_committed  gets what append() was given, once it is on the disk; on a thread of the journal.
-  /// @return kUnavailable while another process has it; kMismatch if it is of another job; kMalformed if it is no
-  ///   journal; kIo.
+  /// Opens a journal to continue, or creates one with the manifest alone. @param restart  discards previous results
+  /// @param on_entry  receives previous entries @param on_committed  receives appended entries once they are on disk;
+  /// on a thread of the journal @return kUnavailable while another process has it; kMismatch if it is another job's;
+  /// kMalformed if it is no journal; kIo
   static Result<std::unique_ptr<Journal>> open(const std::filesystem::path& path, const Manifest& manifest,
                                                bool restart, const OnEntry& on_entry, OnEntry on_committed);
-  /// The same without writing to it, whoever else does.
+  /// Reads entries without locking or writing, also while another process writes.
   static Result<Manifest> read(const DurableFile& file, const OnEntry& on_entry);
-  /// Commits what was appended.
+  /// Commits appended entries.
   ~Journal();
 
-  /// Waits while much is not on the disk yet. Any thread. An error is final, and the same for all.
+  /// Blocks while much is not on disk yet. Any thread. An error is final, and the same for all.
   Result<void> append(std::uint32_t line, bool ok, const BatchTokens& tokens, std::string_view result);
-  /// Why there is no more writing; any thread.
+  /// Returns the error that ended writing; any thread.
   Result<void> state() const;
-  /// Whether some of what was appended is neither on the disk nor lost; any thread.
+  /// Returns true while appended entries are neither on disk nor lost; any thread.
   bool has_uncommitted() const;
 
   const DurableFile& file() const { return file_; }
-  /// Bytes behind the last whole line that open() has cut off.
+  /// Bytes after the last complete line that open() has cut off.
   std::uint64_t torn_bytes() const { return torn_bytes_; }
 
  private:
@@ -70,7 +67,7 @@ class Journal {
   void commit_until_closed();
 
   DurableFile file_;
-  std::uint64_t end_;  ///< of the file, once all that was appended is written
+  std::uint64_t end_;  ///< of the file, once all appended entries are written
   std::uint64_t torn_bytes_ = 0;
   OnEntry on_committed_;
   mutable std::mutex mutex_;

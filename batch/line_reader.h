@@ -11,37 +11,36 @@
 
 namespace outrider {
 
-/// The lines of a file, in memory that does not grow with it.
+/// Reads the lines of a file, with bounded memory.
 class LineReader {
  public:
-  /// A longer line is passed over.
+  /// A longer line is skipped.
   static constexpr std::size_t kLineBytesMax = 16u << 20;
   struct Line {
-    std::string_view text;  ///< without the newline; until the next call. Empty if it is too long
+    std::string_view text;  ///< without the newline; valid until the next call. Empty if it is too long
     std::uint64_t offset = 0;
     bool ended = true;  ///< by a newline, not by the end of the file
     bool too_long = false;
   };
 
-  /// @param file  outlives it.
-  /// @param on_bytes  gets all that is read.
+  /// @param file  outlives it @param on_bytes  receives all bytes read
   explicit LineReader(
       const DurableFile& file, std::function<void(std::string_view)> on_bytes = [](std::string_view) {})
       : file_(file), on_bytes_(std::move(on_bytes)) {}
-  /// It gives the next line, or nothing at the end of the file.
+  /// Returns the next line; none at the end of the file.
   Result<std::optional<Line>> next();
 
  private:
-  /// @return whether there was more.
+  /// @return true if there was more
   Result<bool> read_more();
 
   const DurableFile& file_;
   std::function<void(std::string_view)> on_bytes_;
   std::string buffer_;
-  std::size_t taken_ = 0, searched_ = 0;  ///< of buffer_
+  std::size_t taken_ = 0, searched_ = 0;  ///< in buffer_
   std::uint64_t offset_ = 0;              ///< of buffer_ in the file
-  bool too_long_ = false;                 ///< the line that buffer_ begins in
-  std::uint64_t line_offset_ = 0;         ///< of the line that comes next
+  bool too_long_ = false;                 ///< the line at the start of buffer_
+  std::uint64_t line_offset_ = 0;         ///< of the next line
 };
 
 }  // namespace outrider

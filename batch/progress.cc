@@ -24,7 +24,7 @@ std::optional<double> acceptance(const BatchCounts& counts) {
   return static_cast<double>(counts.tokens_now.accepted) / static_cast<double>(counts.tokens_now.drafted);
 }
 
-/// The rest will go as fast as this run so far.
+/// Estimates the remaining time from this run's rate.
 std::optional<double> seconds_left(const BatchCounts& counts) {
   if (counts.finished_now == 0) return std::nullopt;
   return to_seconds(counts.elapsed) / counts.finished_now * counts.open();
@@ -100,7 +100,7 @@ void BatchProgress::write(const BatchCounts& counts, const char* state) const {
                      {"acceptance", or_null(acceptance(counts))},
                      {"elapsed_s", to_seconds(counts.elapsed)},
                      {"eta_s", or_null(seconds_left(counts))}};
-  // Whoever reads it reads a whole one. That it is missing or old harms nothing.
+  // Readers always see a complete file. A missing or old one does no harm.
   (void)replace_text(file_, to_text(json, 2) + "\n");
 }
 

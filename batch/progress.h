@@ -10,7 +10,7 @@
 
 namespace outrider {
 
-/// It shows how far a job is: a bar where stderr is a terminal, else a line a minute; and each second a file.
+/// Shows the progress of a job: a bar if stderr is a terminal, else a line a minute; and a file each second.
 class BatchProgress {
  public:
   explicit BatchProgress(std::filesystem::path file);
@@ -28,14 +28,14 @@ class BatchProgress {
   const std::filesystem::path file_;
   const bool terminal_;
   TimePoint file_due_{}, line_due_{};
-  /// Tokens made by then, of the last minute: the first is its beginning.
+  /// Tokens by time, over the last minute; the first entry is its beginning.
   std::deque<std::pair<TimePoint, std::int64_t>> recent_;
   double tokens_per_second_ = 0;
 };
 
 /// "3 of 4 lines (1 with errors)".
 std::string lines_text(const BatchCounts& counts);
-/// One line for people.
+/// Returns one line for people.
 std::string progress_text(const BatchCounts& counts, double tokens_per_second);
 
 }  // namespace outrider

@@ -4,7 +4,7 @@ namespace outrider {
 
 Result<void> AdmissionQueue::enter(SessionId id, const PeerId& peer, const std::string& on_behalf_of,
                                    std::int64_t prompt_bytes) {
-  // A front end has a peer for each of its requests, and a name for each of its clients: then only the name counts.
+  // A front end has a peer per request, and a name per client: then only the name counts.
   const ClientKey key = on_behalf_of.empty() ? "p" + peer : "n" + on_behalf_of;
   if (!places_.take(key, 1)) {
     return Error(Errc::kUnavailable,

@@ -14,45 +14,44 @@
 namespace outrider {
 
 struct AdmissionConfig {
-  std::size_t open_max = 1024;               ///< sequences at work at once, on all verifiers
-  std::int64_t waiting_max = 1024;           ///< sequences that wait for their turn, shared by client
-  std::int64_t waiting_bytes_max = 1 << 28;  ///< of the prompts of all that wait, pictures too; shared likewise
+  std::size_t open_max = 1024;               ///< running sequences, on all verifiers
+  std::int64_t waiting_max = 1024;           ///< queued sequences, shared between clients
+  std::int64_t waiting_bytes_max = 1 << 28;  ///< of all queued prompts, pictures included; shared too
 };
 
-/// Whose turn it is: the one line of a coordinator, front ends' clients included. The next sequence is one of the
-/// client that has the fewest at work; among equals, of the one whose turn is longest ago. Of one client the sequences
-/// start in the order in which they came. A client is a peer, or whoever a peer asks for (Generate::on_behalf_of). None
-/// takes so many of the places to wait in that somebody new finds none (Shares).
+/// The fair queue of a coordinator's sequences, for all clients, including those of front ends. The next sequence
+/// belongs to the client with the fewest running ones; among equals, to the one that has not been served for longest. A
+/// client's own sequences start in order of arrival. A client is a peer, or the client that a peer names
+/// (Generate::on_behalf_of). No client can fill the queue so far that a new one finds no room (Shares).
 class AdmissionQueue {
  public:
-  /// Of a client's sequences at work, so many may be without a token: enough for their prompts to fill a verifier's
-  /// forward pass, and few enough that somebody else's prompt soon has its part of one.
+  /// Running sequences of one client that may be without a token: enough for their prompts to fill a verifier's forward
+  /// pass, and few enough that another client's prompt soon gets a share of one.
   static constexpr int kStartingMax = 8;
 
   explicit AdmissionQueue(const AdmissionConfig& config)
       : config_(config), places_(config.waiting_max), bytes_(config.waiting_bytes_max) {}
 
-  /// Puts a sequence at the end of its client's line. @return kUnavailable when too much waits.
+  /// Appends a sequence to its client's queue. @return kUnavailable when the queue is full
   Result<void> enter(SessionId id, const PeerId& peer, const std::string& on_behalf_of, std::int64_t prompt_bytes);
-  /// Whose turn it is; none if nobody waits, or who waits may not start now. Who it is stays next until it is let in or
-  /// leaves, or one that goes before it comes: a large sequence is not overtaken for being large.
-  /// @param possible  whether there is a verifier that a sequence could start at; a client whose first sequence has
-  /// none is
-  ///   overtaken.
+  /// Returns the next sequence; none if the queue is empty, or none may start now. It stays next until it is let in,
+  /// leaves, or one with precedence arrives: a large sequence is not overtaken because of its size. @param possible
+  /// returns true if there is a verifier that a sequence could start at; a client whose first sequence has none is
+  /// overtaken
   std::optional<SessionId> next(const std::function<bool(SessionId)>& possible = [](SessionId) { return true; }) const;
-  /// next() is at work now.
+  /// Marks next() as running.
   void let_in(SessionId id);
-  /// It has its first token. May be said again.
+  /// Marks its first token. May be called again.
   void started(SessionId id);
-  /// It waits or works no longer.
+  /// Removes a queued or running sequence.
   void leave(SessionId id);
 
   std::size_t waiting() const { return static_cast<std::size_t>(places_.used()); }
-  /// Whether as many sequences as may be are at work.
+  /// Returns true when open_max sequences are running.
   bool is_full() const { return texts_.size() - waiting() >= config_.open_max; }
 
  private:
-  using ClientKey = std::string;  ///< a peer, or a name that a front end gave; which, its first letter says
+  using ClientKey = std::string;  ///< a peer, or a name that a front end gave; its first letter tells which
   enum class State { kWaiting, kStarting, kStarted };
   struct Text {
     ClientKey client;
@@ -60,19 +59,19 @@ class AdmissionQueue {
     State state = State::kWaiting;
   };
   struct Client {
-    std::uint64_t turn = 0;  ///< when one of its sequences was let in last, or it came
+    std::uint64_t turn = 0;  ///< when one of its sequences was let in last, or it arrived
     int open = 0, starting = 0;
     std::deque<SessionId> waiting;
   };
 
-  /// It waits no longer.
+  /// Returns its share of the queue.
   void give_back(const Text& text);
   std::size_t waiting_of(const ClientKey& client) const;
 
   AdmissionConfig config_;
   std::map<SessionId, Text> texts_;
-  std::map<ClientKey, Client> clients_;  ///< that have sequences here
-  Shares places_, bytes_;                ///< to wait in
+  std::map<ClientKey, Client> clients_;  ///< those with sequences here
+  Shares places_, bytes_;                ///< of the queue
   std::uint64_t turn_ = 0;
 };
 

@@ -16,37 +16,37 @@ namespace outrider {
 
 struct AuditConfig {
   double share = 0;        ///< of the answers that can be verified again
-  std::uint64_t seed = 1;  ///< of which these are. Give one that nobody can guess: a verifier must not foresee it
+  std::uint64_t seed = 1;  ///< selects them. Must be unpredictable, so that a verifier cannot foresee the selection
 };
 
-/// An answer as one verifier wrote it. `request` asks for the same, with its prompt, and as long.
+/// An answer of one verifier. `request` asks for the same answer, with its prompt and length.
 struct Audit {
   Generate request;
   std::vector<TokenId> answer;
-  std::string numeric_class, verifier;  ///< who wrote it
+  std::string numeric_class, verifier;  ///< its verifier
 };
 
-/// Has answers verified again by another verifier of the class. It is a client like any other whose sequence is
-/// stepwise: it hands the answer over as drafts, as many as a round takes, and each must hold. So an answer of n tokens
-/// costs the other verifier its prompt and n / 33 forward passes. One at a time, and of those that come meanwhile few
-/// are kept.
+/// Has answers verified again by another verifier of the class. It acts as a client with a stepwise sequence: it passes
+/// the answer as drafts, as many per round as possible, and all must be accepted. An answer of n tokens costs the other
+/// verifier its prompt and n / 33 forward passes. One audit at a time; of the answers that arrive meanwhile few are
+/// kept.
 class Auditor {
  public:
   explicit Auditor(const AuditConfig& config) : config_(config), random_(config.seed) {}
 
-  /// Whether the next answer that is whole is one of the share.
+  /// Returns true if the next complete answer is to be audited.
   bool wants() { return config_.share > 0 && random_.uniform() < config_.share; }
   void add(Audit audit);
 
-  /// The next one, while none is under way; nullptr if there is none.
+  /// Returns the next audit, while none is running; nullptr if there is none.
   const Audit* next() const;
-  /// The sequence that next() asks for has begun.
+  /// Reports that next()'s sequence has begun.
   void begin(SessionId session);
-  /// next() cannot be had. @param why  is said once, until one can
+  /// Drops next(). @param why  logged once, until an audit succeeds in starting
   void skip(const std::string& why);
-  /// The sequence that is under way, or nothing.
+  /// The sequence of the running audit, if any.
   std::optional<SessionId> session() const { return session_; }
-  /// What its coordinator says to this client. @return what it says to that, if anything.
+  /// Handles a coordinator's message to this client. @return the reply, if any
   std::variant<std::monostate, Step, Cancel> on_message(const Message& message);
 
   const AuditCounts& counts() const { return counts_; }
@@ -60,10 +60,10 @@ class Auditor {
 
   AuditConfig config_;
   CounterRng random_;
-  std::deque<Audit> waiting_;  ///< the first is under way if there is a session
+  std::deque<Audit> waiting_;  ///< the first is running if there is a session
   std::optional<SessionId> session_;
-  std::size_t compared_ = 0;  ///< tokens of its answer
-  std::string other_;         ///< who verifies it
+  std::size_t compared_ = 0;  ///< number of verified tokens
+  std::string other_;         ///< the verifier of the audit
   bool reported_ = false;
   AuditCounts counts_;
   std::vector<Notice> notices_;

@@ -16,7 +16,7 @@ void refuse(Environment& environment, const PeerId& peer, const std::string& nam
   environment.send(peer, {.body = Refuse{Errc::kMismatch, std::move(why)}});
 }
 
-/// Says of an encoder and a verifier, one of which has just come, if the one is of no use to the other's sequences.
+/// Warns if a newcomer, an encoder or a verifier, is of no use to the other's sequences.
 void compare_encoding(Environment& environment, const Hello& newcomer) {
   for (const auto& [peer, worker] : environment.fleet.workers()) {
     const bool came = newcomer.role == Role::kEncoder;
@@ -47,7 +47,7 @@ bool CoordinatorCore::on_message(const PeerId& from, Message message, TimePoint 
 }
 
 bool CoordinatorCore::deal_with(const PeerId& from, Message message) {
-  // Clients and strangers.
+  // From clients and unknown peers.
   if (const auto* hello = std::get_if<Hello>(&message.body)) return on_hello(from, *hello);
   if (auto* request = std::get_if<Generate>(&message.body))
     return sessions_.open(from, message.session, std::move(*request));
@@ -164,7 +164,7 @@ void CoordinatorCore::on_tick(TimePoint now) {
 void CoordinatorCore::stop(TimePoint now) {
   environment_.now = now;
   sessions_.stop();
-  // To the next one, all.
+  // All of them move to the next coordinator.
   for (const auto& [peer, worker] : fleet_.workers()) environment_.send(peer, {.body = WhoAreYou{}});
 }
 
@@ -205,7 +205,7 @@ bool CoordinatorCore::on_hello(const PeerId& from, const Hello& hello) {
         true, fmt::format("the draft table is not used for {}: it is of a model with the fingerprint {:016x}, this "
                           "one's is {:016x}",
                           hello.name, config_.table->fingerprint(), hello.facts.backbone_fingerprint));
-  // Others may have come before the first verifier; it is the authority.
+  // Others may have joined before the first verifier, whose facts decide.
   std::vector<PeerId> unfit;
   for (const auto& [peer, other] : fleet_.workers()) {
     const auto why = other.verifies()
@@ -230,7 +230,7 @@ bool CoordinatorCore::on_worker(const PeerId& from, Worker& worker, Message mess
     return false;
   }
   if (std::holds_alternative<Drain>(message.body)) {
-    if (std::exchange(worker.draining, true)) return false;  // said
+    if (std::exchange(worker.draining, true)) return false;  // already known
     environment_.notice(false, fmt::format("{} is draining", worker.hello.name));
     return true;
   }
@@ -238,7 +238,7 @@ bool CoordinatorCore::on_worker(const PeerId& from, Worker& worker, Message mess
   if (session == nullptr) return false;  // an answer to a session that has ended
   const auto* failed = std::get_if<Failed>(&message.body);
   if (failed != nullptr && failed->code != Errc::kUnavailable && session->state().is_drafter(from, message.round)) {
-    // What a drafter cannot do for one session it cannot do for the next.
+    // A drafter's failure in one session will repeat in the next.
     environment_.send(from, {.body = Refuse{failed->code, failed->message}});
     drop_worker(from, fmt::format("failed ({})", failed->message));
     return true;
@@ -253,15 +253,15 @@ bool CoordinatorCore::on_worker(const PeerId& from, Worker& worker, Message mess
 }
 
 void CoordinatorCore::drop_worker(const PeerId& peer, const std::string& why) {
-  const auto gone = fleet_.remove(peer);  // policies of its sessions refer to it until these have ended below
+  const auto gone = fleet_.remove(peer);  // policies of its sessions refer to it until these end below
   if (gone.empty()) return;
   const Worker& worker = gone.mapped();
   const std::string what = fmt::format("{} {} {}", to_string(worker.hello.role), worker.hello.name, why);
-  if (!worker.suspect) {  // else it was warned of
+  if (!worker.suspect) {  // otherwise a warning was logged
     const bool goes_on = !worker.verifies() && !worker.draining;
     environment_.notice(!worker.draining, what + (goes_on ? "; going on without it" : ""));
   }
-  // Clients hear no names.
+  // Clients get no names.
   const std::string without_name = fmt::format("the {} {}", to_string(worker.hello.role), why);
   for (const auto& [id, session] : sessions_.all()) session->on_worker_gone(peer, without_name);
   sessions_.reap_all();

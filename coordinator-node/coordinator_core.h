@@ -9,57 +9,56 @@
 namespace outrider {
 
 struct CoordinatorConfig {
-  /// The first session number, and the first number of a Welcome. Give a random one: workers tell this coordinator from
-  /// an earlier one by it.
+  /// The first session number, and the first number of a Welcome. Must be random: workers recognise a new coordinator
+  /// by it.
   std::uint64_t instance = 1;
   LinkConfig link = {};
   AdmissionConfig queue = {};
   FailoverConfig failover = {};
   AuditConfig audit = {};
-  bool want_rejections = false;       ///< fill CoordinatorOutput::rejections: the drafters send their distributions
-  const DraftTable* table = nullptr;  ///< a source of drafts for sequences of its model; outlives the core
-  /// So many draft for each sequence whose drafts have no say in it, where there are as many: who answers first is
-  /// taken.
+  bool want_rejections = false;       ///< fills CoordinatorOutput::rejections: drafters send their distributions
+  const DraftTable* table = nullptr;  ///< source of drafts for sequences of its model; outlives the core
+  /// Drafters that draft for each sequence whose answer does not depend on drafts, if there are enough: the first reply
+  /// is used.
   int drafters_per_sequence = 1;
 };
 
-/// The coordinator's side of everything, as a pure state machine: messages and time in, one output out. It says who an
-/// event concerns. What then happens is the matter of the sequence's Session; all of them are Sessions, and the workers
-/// are the Fleet's.
+/// The coordinator as a pure state machine: messages and time in, one output out. It routes each event to the sequence
+/// concerned. The Session handles it; Sessions has all sequences, and Fleet all workers.
 class CoordinatorCore {
  public:
   explicit CoordinatorCore(const CoordinatorConfig& config);
 
-  /// @return whether it was of use: moved a sequence, or told of a worker. An honest peer says little that is not: what
-  ///   was on its way when a sequence ended, signs of life.
+  /// @return false for a useless message: one that neither advanced a sequence nor concerned a worker. An honest peer
+  /// sends few: those in transit when a sequence ended, and heartbeats
   bool on_message(const PeerId& from, Message message, TimePoint now);
-  /// More of a long message of a peer has come.
+  /// Records that more of a peer's long message arrived.
   void on_arriving(const PeerId& from, TimePoint now);
-  /// More of a long message has gone to this peer, and not all: it cannot have answered.
+  /// Records that more of a long message to this peer was sent, but not all: it cannot have answered yet.
   void on_leaving(const PeerId& to, TimePoint now);
-  /// What a peer said cannot be read. @param about  the session that it is about; 0: not even that
+  /// Handles an undecodable message. @param about  its session; 0: unknown
   void on_malformed(const PeerId& from, SessionId about, TimePoint now);
-  /// The transport found no such peer.
+  /// Handles the transport's report that there is no such peer.
   void on_peer_gone(const PeerId& peer, TimePoint now);
-  /// `bytes` of `message` went out: counts the wire.
+  /// Counts `bytes` sent for `message`.
   void on_sent(const Message& message, std::size_t bytes);
   void on_tick(TimePoint now);
-  /// It is about to end: tells clients and workers, who need not wait until it is silent.
+  /// Tells clients and workers that it is about to end, so that they do not wait for a time-out.
   void stop(TimePoint now);
-  /// What follows from all of the above since it was asked last.
+  /// Returns the results of all events since the last call.
   CoordinatorOutput take_output();
 
   Status status() const;
-  /// The number of the first sequence that comes; the next ones follow.
+  /// Number of the first sequence; later ones are consecutive.
   std::uint64_t first_session() const { return config_.instance; }
 
-  // For tests: the loads as the fleet counts them, and as the sessions' phases say. They are the same.
+  // For tests: the loads as counted by the fleet, and as derived from the sessions' phases. They are equal.
   const Fleet& fleet() const { return environment_.fleet; }
   std::map<PeerId, Load> loads() const;
 
  private:
   bool deal_with(const PeerId& from, Message message);
-  /// A client's Step or Cancel.
+  /// Handles a client's Step or Cancel.
   bool on_client(const PeerId& from, const Message& message);
   bool on_hello(const PeerId& from, const Hello& hello);
   bool on_worker(const PeerId& from, Worker& worker, Message message);
@@ -69,7 +68,7 @@ class CoordinatorCore {
   Environment environment_;
   Fleet& fleet_ = environment_.fleet;
   Sessions sessions_;
-  std::set<PeerId> asked_status_;  ///< since the last tick: who asks without end is answered once a tick
+  std::set<PeerId> asked_status_;  ///< since the last tick: each peer gets one status per tick at most
   std::optional<TimePoint> next_heartbeat_;
 };
 

@@ -42,7 +42,7 @@ Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions
   log_info("event=listening address={}", endpoint->address());
   on_listening(endpoint->address());
   const std::stop_callback wake_on_stop(stop, [&] { endpoint->wake(); });
-  std::set<PeerId> gone;  // found out when they were sent something: what they said last may still be unread
+  std::set<PeerId> gone;  // found when sending; their last messages may still be unread
   const auto act = [&] {
     const CoordinatorOutput output = core.take_output();
     pump.send(
@@ -56,7 +56,7 @@ Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions
     pump.receive(
         [&](const PeerId& from, Message message) {
           const bool of_use = core.on_message(from, std::move(message), clock.now());
-          act();  // at once, not after the burst: every message here is one step of somebody's round
+          act();  // at once, not after the burst: every message here is a step of some round
           if (!of_use && endpoint->spoke_in_vain()) gone.insert(from);
         },
         [&](const PeerId& from) { core.on_peer_gone(from, clock.now()); },

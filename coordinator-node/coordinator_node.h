@@ -12,13 +12,13 @@
 namespace outrider {
 
 struct CoordinatorOptions {
-  std::string listen = "tcp://127.0.0.1:7070";  ///< tcp://ADDRESS:PORT or inproc://NAME; workers and clients dial it
-  std::filesystem::path draft_table = {};       ///< file that drafts are looked up in (DraftTable); empty: none
-  std::filesystem::path rejection_log = {};  ///< file that rejected drafts are appended to (RejectionLog); empty: none
+  std::string listen = "tcp://127.0.0.1:7070";  ///< tcp://ADDRESS:PORT or inproc://NAME, for workers and clients
+  std::filesystem::path draft_table = {};       ///< file of looked-up drafts (DraftTable); empty: none
+  std::filesystem::path rejection_log = {};  ///< file to which rejected drafts are appended (RejectionLog); empty: none
   int failover_wait_s = 30;                  ///< FailoverConfig::wait
   int peer_timeout_s = 3;                    ///< LinkConfig::peer_timeout
-  int requests_max = 0;                      ///< sequences at work at once; 0: AdmissionConfig's
-  CoordinatorConfig core = {.instance = 0};  ///< 0: chosen at random; `want_rejections` is rejection_log's matter
+  int requests_max = 0;                      ///< running sequences; 0: AdmissionConfig's
+  CoordinatorConfig core = {.instance = 0};  ///< 0: random; `want_rejections` follows rejection_log
 };
 
 template <class Visitor>
@@ -50,8 +50,8 @@ void declare_options(Visitor&& visit, CoordinatorOptions& options) {
         {"Then let it go on at any verifier of the model, though its bytes may differ from there on"});
 }
 
-/// Serves until `stop` (then Ok), or says why it cannot start. on_listening gets the real address once
-/// peers may connect.
+/// Serves until `stop` (then Ok), or returns the error that prevents its start. on_listening gets the actual address
+/// once peers may connect.
 Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions& options, std::stop_token stop,
                              const std::function<void(const std::string& address)>& on_listening);
 

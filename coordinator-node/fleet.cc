@@ -8,19 +8,19 @@
 namespace outrider {
 namespace {
 
-/// Whether a worker is an encoder whose soft tokens a text of this verifier may have, room aside.
+/// Returns true if a worker is an encoder for this verifier's sequences, room aside.
 bool encodes_for(const Worker& worker, const Hello& verifier, const std::string& encoding_class) {
   const std::string& own = worker.hello.encoding_class;
   return worker.encodes() && !worker.draining && !worker.suspect &&
          (verifier.no_towers || verifier.encoding_class == own) && (encoding_class.empty() || encoding_class == own);
 }
 
-/// Rows of a prompt that a verifier has not been given weigh as much as one sequence more.
+/// Prompt rows unknown to a verifier that weigh as much as one more sequence.
 constexpr double kRowsOfAText = 512;
-/// A round trip as long weighs as much as one sequence more.
+/// Round trip that weighs as much as one more sequence.
 constexpr double kFarLinkS = 0.02;
 
-/// Seconds of a verifier's forward of one row, on average; 1 where nothing is known of any.
+/// Returns the mean time of a verifier's forward of one row; 1 if unknown.
 double typical_verify_s(const Fleet::Workers& workers) {
   double sum = 0;
   int known = 0;
@@ -55,7 +55,7 @@ void Worker::hear(TimePoint now) {
 }
 
 void Worker::hear_bytes(TimePoint now) {
-  constexpr Duration kMessageMax = std::chrono::minutes(10);  // or a dribble would keep it alive for ever
+  constexpr Duration kMessageMax = std::chrono::minutes(10);  // otherwise a trickle would keep it alive for ever
   if (now - spoke > kMessageMax) return;
   heard = arriving.last = now;
   if (!arriving.since) arriving.since = now;
@@ -68,13 +68,13 @@ void Worker::pause_rows(TimePoint now) {
 }
 
 void Worker::measure(Duration time) {
-  // Why not the mean: a worker in the middle of a forward pass answers late, which is not the way's fault. So the
-  // estimate falls at once and rises slowly.
+  // Not the mean: a worker in a forward pass answers late, which is not the network's delay. So the estimate falls at
+  // once and rises slowly.
   rtt = rtt == Duration::zero() ? time : std::min(time, rtt + (time - rtt) / 64);
 }
 
 void Worker::miss(TimePoint now) {
-  // One that is alive and misses its time again may be too slow or too far away for ever.
+  // One that is alive and misses its time again may always be too slow or too far away.
   constexpr Duration kRetryMin = std::chrono::seconds(1), kRetryMax = std::chrono::seconds(64);
   suspect = true;
   ask_again = now + retry;
@@ -156,7 +156,7 @@ PeerId Fleet::choose_drafter(const DrafterWish& wish) const {
 
 void DrafterSpeeds::count(DraftInput needs, int tokens, double seconds) {
   constexpr double kKeep = 0.99;
-  constexpr double kKeepOther = 0.9996;  // tried again after some 2,000 rounds without it, for a text or so
+  constexpr double kKeepOther = 0.9996;  // tried again after some 2,000 rounds without it, for about one sequence
   for (Speed& other : speeds_) other.fade(kKeepOther);
   Speed& speed = speeds_[static_cast<std::size_t>(needs)];
   speed.fade(kKeep);
@@ -260,7 +260,7 @@ void Fleet::describe(Status& status) const {
   for (const auto& [peer, worker] : workers_) {
     ++(worker.verifies() ? status.verifiers : worker.drafts() ? status.drafters : status.encoders);
     if (status.workers.size() == kWorkersMax) continue;
-    // Two hosts may have one name, and one worker is here twice after a reconnect, until the old peer counts as gone.
+    // Two hosts may have one name, and after a reconnect one worker is here twice until the old peer counts as gone.
     std::string name = worker.hello.name;
     const auto is_taken = [&] {
       return std::ranges::any_of(status.workers, [&](const WorkerStatus& other) { return other.name == name; });

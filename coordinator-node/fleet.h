@@ -16,46 +16,46 @@
 
 namespace outrider {
 
-/// What a worker has to do.
+/// Load of a worker.
 struct Load {
   int sessions = 0;
-  int rounds = 0;             ///< its sessions that draft or verify now; of a drafter, those that wait for its drafts
-  std::int64_t kv_bytes = 0;  ///< of one that keeps K/V: set aside for its sessions
+  int rounds = 0;             ///< sessions that draft or verify now; for a drafter, those that wait for its drafts
+  std::int64_t kv_bytes = 0;  ///< workers with K/V: reserved for its sessions
   bool operator==(const Load&) const = default;
 };
 
-/// One worker as its coordinator sees it.
+/// A worker, as its coordinator sees it.
 struct Worker : Load {
   Hello hello;
-  std::uint64_t membership = 0;  ///< as in Welcome
-  TimePoint heard{}, spoke{};    ///< when bytes of it came last, and when a message
-  /// A long message of it is coming in, slowly perhaps.
+  std::uint64_t membership = 0;  ///< see Welcome
+  TimePoint heard{}, spoke{};    ///< time of its last bytes, and of its last message
+  /// A long message that is arriving, perhaps slowly.
   struct Arriving {
-    TimePoint last{};                     ///< bytes of one came
-    std::optional<TimePoint> since = {};  ///< of the one that is not whole yet
+    TimePoint last{};                     ///< of its last bytes
+    std::optional<TimePoint> since = {};  ///< start of the incomplete one
     bool now(TimePoint at) const { return last != TimePoint() && at - last < kArriving; }
     static constexpr Duration kArriving = std::chrono::seconds(2);
   } arriving = {};
-  TimePoint leaving{};  ///< when bytes of a long message to it went last, and more were left
+  TimePoint leaving{};  ///< last time that bytes of a long message to it were sent, with more left
   static constexpr Duration kLeaving = std::chrono::seconds(1);
-  Duration rtt{};  ///< about the least of its heartbeats' lately; 0: not measured yet
+  Duration rtt{};  ///< about the least of recent heartbeats; 0: not measured yet
   bool draining = false;
 
-  /// Of a verifier: its sessions' policies refer to them. By what their drafters need, since these differ in what a
-  /// draft costs and in how many hold.
+  /// Verifiers only: estimates that its sessions' policies refer to, by their drafters' input, since both kinds of
+  /// drafters differ in cost and acceptance.
   std::array<Estimates, 2> costs = {};
-  BatchGoodput batch = {};  ///< likewise
-  GivenPrompts given = {};  ///< likewise
+  BatchGoodput batch = {};  ///< verifiers only, as `costs`
+  GivenPrompts given = {};  ///< verifiers only
 
-  // The back-off of a drafter or an encoder; of a verifier only `suspect` is heeded.
-  bool suspect = false;  ///< it missed its time; cleared by any message from `ask_again` on, a verifier's by a verdict
+  // Back-off of a drafter or an encoder; for a verifier only `suspect` is used.
+  bool suspect = false;  ///< it was late; cleared by any message from `ask_again` on, for a verifier by a verdict
   Duration retry{};      ///< from its next miss to ask_again; 0: it has answered in time since its last miss
   TimePoint ask_again{};
-  Reputation reputation = {};    ///< a drafter's
-  std::int64_t late_rounds = 0;  ///< likewise
-  WireChoice wire_choice = {};   ///< likewise
+  Reputation reputation = {};    ///< drafters only
+  std::int64_t late_rounds = 0;  ///< drafters only
+  WireChoice wire_choice = {};   ///< drafters only
 
-  // Of a verifier whose K/V rows for drafters take too long on their way here: its sequences do without.
+  // Of a verifier whose K/V rows for drafters take too long to arrive: its sequences are not drafted for.
   Duration rows_pause{};
   TimePoint rows_again{};
 
@@ -63,51 +63,50 @@ struct Worker : Load {
   bool drafts() const { return hello.role == Role::kDrafter; }
   bool encodes() const { return hello.role == Role::kEncoder; }
   bool keeps_kv() const { return verifies() || hello.capacity.kv_cost != KvCost{}; }
-  /// K/V of a session with so many positions.
+  /// Returns the K/V bytes of a session with so many positions.
   std::int64_t kv_of(Position positions) const {
     return hello.capacity.kv_cost.bytes(std::min(positions, hello.facts.context_max));
   }
-  /// Of a drafter.
+  /// Drafters only.
   bool needs_rows() const { return hello.needs == DraftInput::kTargetRows; }
-  /// Positions that a sequence may have for it to draft. Drafts by a verifier's rows end with that verifier's context.
+  /// Returns the positions that it can draft for. With a verifier's rows, that verifier's context is the limit.
   Position context() const { return needs_rows() ? kPositions.max : hello.facts.context_max; }
   Estimates& costs_with(DraftInput needs) { return costs[static_cast<std::size_t>(needs)]; }
   const Estimates& costs_with(DraftInput needs) const { return costs[static_cast<std::size_t>(needs)]; }
-  /// Seconds of a forward pass of one row; 0: not known.
+  /// Returns the seconds of a forward pass of one row; 0: unknown.
   double plain_pass_s() const { return std::max(costs[0].verify_s(1), costs[1].verify_s(1)); }
-  /// Whether a session may be given to it to draft for.
+  /// Returns true if a session may be assigned to this drafter.
   bool may_draft() const {
     return drafts() && !draining && !suspect && !reputation.paused() && sessions < hello.capacity.sessions_max;
   }
-  /// It sent something.
+  /// Records a message.
   void hear(TimePoint now);
-  /// It is sending something long.
+  /// Records bytes of a long message.
   void hear_bytes(TimePoint now);
-  /// Rows of it take too long.
+  /// Records that its rows take too long.
   void pause_rows(TimePoint now);
-  /// A heartbeat of ours came back after `time`.
+  /// Records a heartbeat's round trip.
   void measure(Duration time);
-  /// A drafter did not answer in time.
+  /// Records that it did not answer in time.
   void miss(TimePoint now);
 };
 
-/// What a sequence wants of a drafter.
+/// A sequence's requirements of a drafter.
 struct DrafterWish {
-  std::vector<PeerId> except = {};  ///< none of these
-  bool proven = false;              ///< one of which it is known whose it is (Hello::unproven)
-  bool no_rows = false;             ///< none that needs its verifier's rows
-  bool no_tokens = false;           ///< none that needs tokens: some rows of the sequence are no tokens'
-  Position positions = 0;           ///< of one with K/V of its own: its context has room for them
-  Position in_all = 0;              ///< of such a one: it has memory for them
+  std::vector<PeerId> except = {};  ///< excluded drafters
+  bool proven = false;              ///< only one of known identity (Hello::unproven)
+  bool no_rows = false;             ///< not one that needs its verifier's rows
+  bool no_tokens = false;           ///< not one that needs tokens: some rows of the sequence are not tokens
+  Position positions = 0;           ///< with K/V of its own: least context
+  Position in_all = 0;              ///< with K/V of its own: least memory, in positions
 };
 
-/// How fast the sequences of drafters are, by what these need. Older rounds count less.
+/// Speed of sequences by their drafters' input. Older rounds count less.
 class DrafterSpeeds {
  public:
-  /// A round with drafts of a drafter that needs this emitted so many tokens.
+  /// Counts a round with drafts of such a drafter.
   void count(DraftInput needs, int tokens, double seconds);
-  /// How many times faster tokens come with drafters that need something else. Those that were not tried lately count
-  /// as twice as fast, so that they are.
+  /// Returns the fastest kind's speed relative to this one's; 0.5 if this one was not tried recently, so that it is.
   double slowness(DraftInput needs) const;
 
  private:
@@ -120,86 +119,85 @@ class DrafterSpeeds {
   std::array<Speed, 2> speeds_ = {};
 };
 
-/// Who has joined, what each of them can take, and who is late. Time is handed in.
+/// The joined workers, their capacity, and their lateness. The caller passes the time.
 class Fleet {
  public:
   explicit Fleet(std::uint64_t first_membership) : next_membership_(first_membership) {}
 
   using Workers = std::map<PeerId, Worker>;
   const Workers& workers() const { return workers_; }
-  /// nullptr for a stranger, and for "".
+  /// nullptr for an unknown peer, and for "".
   Worker* find(const PeerId& peer);
   Worker& at(const PeerId& peer) { return workers_.at(peer); }
-  /// Those that hold for all: the ones that were kept, or while there are none a verifier's; nullptr without either.
+  /// Returns the facts that all must match: the kept ones, or else a verifier's; nullptr without either.
   const PairFacts* facts() const;
-  /// From now on these hold, whoever comes first. Once kept they are kept.
+  /// Fixes these facts for all later workers; the first call decides.
   void keep_facts(const PairFacts& facts);
 
-  /// What a sequence wants of a verifier.
+  /// A sequence's requirements of a verifier.
   struct Requirements {
-    std::optional<std::string> numeric_class = {};  ///< none: any; "" is nobody's
+    std::optional<std::string> numeric_class = {};  ///< none: any; "" matches none
     Position context_min = 0;
-    std::string name = {};    ///< of the verifier that is preferred, should it be there
-    bool only_name = false;   ///< no other will do
-    std::string except = {};  ///< not this one
-    bool media = false;       ///< it has pictures or sounds that nobody has encoded
-    /// Where it has: of who must encode them, the verifier or an encoder; empty: anybody may.
+    std::string name = {};    ///< of the preferred verifier
+    bool only_name = false;   ///< accept no other
+    std::string except = {};  ///< excluded verifier
+    bool media = false;       ///< the sequence has media that are not encoded yet
+    /// With media: class of the verifier or encoder that must encode them; empty: any.
     std::string encoding_class = {};
-    Position prompt = 0;                           ///< tokens of its prompt
+    Position prompt = 0;                           ///< number of its tokens
     std::span<const std::uint64_t> prefixes = {};  ///< of the prompt (hash_prefixes)
   };
-  /// One that takes sessions.
+  /// Returns true if a matching verifier takes sessions.
   bool has_verifier(const Requirements& wanted) const;
 
-  /// A new worker, or one that says Hello again.
+  /// Adds a worker, or updates one that says Hello again.
   Worker& join(const PeerId& peer, const Hello& hello, TimePoint now);
-  /// Empty for a stranger.
+  /// Empty for an unknown peer.
   Workers::node_type remove(const PeerId& peer);
-  /// Those that were not heard for longer than `timeout`.
+  /// Returns the workers that were silent for longer than `timeout`.
   std::vector<PeerId> silent(Duration timeout, TimePoint now) const;
 
-  /// A drafter that answers; nullptr for one that is suspect, paused or gone.
+  /// Returns a drafter that answers; nullptr for one that is suspect, paused or gone.
   Worker* usable_drafter(const PeerId& peer);
-  /// Of those that have room, the one with the fewest sessions for its yield (Reputation), its link and what tokens a
-  /// second its kind brings; "" if there is none.
+  /// Returns the best drafter with room: the one with the fewest sessions relative to its yield (Reputation), its link
+  /// and its kind's speed; "" if there is none.
   PeerId choose_drafter(const DrafterWish& wish = {}) const;
-  /// An encoder for the sequences of a verifier, with room, the one with the fewest sessions; "" if there is none. Its
-  /// soft tokens are the bits that the verifier's own towers would make, if it has any.
-  /// @param encoding_class  as in Requirements
+  /// Returns an encoder with room for the sequences of a verifier, the one with the fewest sessions; "" if there is
+  /// none. Its soft tokens have the bits of the verifier's own towers, if it has any. @param encoding_class  see
+  /// Requirements
   PeerId choose_encoder(const Hello& verifier, const std::string& encoding_class) const;
-  /// Whether there is one, with room or without.
+  /// Returns true if there is one, with room or without.
   bool has_encoder(const Hello& verifier, const std::string& encoding_class) const;
-  /// Drafters that have sessions; 1 if none has.
+  /// Number of drafters with sessions; 1 if none has.
   int drafters_at_work() const;
-  /// A round is over that a drafter was asked for drafts in. Nothing happens for a stranger, and for "".
-  /// @param held  the first of them did. @return what is to be said if it is paused for that.
+  /// Counts a round in which a drafter was asked for drafts. Ignores an unknown peer, and "". @param held  its first
+  /// draft was accepted @return a message if the drafter is paused for it
   std::optional<std::string> count_round(const PeerId& drafter, bool held, TimePoint now);
 
-  /// A verifier for a sequence, and the K/V rows that the sequence can come to need there.
+  /// A verifier for a sequence, and the sequence's maximal K/V rows there.
   struct Offer {
     PeerId verifier;
     Position positions = 0;
-    bool refuses = false;  ///< more than its memory could ever hold: it says best what is missing
+    bool refuses = false;  ///< beyond its total memory: its refusal explains best what is missing
   };
-  /// Of those that have room for `positions`, or for as many as their context has, the preferred one, or that with the
-  /// least to do for its speed: its sessions with this one, whose prompt counts too but for what was given there
-  /// before.
-  /// @return none while none has room that may come to have it.
+  /// Returns, among the verifiers with room for `positions`, or for their context's, the preferred one, or the one with
+  /// the least load relative to its speed: its sessions with this one, whose prompt counts except for known prefixes.
+  /// @return none while no verifier that may get room has it
   std::optional<Offer> choose_verifier(Position positions, const Requirements& wanted) const;
-  /// Of an answer to so long a prompt, in the verifier with the most memory, were it empty; below 1: the prompt does
-  /// not fit.
+  /// Returns the longest answer to such a prompt that fits the largest verifier's memory if empty; below 1: the prompt
+  /// does not fit.
   std::int64_t max_tokens_that_fit(std::int64_t prompt) const;
 
-  /// Whether these words about a peer are to be said: what may happen again at once, a refusal say, is said once in
-  /// kRepeat.
+  /// Returns true if this warning about a peer is to be logged: a repetition, of a refusal for example, is logged once
+  /// in kRepeat.
   bool is_news(const PeerId& peer, const std::string& text, TimePoint now);
-  /// Adds what it knows.
+  /// Adds the workers to a Status.
   void describe(Status& status) const;
 
   DrafterSpeeds speeds = {};
 
  private:
-  /// Whether a worker is a verifier that may be given a sequence, room aside.
+  /// Returns true if a worker is a verifier for such a sequence, room aside.
   bool takes(const Worker& worker, const Requirements& wanted) const;
   static constexpr Duration kRepeat = std::chrono::minutes(1);
   static constexpr std::size_t kReportedMax = 1024, kDepartedMax = 1024;
@@ -209,9 +207,9 @@ class Fleet {
   };
 
   Workers workers_;
-  std::optional<PairFacts> facts_;              ///< kept
-  std::map<PeerId, Reported> reported_;         ///< lately
-  std::map<std::string, Reputation> departed_;  ///< by key: the worst of the drafters that left and did not come back
+  std::optional<PairFacts> facts_;              ///< fixed by keep_facts()
+  std::map<PeerId, Reported> reported_;         ///< recent warnings
+  std::map<std::string, Reputation> departed_;  ///< by key: the worst drafter that left and did not come back
   std::uint64_t next_membership_;
 };
 

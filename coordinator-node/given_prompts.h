@@ -11,17 +11,17 @@
 
 namespace outrider {
 
-/// Of a prompt: a hash of each beginning that is a whole number of kPrefixStep tokens long, the shortest first.
-/// @param scope  cache_scope: prompts of two scopes have none in common.
+/// Hashes each prefix of a prompt whose length is a multiple of kPrefixStep tokens, the shortest first. @param scope
+/// cache_scope: prompts of different scopes have no common hash
 std::vector<std::uint64_t> hash_prefixes(std::span<const TokenId> prompt, const std::string& scope);
 inline constexpr Position kPrefixStep = 32;
 
-/// The prompts that a verifier was given lately, by their prefixes: a guess at what its prefix cache has. It may have
-/// dropped them since, which costs time and no more.
+/// The prefixes of prompts that a verifier was given recently: a guess at its prefix cache. The verifier may have
+/// dropped some, which only costs time.
 class GivenPrompts {
  public:
   void add(std::span<const std::uint64_t> prefixes);
-  /// Tokens at a prompt's start that one of them has too.
+  /// Returns the length of the longest known prefix.
   Position common(std::span<const std::uint64_t> prefixes) const;
 
  private:

@@ -7,10 +7,10 @@
 
 namespace outrider {
 
-/// Why a drafter with `drafter` facts may not draft for a verifier with `verifier` facts; none when it
-/// may. The message names both sides. context_max may differ: the verifier's holds.
-/// @param who  has the second facts: another verifier must fit as a drafter must.
-/// @param needs  the drafter's: with tokens alone it need only mean the same by them
+/// Returns the reason that a drafter with `drafter` facts cannot draft for a verifier with `verifier` facts; none if it
+/// can. The message has both sides. context_max may differ: the verifier's counts. @param who  owner of the second
+/// facts: another verifier must match like a drafter @param needs  the drafter's input: with tokens alone only the
+/// vocabulary must match
 std::optional<std::string> mismatch(const PairFacts& verifier, const PairFacts& drafter, const char* who = "drafter",
                                     DraftInput needs = DraftInput::kTargetRows);
 

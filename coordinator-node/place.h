@@ -7,11 +7,11 @@
 
 namespace outrider {
 
-/// A session's place at a worker: its share of the worker's load, which begins and ends with this object. A place whose
-/// worker is gone counts nothing.
+/// A session's place at a worker: its share of the worker's load, which begins and ends with this object. After the
+/// worker is gone it counts nothing.
 class Place {
  public:
-  Place() = default;  ///< nowhere
+  Place() = default;  ///< no worker
   Place(Fleet& fleet, PeerId peer);
   Place(Place&& other) noexcept { swap(other); }
   Place& operator=(Place&& other) noexcept {
@@ -22,9 +22,9 @@ class Place {
 
   const PeerId& peer() const { return peer_; }
   Worker* worker() const { return fleet_ == nullptr ? nullptr : fleet_->find(peer_); }
-  /// Whether the session has a round under way there.
+  /// Sets whether the session has a round in progress there.
   void set_in_round(bool in_round);
-  /// Counts so many bytes of K/V as taken from the verifier's memory, if they are more than before.
+  /// Reserves so many bytes of K/V in the verifier's memory, if they are more than before.
   void set_aside(std::int64_t kv_bytes);
   void leave() { *this = {}; }
   const Load& load() const { return load_; }

@@ -9,27 +9,27 @@
 
 namespace outrider {
 
-/// The first draft of a round that the target did not keep, for the rejection log (docs/policy.md): of several for one
-/// place, of which it kept none, the drafter's first.
+/// The first rejected draft of a round, for the rejection log (docs/policy.md); if several drafts of one position were
+/// all rejected, the drafter's first.
 struct Rejection {
-  SessionId session{};  ///< the coordinator's number for it
+  SessionId session{};  ///< by the coordinator's number
   RoundId round{};
   Position base = 0;  ///< of the token before the round's drafts
   DraftSource source = DraftSource::kAssistant;
-  std::int32_t slot = 0;  ///< of the draft in its round, from 0: so many drafts before it were kept
+  std::int32_t slot = 0;  ///< index of the draft in its round, from 0: the number of accepted drafts before it
   TokenId draft = 0;
   TokenId target = 0;  ///< the target's own token there
-  /// Tokens that the drafter found more probable than `target`; of two equals the lower id is. None where its
-  /// distribution did not come with the drafts, or does not have `target`.
+  /// Number of tokens that the drafter found more probable than `target`; of two equals the lower id. None if the
+  /// drafts had no distribution, or `target` is not in it.
   std::optional<std::int32_t> rank = {};
-  /// log q(draft) - log q(target), in nats; negative where the drafter drew a token that it found less probable. None
-  /// without a rank, or where the distribution does not have `draft`.
+  /// log q(draft) - log q(target), in nats; negative if the drafter drew a less probable token. None without a rank, or
+  /// if `draft` is not in the distribution.
   std::optional<double> margin = {};
 
   bool operator==(const Rejection&) const = default;
 };
 
-/// Sets rank and margin by the distribution that the draft came with. Weights of 0 count as not there.
+/// Sets rank and margin from the draft's distribution. Weights of 0 count as absent.
 void compare(Rejection& rejection, const Distribution& q);
 
 }  // namespace outrider

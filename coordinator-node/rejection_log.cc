@@ -29,7 +29,7 @@ void RejectionLog::write(std::span<const Rejection> rejections) {
 }
 
 std::string to_json(const Rejection& rejection) {
-  // The session is a string: numbers of 64 bits do not survive every reader of JSON.
+  // The session is a string: some JSON readers lose digits of 64-bit numbers.
   return fmt::format(
       R"({{"session": "{}", "round": {}, "base": {}, "source": "{}", "slot": {}, "draft": {}, "target": {}, )"
       R"("rank": {}, "margin": {}}})",

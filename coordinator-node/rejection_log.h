@@ -10,14 +10,14 @@
 
 namespace outrider {
 
-/// A file of JSON lines, one for each rejection (docs/policy.md).
+/// A file of JSON lines, one per rejection (docs/policy.md).
 class RejectionLog {
  public:
-  /// Appends to the file, which need not be there yet.
+  /// Opens a file for appending; it need not exist yet.
   static Result<RejectionLog> open(const std::filesystem::path& path);
 
-  /// They are in the file when it returns. Where they cannot be written, that is logged once and nothing more is: the
-  /// log is no reason to end a coordinator.
+  /// Writes rejections to the file before returning. A write error is logged once and ends the log, not the
+  /// coordinator.
   void write(std::span<const Rejection> rejections);
 
  private:
@@ -25,7 +25,7 @@ class RejectionLog {
   std::ofstream file_;
 };
 
-/// The line for one, without its end.
+/// Returns the line of one rejection, without its end.
 std::string to_json(const Rejection& rejection);
 
 }  // namespace outrider

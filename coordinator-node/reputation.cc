@@ -20,7 +20,7 @@ bool Reputation::is_better_than(const Reputation& other) const {
 }
 
 bool Reputation::count(bool held, double best_other, TimePoint now) {
-  if (paused_) return false;  // of a round that was under way
+  if (paused_) return false;  // a round that was in progress when it was paused
   yield_ += kWeight * ((held ? 1 : 0) - yield_);
   if (rounds_ < kTrial) ++rounds_;
   if (rounds_ < kTrial) return false;

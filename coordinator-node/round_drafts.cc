@@ -48,7 +48,7 @@ std::int64_t RoundDrafts::insert_child(std::int64_t row, TokenId token, DraftSou
                                        const Distribution* drawn_from) {
   const TokenTree all = tree();
   const std::int32_t depth = all.depth(row) + 1;
-  std::int64_t at = row + 1;  // behind all that grows from `row`
+  std::int64_t at = row + 1;  // after all descendants of `row`
   while (at < all.rows() && all.depth(at) >= depth) ++at;
   if (depths.empty() && at != depth) {
     depths.resize(tokens.size());
@@ -65,10 +65,10 @@ std::int64_t RoundDrafts::insert_child(std::int64_t row, TokenId token, DraftSou
 
 void RoundDrafts::add(std::int64_t row, const Candidates& drafts, DraftSource source, std::int64_t most) {
   const TokenTree theirs(std::ssize(drafts.tokens), drafts.depths);
-  std::vector<std::int64_t> ours = {row};  // by depth, the rows on the way to the last of theirs
+  std::vector<std::int64_t> ours = {row};  // by depth, the rows on the path to the last of theirs
   for (std::size_t i = 0; i < drafts.tokens.size(); ++i) {
     const auto depth = static_cast<std::size_t>(theirs.depth(static_cast<std::int64_t>(i) + 1));
-    if (ours.size() < depth) continue;  // its parent is left out
+    if (ours.size() < depth) continue;  // its parent was left out
     ours.resize(depth);
     std::int64_t found = find_child(ours.back(), drafts.tokens[i]);
     if (found == 0 && size() < most)

@@ -8,29 +8,29 @@
 
 namespace outrider {
 
-/// The drafts of a round: the union of what its sources say, as a token tree (TokenTree). The same token after the same
-/// path is one draft, of whoever said it first.
+/// The drafts of a round: the union of its sources' drafts, as a token tree (TokenTree). Equal tokens after equal paths
+/// are one draft, of the first source.
 struct RoundDrafts {
   std::vector<TokenId> tokens = {};
-  std::vector<DraftSource> sources = {};  ///< of each
-  /// What each was drawn from, as its drafter sent it; of one that was not drawn all on itself. Empty: none was drawn.
+  std::vector<DraftSource> sources = {};  ///< one per draft
+  /// Distribution of each, from its drafter; all weight is on a draft that was not drawn. Empty: none was drawn.
   std::vector<Distribution> q = {};
-  std::vector<std::int32_t> depths = {};  ///< of each; empty: a chain
+  std::vector<std::int32_t> depths = {};  ///< one per draft; empty: a chain
 
   bool empty() const { return tokens.empty(); }
   std::int64_t size() const { return std::ssize(tokens); }
   TokenTree tree() const { return {size(), depths}; }
-  /// The drafts on the way to a row, it included, and who says them.
+  /// Returns the drafts on the path to a row, included, and their sources.
   std::vector<TokenId> path(std::int64_t row) const;
   std::vector<DraftSource> sources_of(std::int64_t row) const;
-  /// The row in which first choices end: 0 without drafts.
+  /// Returns the row at the end of the first choices: 0 without drafts.
   std::int64_t first_end() const;
-  /// First choices on the way to a row, from the first on.
+  /// Returns the number of first choices on the path to a row.
   int held_first(std::int64_t row) const;
 
-  /// Adds a chain or a tree whose first drafts follow `row`, as the last choices of their places. Those that find no
-  /// room are left out, with what grows from them.
-  /// @param drafts  a sound tree, with as many q as tokens or none. @param most  that there may then be
+  /// Adds a chain or a tree whose first drafts follow `row`, as the last choices of their positions. Drafts without
+  /// room are omitted with their descendants. @param drafts  a sound tree, with one q per token or none @param most
+  /// limit of the total
   void add(std::int64_t row, const Candidates& drafts, DraftSource source, std::int64_t most);
 
  private:

@@ -8,10 +8,9 @@
 namespace outrider {
 namespace {
 
-/// Whose client takes no step for so long loses his place if somebody else waits for one.
+/// Time without a client's step after which a stepwise sequence loses its place if another needs it.
 constexpr Duration kStepTimeout = std::chrono::seconds(10);
-/// So long an answer that began elsewhere waits for the verifier that has its K/V: after a restart they come one by
-/// one.
+/// Time that an answer begun elsewhere waits for the verifier with its K/V: after a restart they join one by one.
 constexpr Duration kReturnGrace = std::chrono::seconds(2);
 
 }  // namespace
@@ -44,7 +43,7 @@ bool Sessions::open(const PeerId& client, SessionId request_id, Generate request
     return false;
   }
   ++next_;
-  state.reply(Heartbeat{});  // taken
+  state.reply(Heartbeat{});  // accepted
   all_.emplace(id, std::move(session));
   start_waiting();
   return true;
@@ -55,19 +54,19 @@ void Sessions::start_waiting() {
     const auto& [id, session] = *next++;
     const SessionState& state = session->state();
     if (state.phase != Phase::kMoving || state.client.empty()) continue;
-    // One that is only short of room is not overtaken by those that come after it.
+    // One that only lacks room is not overtaken by later ones.
     if (!session->start() && state.has_verifier()) return;
     reap(id);
   }
   while (const std::optional<SessionId> next = next_queued()) {
-    if (!find(*next)->start()) return;  // on_hello or on_tick come back
+    if (!find(*next)->start()) return;  // on_hello or on_tick try again
     queue_.let_in(*next);
     reap(*next);
   }
 }
 
 std::optional<SessionId> Sessions::next_queued() const {
-  // Those that began elsewhere, or have pictures, may need what nobody here has: only their own clients wait with them.
+  // Sequences that began elsewhere, or have pictures, may need a missing worker: only their own clients wait with them.
   return queue_.next([&](SessionId id) {
     const SessionState& state = find(id)->state();
     Fleet::Requirements wanted = state.verifier.requirements();
@@ -106,7 +105,7 @@ void Sessions::reap_all() {
 void Sessions::audit() {
   if (const std::optional<SessionId> id = auditor_.session()) {
     Session* const session = find(*id);
-    // Others that have lost their verifier wait for room, and hold up who comes after them. This one does not.
+    // Other sequences without a verifier wait for room, and hold up later ones. This one does not.
     if (session != nullptr && session->state().phase == Phase::kMoving)
       session->finish(Failed{Errc::kUnavailable, "its verifier left it"});
     for (const Message& word : take_words_to_auditor()) {
@@ -120,7 +119,7 @@ void Sessions::audit() {
     if (session != nullptr) reap(*id);
   }
   begin_audit();
-  take_words_to_auditor();  // the end of one that it wanted no more of
+  take_words_to_auditor();  // the end of one that the auditor cancelled
   for (Notice& said : auditor_.take_notices()) environment_.output.notices.push_back(std::move(said));
 }
 

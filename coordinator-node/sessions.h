@@ -11,49 +11,48 @@
 
 namespace outrider {
 
-/// The sequences of a coordinator: those that wait for their turn, those that run, and the answer that is verified
-/// again. The AdmissionQueue says which starts next, the Auditor which answer is verified again; it is the client "".
+/// The sequences of a coordinator: queued, running, and the one that is audited. The AdmissionQueue chooses the next to
+/// start, the Auditor the answer to audit; the latter is the client "".
 class Sessions {
  public:
   using Map = std::map<SessionId, std::unique_ptr<Session>>;
 
-  /// @param first  the number of the first session
+  /// @param first  number of the first session
   Sessions(Environment& environment, const AdmissionConfig& queue, const AuditConfig& audit, SessionId first)
       : environment_(environment), queue_(queue), auditor_(audit), next_(value(first)) {}
 
   const Map& all() const { return all_; }
-  /// nullptr where there is none.
+  /// nullptr if there is none.
   Session* find(SessionId id) const;
   Session* find(const PeerId& client, SessionId request_id) const;
-  /// Takes a client's request, or refuses it. @return whether it was taken
+  /// Accepts or refuses a client's request. @return true if accepted
   bool open(const PeerId& client, SessionId request_id, Generate request);
-  /// Starts the sequences that have lost their verifier, then those whose turn it is, until one has to go on waiting.
+  /// Starts the sequences that have lost their verifier, then queued ones in their order, until one must go on waiting.
   void start_waiting();
-  /// Where a sequence waits although it is its turn, since there is no room: ends the stepwise sequence that has rested
-  /// longest, if that is long.
+  /// If the next sequence waits for room: ends the stepwise sequence that has been idle longest, if that is long.
   void make_room();
-  /// After an event of one session, or of all: tells the queue, and forgets those that have ended.
+  /// After an event of one session, or of all: updates the queue, and forgets ended sessions.
   void reap(SessionId id);
   void reap_all();
-  /// After each event: begins to verify an answer again if nobody else waits, and brings what its session and the
-  /// auditor have to say to each other.
+  /// After each event: begins an audit if no other sequence waits, and exchanges messages between its session and the
+  /// auditor.
   void audit();
-  /// Ends all of them: clients need not wait until the coordinator is silent.
+  /// Ends all of them, so that clients do not wait for a time-out.
   void stop();
   void describe(Status& status) const;
 
  private:
-  /// Whose turn it is, if it can start.
+  /// Returns the next queued sequence, if it can start.
   std::optional<SessionId> next_queued() const;
   void begin_audit();
-  /// What was said to client "", which is the auditor.
+  /// Returns the messages to client "", which is the auditor.
   std::vector<Message> take_words_to_auditor();
 
   Environment& environment_;
   AdmissionQueue queue_;
   Auditor auditor_;
   Map all_;
-  std::uint64_t next_;  ///< number of a session
+  std::uint64_t next_;  ///< number of the next session
 };
 
 }  // namespace outrider

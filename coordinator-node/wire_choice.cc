@@ -7,10 +7,10 @@ namespace outrider {
 
 bool WireChoice::observe(double bytes, double wire_s, double round_s) {
   constexpr double kKeep = 0.98;     // 50 rounds
-  constexpr double kEnough = 16;     // rounds that say anything of noise
-  constexpr double kDeviations = 3;  // of the slope: what is within them may be noise
-  // Of a round: what counts, what no longer does; and in seconds, below which a drafter is on this machine or beside
-  // it.
+  constexpr double kEnough = 16;     // rounds that show the noise
+  constexpr double kDeviations = 3;  // of the slope: anything smaller may be noise
+  // Shares of a round that count, and that no longer do; and the seconds below which a drafter is on this machine or
+  // beside it.
   constexpr double kShare = 0.05, kLittle = 0.02, kNear_s = 1e-3;
   sums_.observe(bytes, wire_s, kKeep);
   const double spread = sums_.variance_x(), along = sums_.covariance();
@@ -18,7 +18,7 @@ bool WireChoice::observe(double bytes, double wire_s, double round_s) {
   const double slope = along / spread;
   const double unexplained = std::max(0.0, sums_.variance_y() - slope * along);
   const double error = kDeviations * std::sqrt(unexplained / (sums_.n - 2) / spread);
-  // Half of what exact rows are is spared by int8; of rows in int8 as much as they are would be added.
+  // int8 saves half of exact rows' bytes; exact rows would add as many bytes as int8 rows have.
   const bool exact = form_ == WireForm::kExact;
   const double spared = exact ? bytes / 2 : bytes;
   const bool counts = (slope - error) * spared > std::max(kShare * round_s, kNear_s);

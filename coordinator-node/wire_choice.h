@@ -5,15 +5,14 @@
 
 namespace outrider {
 
-/// What a drafter that leaves it to its coordinator (WireForm::kAuto) gets its rows rounded to: nothing, or int8 while
-/// exact rows would surely take a share of its rounds' time that counts. The time of a byte is the slope of the waits
-/// for drafts over the bytes that went out before: rounds keep more or fewer drafts, so that their bytes differ. Where
-/// noise hides it, nothing changes.
+/// Chooses the rounding of rows for a drafter with WireForm::kAuto: none, or int8 while exact rows would certainly take
+/// a significant share of its rounds' time. The time of a byte is the slope of the waits for drafts over the bytes sent
+/// before: the number of accepted drafts varies, and with it the bytes. If noise hides the slope, nothing changes.
 class WireChoice {
  public:
   WireForm form() const { return form_; }
-  /// A round is over in which drafts were waited for. @param bytes  to the drafter, in the form of now or before.
-  /// @param wire_s  the wait less the drafting. @param round_s  the whole round. @return whether form() is another now.
+  /// Observes a round that waited for drafts. @param bytes  to the drafter, in the present or former form @param wire_s
+  /// the wait minus the drafting @param round_s  the whole round @return true if form() has changed
   bool observe(double bytes, double wire_s, double round_s);
 
  private:

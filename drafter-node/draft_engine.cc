@@ -16,16 +16,16 @@
 namespace outrider {
 namespace {
 
-/// Tokens of the path that the model goes along by itself: so that no ring of a text's K/V has to be filled again when
-/// a verdict cuts back.
+/// Tokens of the path that the model continues on its own, bounded so that no K/V ring has to be refilled when a
+/// verdict cuts back.
 constexpr std::size_t kOnwardMax = 64;
 
-/// Typical drafts are the likeliest ones, as Medusa's.
+/// Typical drafts are the most probable ones, as in Medusa.
 bool drafts_likeliest(const SamplingParams& sampling) {
   return sampling.greedy() || sampling.rule == SamplingRule::kTypical;
 }
 
-/// q is the drafter's own, so that the few most probable tokens may be all of it.
+/// q is the drafter's own choice, and so may consist of the few most probable tokens.
 SamplingParams few(const SamplingParams& sampling) {
   SamplingParams params = drafts_likeliest(sampling) ? SamplingParams{.temperature = 1} : sampling;
   params.top_k = params.top_k == 0 ? kDraftTopK : std::min(params.top_k, kDraftTopK);
@@ -71,7 +71,7 @@ void DraftEngine::fill_row(const SamplingParams& sampling, std::span<const Token
   if (state != nullptr) {
     const std::span<const std::uint32_t> allowed = state->allowed();
     mask_scores(allowed, row_);
-    // None of those that the assistant scored: where the grammar leaves one token, it is right even so.
+    // None of the assistant's scored tokens: if the grammar leaves one token, it is right nevertheless.
     if (!std::isfinite(row_[static_cast<std::size_t>(argmax(row_))])) {
       for (std::size_t word = 0; word < allowed.size(); ++word) {
         if (allowed[word] == 0) continue;
@@ -81,7 +81,7 @@ void DraftEngine::fill_row(const SamplingParams& sampling, std::span<const Token
     }
   }
   const auto is_scored = [&](TokenId token) { return std::isfinite(row_[static_cast<std::size_t>(token)]); };
-  if (std::ranges::none_of(sampling.allowed_tokens, is_scored))  // one of them it is
+  if (std::ranges::none_of(sampling.allowed_tokens, is_scored))  // one of them must be the token
     for (const TokenId token : sampling.allowed_tokens) row_[static_cast<std::size_t>(token)] = 0;
   process_scores(row_, sampling, out, {});
 }
@@ -89,7 +89,7 @@ void DraftEngine::fill_row(const SamplingParams& sampling, std::span<const Token
 TokenId DraftEngine::sample(const SamplingParams& sampling, std::int64_t index, bool want_q,
                             std::vector<Distribution>* q) {
   const auto best = static_cast<TokenId>(argmax(row_));
-  // Nothing left to draw from, or scores that are no numbers: any draft, for the target to reject.
+  // No token left to draw, or scores that are NaN: any draft, which the target will reject.
   const bool sound = std::isfinite(row_[static_cast<std::size_t>(best)]);
   const bool rejection = sampling.rule == SamplingRule::kRejection;
   const bool likeliest = drafts_likeliest(sampling);
@@ -101,8 +101,8 @@ TokenId DraftEngine::sample(const SamplingParams& sampling, std::int64_t index, 
   } else {
     make_distribution(row_, sampling, scratch_, &q_);
   }
-  // Under match the drafter draws with the target's own noise, and so the target's token more often than
-  // any other way of drafting would (Daliri et al. 2024, drafter-invariant speculative decoding).
+  // Under match the drafter draws with the target's own noise, and so the target's token more often than with any other
+  // way of drafting (Daliri et al. 2024, drafter-invariant speculative decoding).
   const TokenId token = draw(q_, Noise(sampling.seed, index, rejection ? Noise::Stream::kDraft : Noise::Stream::kDraw));
   if (want_q && sound && (likeliest || !rejection)) make_distribution(row_, few(sampling), scratch_, &q_);
   if (want_q || (rejection && !likeliest)) q->push_back(q_);
@@ -125,7 +125,7 @@ void DraftEngine::run(const DraftWork& work) {
   }
   Draft draft = work.draft;
   if (draft.stop_ids.empty()) draft.stop_ids = stop_ids_;
-  // One beyond the vocabulary never comes.
+  // A stop id beyond the vocabulary never occurs.
   std::erase_if(draft.stop_ids, [&](TokenId id) { return id >= model_->vocab_size(); });
   GrammarState* const grammar = text.guide.follow(draft, grammars_);
   const bool known = !draft.known.empty();
@@ -165,7 +165,7 @@ std::vector<DraftProgress> DraftEngine::step(std::span<const DraftTurn> turns, D
   const TimePoint start = now();
   std::vector<DraftPoint> points;
   std::vector<Text*> texts;        // of the turns
-  std::vector<std::size_t> first;  // point of each
+  std::vector<std::size_t> first;  // first point of each
   for (const DraftTurn& turn : turns) {
     const auto text = texts_.find(turn.session);
     CHECK(text != texts_.end() && text->second.rows->length() == turn.base, "nothing to draft from at {}", turn.base);
@@ -206,7 +206,7 @@ std::vector<DraftProgress> DraftEngine::step(std::span<const DraftTurn> turns, D
 
 namespace {
 
-/// From the token behind the rows on.
+/// Returns the path from the token after the rows on.
 std::vector<TokenId> path_to(const Draft& request, std::span<const TokenId> drafts) {
   std::vector<TokenId> path = {request.token};
   path.insert(path.end(), drafts.begin(), drafts.end());
@@ -402,7 +402,7 @@ DraftProgress DraftEngine::progress(Round& round) {
     if (request.want_state) round.chain.made.state = to_wire(round.chain.state);
     progress.drafts.push_back(std::move(round.chain.made));
   }
-  // The path's last place has just been weighed.
+  // The path's last position has just been weighed.
   if (!round.asked && request.ahead > 0 && !round.weighed && is_walked(round)) {
     round.outcomes = outcomes_of(round);
     round.weighed = true;
@@ -424,12 +424,12 @@ DraftEngine::Choices DraftEngine::choose_several(const SamplingParams& sampling,
                                                  std::uint64_t branch) {
   /// Most children of a node. On nano four bring 1 % more tokens a round than two (docs/lab/trees.md).
   constexpr std::size_t kMost = 4;
-  // Nothing left to choose from, or scores that are no numbers.
+  // No token left to choose, or scores that are NaN.
   if (!std::isfinite(row_[static_cast<std::size_t>(argmax(row_))])) return {};
   Choices choices;
   const bool drawn = !drafts_likeliest(sampling), rejection = sampling.rule == SamplingRule::kRejection;
   if (drawn && !rejection) {
-    // The tokens that would be the target's if it saw what the drafter sees, then those that nearly would.
+    // The target's tokens if its distribution equals the drafter's, then those that nearly would be.
     make_distribution(row_, sampling, scratch_, &q_);
     choices.tokens = draw_distinct(q_, Noise(sampling.seed, index, Noise::Stream::kDraw), kMost);
   }
@@ -443,7 +443,7 @@ DraftEngine::Choices DraftEngine::choose_several(const SamplingParams& sampling,
   });
   order.erase(middle, order.end());
   if (drawn && rejection) {
-    // Nodes of one depth in two branches have the same index: each has noise of its own.
+    // Nodes of one depth in two branches have the same index, and so need different noise.
     const std::uint64_t seed = branch == 0 ? sampling.seed : mix64(sampling.seed + branch);
     choices.tokens = draw_distinct(q, Noise(seed, index, Noise::Stream::kDraft), kMost);
   }
@@ -495,7 +495,7 @@ DraftEngine::Place DraftEngine::weigh(const SamplingParams& sampling, std::int64
                                       std::optional<TokenId> token) {
   Distribution q = said.few;
   if (q.ids.empty()) return {.token = token.value_or(said.draft)};
-  // What the target will draw, it draws with this noise.
+  // The target draws with this noise.
   const auto guess = [&] {
     if (!drafts_likeliest(sampling)) return draw(q, Noise(sampling.seed, index, Noise::Stream::kDraw));
     return q.ids[static_cast<std::size_t>(std::ranges::max_element(q.weights) - q.weights.begin())];
@@ -504,7 +504,7 @@ DraftEngine::Place DraftEngine::weigh(const SamplingParams& sampling, std::int64
   place.p = q.probability(place.token);
   const auto at = std::ranges::find(q.ids, place.token);
   if (at != q.ids.end()) q.weights[static_cast<std::size_t>(at - q.ids.begin())] = 0;
-  if (std::ranges::max(q.weights) <= 0) return place;  // the only one
+  if (std::ranges::max(q.weights) <= 0) return place;  // the only candidate
   place.other = guess();
   place.p_other = q.probability(place.other);
   return place;

@@ -12,59 +12,58 @@
 
 namespace outrider {
 
-/// A text at a draft model: the committed rows that the model drafts from.
+/// A sequence at a draft model: the committed rows that the model drafts from.
 class DraftText {
  public:
   virtual ~DraftText() = default;
-  /// Appends rows, which may begin before its end. @pre check_rows() likes them, for what the model needs
+  /// Appends rows, which may begin before its end. @pre check_rows() accepts them for the model's input
   virtual void extend(const KvRows& rows) = 0;
-  /// Committed rows that it has.
+  /// Number of committed rows.
   virtual Position length() const = 0;
-  /// Of these, those of which steps have yet to compute K/V.
+  /// Rows of these whose K/V steps have yet to compute.
   virtual std::int64_t behind() const { return 0; }
 };
 
-/// Where a draft is wanted: behind a text's rows and `path`.
+/// A position where a draft is wanted: after a sequence's rows and `path`.
 struct DraftPoint {
   DraftText* text;
-  std::vector<TokenId> path;     ///< from the token behind the rows on; empty: K/V of the rows are all that is wanted
-  std::span<const float> state;  ///< as VisitPoint gave it for the path without its last token, or the target's row
+  std::vector<TokenId> path;     ///< from the token after the rows on; empty: only K/V of the rows are wanted
+  std::span<const float> state;  ///< from VisitPoint for the path without its last token, or the target's row
   bool goes_on = true;           ///< its own state is wanted
-  std::int64_t wanted = 1;       ///< so many tokens are wanted behind the path, this point's included
-  /// The token that a guess with these scores stands for, behind the path and `guessed`. Null: the likeliest.
+  std::int64_t wanted = 1;       ///< number of tokens wanted after the path, this point's included
+  /// Chooses the token of a guess with these scores, after the path and `guessed`. Null: the most probable.
   std::function<TokenId(std::span<const TokenId> guessed, std::span<const TokenId> ids, std::span<const float> scores)>
       choose = {};
 };
-/// What the model says there: the scores of `ids`, or of the whole vocabulary in order if there are none; and the state
-/// from which it goes on after any of them, empty where it has none or none is wanted.
-/// @return the next token of the path: a model that knows what follows that token visits the point again. Empty: no
-///   more is wanted of this pass
+/// Receives the model's output at a point: the scores of `ids`, or of the whole vocabulary in order if `ids` is empty;
+/// and the state to continue from, empty if there is none or none is wanted. @return the next token of the path: a
+/// model that already knows the output after that token visits the point again. Empty: no more is wanted of this pass
 using VisitPoint = std::function<std::optional<TokenId>(std::size_t point, std::span<const TokenId> ids,
                                                         std::span<const float> scores, std::span<const float> state)>;
 
-/// What the engine has to know of a family of draft models.
+/// Properties of a family of draft models that the engine needs.
 struct DraftTraits {
   DraftInput needs = DraftInput::kTargetRows;
-  /// What it says after a path depends on the tokens alone, and not on where the round began: once said it stays true
-  /// when the text has come to the path's middle. Of such a text one step takes one point.
+  /// Its output after a path depends on the tokens alone, and not on where the round began: it stays valid when the
+  /// sequence has reached the path's middle. One step takes one point of such a sequence.
   bool by_tokens_alone = false;
-  /// Most drafts on a path, and none are made ahead: a block of so many is one pass, and longer paths have no scores.
-  /// 0: there is no such bound.
+  /// Most drafts on a path, with none made ahead: a block of this size is one pass, and longer paths have no scores. 0:
+  /// unbounded.
   std::int32_t block = 0;
 };
 
-/// A model that drafts: a family of them is a folder here, and a row in families.cc. Used by one thread.
+/// A draft model. A family is a folder here, and a row in families.cc. Used by one thread.
 class DraftModel {
  public:
   virtual ~DraftModel() = default;
   virtual DraftTraits traits() const = 0;
   virtual std::int64_t vocab_size() const = 0;
   virtual std::unique_ptr<DraftText> open() const = 0;
-  /// Of the K/V that it computes for a text.
+  /// Cost of the K/V that it computes for a sequence.
   virtual KvCost kv_cost() const { return {}; }
-  /// One forward pass. Each point gets the bits that it gets alone. One is not visited, and may come again, where its
-  /// text is still behind or the pass has no room for it.
-  /// @return false where it took no pass, because all was known from an earlier one
+  /// One forward pass. A point's bits do not depend on the others. A point is not visited, and may be passed again, if
+  /// its sequence is still behind or the pass has no room for it. @return false if no pass was needed, because all
+  /// outputs were known
   virtual bool step_each(std::span<const DraftPoint> points, const VisitPoint& visit) = 0;
 };
 

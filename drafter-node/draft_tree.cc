@@ -33,7 +33,7 @@ std::vector<std::size_t> DraftTree::next() const {
   const std::vector<std::size_t> order = best();
   std::vector<std::size_t> wanted;
   for (const std::size_t i : order) {
-    // Its children weigh no more than it: they would come after all the others.
+    // Its children weigh at most as much: they would come after all the others.
     const bool too_late = order.size() == most_ && nodes_[i].weight <= nodes_[order.back()].weight;
     if (!nodes_[i].grown && !too_late && wanted.size() < kTreeStepRows) wanted.push_back(i);
   }
@@ -64,7 +64,7 @@ std::vector<TokenId> DraftTree::path(std::size_t i) const {
 
 std::vector<std::size_t> DraftTree::finish() const {
   std::vector<std::size_t> kept = best(), ordered;
-  std::ranges::sort(kept);  // children of one node are in the order of their ranks
+  std::ranges::sort(kept);  // children of one node stay in the order of their ranks
   const std::function<void(std::size_t)> visit = [&](std::size_t parent) {
     for (const std::size_t i : kept) {
       if (nodes_[i].parent != parent) continue;

@@ -22,7 +22,7 @@ void DrafterCore::on_message(Message message, TimePoint now) {
   if (event != Membership::Event::kSession) return;
   if (std::holds_alternative<Draft>(message.body)) return on_draft(std::move(message), now);
   if (auto* chunk = std::get_if<KvChunk>(&message.body)) {
-    // Rows after those that a draft wants are of a later round: nobody waits for it any more.
+    // Rows after those of a draft belong to a later round: the draft is not wanted any more.
     if (Session* session = find_or_open(message.session, now);
         session != nullptr && extend(*session, message.session, std::move(chunk->kv))) {
       drop_job(message.session);
@@ -35,8 +35,8 @@ void DrafterCore::on_message(Message message, TimePoint now) {
 }
 
 DrafterCore::Session* DrafterCore::find_or_open(SessionId id, TimePoint now) {
-  // A late duplicate may open a freed session again; it ends idle. A session that left for another
-  // drafter may come back in earnest.
+  // A late duplicate may open a freed session again; it ends idle. A session that moved to another drafter may really
+  // come back.
   if (!sessions_.contains(id) && std::ssize(sessions_) >= config_.sessions_max) return nullptr;
   Session& session = sessions_[id];
   session.heard = now;
@@ -58,7 +58,7 @@ Result<void> DrafterCore::set_aside(Session& session, Position positions) {
 }
 
 bool DrafterCore::accept_rows(const Session& session, SessionId id, const KvRows& kv) {
-  if (kv.from > session.replica_end) return false;  // something before it was lost
+  if (kv.from > session.replica_end) return false;  // earlier rows were lost
   if (auto ok = check_rows(membership_.facts(), kv, needs_); !ok) {
     membership_.warn(ok.error().message + "; dropped", id);
     return false;
@@ -68,7 +68,7 @@ bool DrafterCore::accept_rows(const Session& session, SessionId id, const KvRows
 
 bool DrafterCore::extend(Session& session, SessionId id, KvRows kv) {
   if (kv.empty() || !accept_rows(session, id, kv) || kv.to <= session.replica_end) return false;
-  if (!set_aside(session, kv.to)) return false;  // its Draft will be told
+  if (!set_aside(session, kv.to)) return false;  // its Draft gets the error
   if (own_kv_) session.behind += kv.to - session.replica_end;
   session.replica_end = kv.to;
   next_work_.push_back({.kind = DraftWork::Kind::kExtend, .session = id, .kv = std::move(kv)});
@@ -130,7 +130,7 @@ void DrafterCore::on_draft(Message message, TimePoint now) {
     return answer(Failed{ok.error().code, ok.error().message});
   session->round = message.round;
   session->last_answer.reset();
-  // A lost or late delta: say from where to send again. What did arrive is kept.
+  // A delta was lost or is late: requests the missing rows. Rows that did arrive are kept.
   if (session->replica_end != message.base || message.base == 0)
     return answer(NeedKv{std::min(session->replica_end, message.base)});
   if (session->behind > kCatchUpRows) {

@@ -12,12 +12,12 @@
 
 namespace outrider {
 
-/// DrafterOptions::threads, where nobody says: 1 of an assistant, every core of a whole model.
+/// Default of DrafterOptions::threads: 1 for an assistant, every core for a whole model.
 inline constexpr int kThreadsOfFamily = -1;
 
 struct DrafterOptions {
   std::filesystem::path assistant = {};
-  /// The target's checkpoint, of which config and embedding table only are read. Empty beside a whole model.
+  /// The target's checkpoint, of which only config and embedding table are read. Empty beside a whole model.
   std::filesystem::path backbone = {};
   std::filesystem::path draft_model = {};  ///< with a backbone a block drafter for it, else a whole model
   WeightType weight_type = WeightType::kBf16;
@@ -25,10 +25,10 @@ struct DrafterOptions {
   WorkerOptions worker = {};
   /// Of a forward pass; 0: every core. An assistant gains by more in long sequences only (docs/lab/amx.md, "Drafter").
   int threads = kThreadsOfFamily;
-  std::string draft_vocabulary = "all";  ///< draft_vocabulary.h
+  std::string draft_vocabulary = "all";  ///< see draft_vocabulary.h
   std::string wire = "auto";             ///< a WireForm
-  std::int64_t memory_mib = 0;           ///< for K/V of its own, of all sessions; 0: a quarter of what is free
-  int added_draft_us = 0;  ///< for measurements: what a draft takes longer than it does here, microseconds
+  std::int64_t memory_mib = 0;           ///< for K/V of its own, of all sessions; 0: a quarter of the free memory
+  int added_draft_us = 0;                ///< for measurements: added time of a draft, microseconds
   DrafterConfig core = {};
 };
 
@@ -59,8 +59,8 @@ void declare_options(Visitor&& visit, DrafterOptions& options) {
         {"For measurements of a slower host: every draft takes so many microseconds longer", {0, 10'000'000}});
 }
 
-/// Loads the draft model, joins the coordinator and drafts until `stop` (then Ok) or until it cannot
-/// start, or is refused and not to try again (then the reason). A draft takes milliseconds, so it runs in the loop.
+/// Loads the draft model, joins the coordinator and drafts until `stop` (then Ok), or until an error at the start or a
+/// final refusal. A draft takes milliseconds, and so runs in the loop.
 Result<void> run_drafter(TransportContext& context, const DrafterOptions& options, std::stop_token stop);
 
 }  // namespace outrider

@@ -4,12 +4,12 @@ namespace outrider {
 namespace {
 
 struct Family {
-  /// Whether the options name a model of it.
+  /// Returns true if the options name a model of it.
   bool (*is_named)(const DrafterOptions&);
   Result<LoadedDrafter> (*load)(const DrafterOptions&);
 };
 
-/// The first that is named is loaded.
+/// The first named one is loaded.
 constexpr Family kFamilies[] = {
     {[](const DrafterOptions& options) { return !options.draft_model.empty() && !options.backbone.empty(); },
      load_block_drafter},

@@ -7,7 +7,7 @@
 
 namespace outrider {
 
-/// A tensor of any number of axes.
+/// Converts a tensor of any number of axes.
 inline std::vector<float> to_floats(const WireTensor& tensor) {
   const std::size_t block = block_elements(tensor.dtype);
   std::vector<float> floats(tensor.data.bytes().size() / stored_bytes(tensor.dtype, block) * block);

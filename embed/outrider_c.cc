@@ -71,7 +71,7 @@ struct Argument {
   const void* pointer;
 };
 
-/// Runs the body of an entry point, once none of the arguments that it needs is NULL.
+/// Runs the body of an entry point, unless a required argument is NULL.
 template <typename Function>
 outrider_status guarded(outrider_error* error, std::initializer_list<Argument> needed, Function body) noexcept {
   say(error, "");
@@ -84,7 +84,7 @@ outrider_status guarded(outrider_error* error, std::initializer_list<Argument> n
   return to_status(result.error().code);
 }
 
-/// An array of the caller's. Its size is doubted before the first element is read.
+/// Views a caller's array. Checks its size before reading an element.
 template <typename T>
 Result<std::span<const T>> array(const char* name, const T* data, std::size_t count, std::size_t max) {
   if (count > max) return invalid(fmt::format("{} {}, wanted at most {}", count, name, max));
@@ -96,7 +96,7 @@ Result<std::span<const TokenId>> token_array(const char* name, const std::int32_
   return array(name, data, count, kTokensMax);
 }
 
-/// Copies out what fits, and always says how much there is. @param spare elements wanted behind it.
+/// Copies as much as fits, and always sets the full count. @param spare  elements wanted after it
 template <typename T>
 Result<void> copy_out(const char* name, std::span<const T> from, std::size_t spare, T* to, std::size_t capacity,
                       std::size_t* count) {
@@ -109,8 +109,8 @@ Result<void> copy_out(const char* name, std::span<const T> from, std::size_t spa
   return {};
 }
 
-/// A struct that may grow at its end, as this library knows it. A caller with a newer header may have
-/// set nothing that we would ignore.
+/// Returns the part of an extensible struct that this library knows. A caller with a newer header must not have set any
+/// field that would be ignored.
 template <typename T>
 Result<T> known_part(const char* name, const T* given) {
   if (given->size < sizeof(T)) return invalid(fmt::format("{}: size {}, wanted {}", name, given->size, sizeof(T)));
@@ -135,7 +135,7 @@ void init_logging_once() {
   std::call_once(once, [] { init_logging("outrider", "warn"); });
 }
 
-/// The nano pair beside this library: in the Python package, or where `cmake --install` puts both. Empty: not there.
+/// Returns the nano pair beside this library: in the Python package, or as `cmake --install` puts it. Empty: not there.
 std::filesystem::path nano_beside_library() {
   Dl_info info{};
   std::error_code ignored;
@@ -148,7 +148,7 @@ std::filesystem::path nano_beside_library() {
   return {};
 }
 
-/// @param draft_model NULL: the pair's assistant drafts.
+/// @param draft_model  NULL: the pair's assistant drafts
 Result<std::shared_ptr<Pair>> open_pair(const PairPaths& paths, const char* draft_model, const char* dtype,
                                         std::int32_t threads) {
   ClusterOptions options{.pair = paths};
@@ -340,7 +340,7 @@ void pair_session_close(outrider_session* session) { delete session; }
 outrider_status pair_prefill(outrider_session* session, const int32_t* tokens, size_t count, int32_t* first_token,
                              outrider_error* error) {
   return guarded(error, {{"session", session}}, [&]() -> Result<void> {
-    session->client.end_text();  // whatever is wrong with the rest
+    session->client.end_text();  // even if the other arguments are invalid
     RETURN_IF_ERROR(not_null("first_token", first_token));
     ASSIGN_OR_RETURN(const auto prompt, token_array("tokens", tokens, count));
     ASSIGN_OR_RETURN(*first_token,

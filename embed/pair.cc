@@ -23,7 +23,7 @@ Result<TextSide> load_text(const std::filesystem::path& backbone) {
   return text;
 }
 
-/// It reads the error that error_body() wrote. @param otherwise  where neither the status nor the code says more
+/// Reads the error that error_body() wrote. @param otherwise  if neither the status nor the code tells more
 Error error_of(int status, std::string_view body, Errc otherwise) {
   const nlohmann::json error = nlohmann::json::parse(body).at("error");
   const bool too_long = error.at("code") == "context_length_exceeded";
@@ -49,7 +49,7 @@ void Pair::serve(TextSide text, const std::string& address, Duration failover_wa
 }
 
 Result<std::shared_ptr<Pair>> Pair::open_local(ClusterOptions options) {
-  active_isa();  // a bad OUTRIDER_ISA or OUTRIDER_GEMM is said here, not on some thread
+  active_isa();  // reports a bad OUTRIDER_ISA or OUTRIDER_GEMM here, not on another thread
   active_gemm();
   ASSIGN_OR_RETURN(TextSide text, load_text(options.pair.backbone));
   const std::shared_ptr<Pair> pair(new Pair);
@@ -113,7 +113,7 @@ Result<Generation> Pair::generate_speculative(const Generate& request,
   stopped.cancelled = true;
   bool goes_on = true;
   const auto deliver = [&](std::span<const TokenId> tokens) {
-    if (!goes_on) return;  // was on its way
+    if (!goes_on) return;  // was in transit
     stopped.tokens.insert(stopped.tokens.end(), tokens.begin(), tokens.end());
     goes_on = on_tokens(tokens);
   };

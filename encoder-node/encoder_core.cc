@@ -35,7 +35,7 @@ void EncoderCore::on_encode(Message message) {
            job.request.base == message.base;
   };
   if (std::ranges::any_of(queue_, same)) return membership_.answer(message, Heartbeat{});  // repeated: in work
-  free(message.session);  // it has no use for what it asked for before
+  free(message.session);  // its earlier request is obsolete
   if (answer_from_kept(message)) return;
   const auto fail = [&](Errc code, std::string why) { membership_.answer(message, Failed{code, std::move(why)}); };
   const Result<SoftTokens> soft = config_.soft_tokens(std::get<Encode>(message.body).medium);
@@ -48,7 +48,7 @@ void EncoderCore::on_encode(Message message) {
 }
 
 void EncoderCore::free(SessionId id) {
-  // The one in work stays until the towers are through.
+  // The one in work stays until the towers are done.
   if (out_ && queue_.front().request.session == id) queue_.front().dropped = true;
   const auto waiting = queue_.begin() + (out_ ? 1 : 0);
   queue_.erase(std::remove_if(waiting, queue_.end(), [&](const Job& job) { return job.request.session == id; }),
@@ -91,7 +91,7 @@ void EncoderCore::keep(Encode encode, WireMedium soft) {
 void EncoderCore::on_tick(TimePoint now) { membership_.on_tick(now); }
 
 EncoderCore::Output EncoderCore::take_output() {
-  // Several answers to one prompt have its pictures all at once.
+  // Several answers to one prompt request its media at once.
   while (!out_ && !queue_.empty() && answer_from_kept(queue_.front().request)) queue_.pop_front();
   Output output{membership_.take_output()};
   if (out_ || queue_.empty()) return output;

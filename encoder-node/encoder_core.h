@@ -15,50 +15,50 @@ namespace outrider {
 
 struct EncoderConfig {
   LinkConfig link = {};
-  /// Each session has one picture or sound here at a time, so this bounds the memory of those that wait.
+  /// Each session has one medium here at a time, so that this bounds the memory of the queue.
   std::int64_t sessions_max = 64;
-  /// Of pictures and sounds whose soft tokens are kept, with these: a conversation brings them again with every turn.
+  /// Memory of recent media with their soft tokens: a conversation repeats its media with every turn.
   std::int64_t kept_bytes_max = std::int64_t{256} << 20;
-  /// What one becomes, or why it becomes nothing.
+  /// Returns a medium's soft tokens, or an error.
   std::function<Result<SoftTokens>(const WireMedium&)> soft_tokens;
 };
 
-/// The encoder's side of all its sessions, as a pure state machine: messages, time and what the towers have made in;
-/// messages and the next picture or sound out, one at a time, in the order in which they came.
+/// The encoder's side of all its sessions, as a pure state machine: messages, time and the towers' results in; messages
+/// and the next medium out, one at a time, in order of arrival.
 class EncoderCore {
  public:
-  /// @param hello  without its capacity
+  /// @param hello  its capacity is ignored
   EncoderCore(const EncoderConfig& config, Hello hello);
 
   void on_message(Message message, TimePoint now);
   void on_tick(TimePoint now);
-  /// More of a long message has come.
+  /// Records that more of a long message arrived.
   void on_arriving(TimePoint now) { membership_.on_arriving(now); }
-  /// The work that was handed over is done. @param content  its soft tokens, F32 [count, hidden_size]
+  /// Handles the result of the work. @param content  its soft tokens, F32 [count, hidden_size]
   void on_encoded(WireTensor content, Duration took);
-  /// Tells the coordinator to give no new sessions.
+  /// Tells the coordinator to send no new sessions.
   void drain() { membership_.send({.body = Drain{}}); }
 
   struct Output : CoreOutput {
-    std::optional<WireMedium> work = {};  ///< on_encoded() answers; none while another is out
+    std::optional<WireMedium> work = {};  ///< on_encoded() has the result; none while other work is in progress
   };
-  /// All that has come up since the last call.
+  /// Returns all results since the last call.
   Output take_output();
 
   const Membership& membership() const { return membership_; }
-  /// Sessions that have something here, the one in work included.
+  /// Number of sessions with work here.
   std::size_t session_count() const { return queue_.size(); }
   std::int64_t kept_bytes() const { return kept_bytes_; }
 
  private:
-  /// An Encode that has no answer yet.
+  /// An unanswered Encode.
   struct Job {
     Message request;
-    bool together = false;  ///< as SoftTokens
-    bool dropped = false;   ///< in work, and nobody waits for it any more
+    bool together = false;  ///< see SoftTokens
+    bool dropped = false;   ///< in work, but not wanted any more
     const Encode& encode() const { return std::get<Encode>(request.body); }
   };
-  /// What came of one that was encoded lately.
+  /// A recently encoded medium.
   struct Kept {
     Encode encode;
     WireMedium soft;
@@ -67,14 +67,14 @@ class EncoderCore {
 
   void on_encode(Message message);
   void free(SessionId id);
-  /// Answers with soft tokens that were kept. @return whether there were any.
+  /// Answers with kept soft tokens. @return true if there were any
   bool answer_from_kept(const Message& request);
   void keep(Encode encode, WireMedium soft);
 
   EncoderConfig config_;
   Membership membership_;
   std::deque<Job> queue_;  ///< the first is in work or about to be
-  std::list<Kept> kept_;   ///< used longest ago first
+  std::list<Kept> kept_;   ///< least recently used first
   std::int64_t kept_bytes_ = 0;
   bool out_ = false;  ///< the first of the queue is with the towers
 };

@@ -16,7 +16,7 @@
 namespace outrider {
 namespace {
 
-/// After a stop: how long what is here may take to its end.
+/// Time for the remaining work after a stop.
 constexpr Duration kDrainWait = std::chrono::seconds(20);
 
 WireTensor wire_rows(const Tensor& rows) {

@@ -13,12 +13,12 @@
 namespace outrider {
 
 struct EncoderOptions {
-  std::filesystem::path backbone = {};  ///< checkpoint directory, of which the towers alone are loaded
+  std::filesystem::path backbone = {};  ///< checkpoint directory, of which only the towers are loaded
   WeightType weight_type = WeightType::kBf16;
   std::string join = {};  ///< the coordinator's address
   WorkerOptions worker = {};
   int threads = 0;          ///< 0: every core
-  EncoderConfig core = {};  ///< what becomes of a medium is filled in once the towers are there
+  EncoderConfig core = {};  ///< soft_tokens is set once the towers are loaded
 };
 
 template <class Visitor>
@@ -28,10 +28,10 @@ void declare_options(Visitor&& visit, EncoderOptions& options) {
   visit("--exit-when-refused", options.core.link.exit_when_refused, kExitWhenRefused);
 }
 
-/// Loads a model's towers, joins the coordinator and encodes pictures and sounds until `stop` (then Ok) or until it
-/// cannot start, or is refused and not to try again (then the reason). After `stop` it takes nothing new, and ends what
-/// it has. One thread does it all (ADR 3): messages and heartbeats go on between the steps of a large picture.
-/// @return kUnsupported for a model that has no towers.
+/// Loads a model's towers, joins the coordinator and encodes media until `stop` (then Ok), or until an error at the
+/// start or a final refusal. After `stop` it takes nothing new, and finishes its work. One thread does everything (ADR
+/// 3): messages and heartbeats are handled between the steps of a large picture. @return kUnsupported for a model
+/// without towers
 Result<void> run_encoder(TransportContext& context, const EncoderOptions& options, std::stop_token stop);
 
 }  // namespace outrider

@@ -1,4 +1,4 @@
-// bake-table: what a model's own answers go on with, counted, for a coordinator's --draft-table.
+// bake-table: counts the n-grams of a model's own answers, for a coordinator's --draft-table.
 #include <optional>
 
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ struct BakeTableFlags {
 
 void bake_table(const BakeTableFlags& flags) {
   init_logging("outrider", "warn");
-  // This check comes first, so that its failure does not come after hours.
+  // Checked first, since a failure after hours would lose the work.
   if (!fs::is_directory(fs::absolute(flags.out).parent_path()))
     throw CommandError("{}: there is no such folder", flags.out.string());
   std::vector<Conversations> questions;

@@ -38,7 +38,7 @@ struct BenchFlags {
   Security security;    ///< for `connect`
 };
 
-/// One draft length over one link, and plain decoding beside it.
+/// One draft length over one link, with plain decoding.
 struct Run {
   std::string draft_length;
   DraftLength wanted;
@@ -83,9 +83,9 @@ struct Run {
   }
 };
 
-/// Tokens per second by the closed form (common/decoding/drafting/forecast.h), from rounds that this run has no part
-/// in: the other draft lengths over the same link. Times are taken in plain rounds, of which every run has its own
-/// beside it: the machine's speed wanders. None for a policy, which has no one length.
+/// Returns tokens per second by the closed form (common/decoding/drafting/forecast.h), from the rounds of other runs:
+/// the other draft lengths over the same link. Times come from plain rounds, which every run has, since the machine's
+/// speed drifts. None for a policy, which has no single length.
 std::optional<double> predicted_tok_per_sec(const Run& run, const std::vector<Run>& runs) {
   if (!run.fixed()) return std::nullopt;
   Forecast forecast;
@@ -110,7 +110,7 @@ std::optional<double> predicted_tok_per_sec(const Run& run, const std::vector<Ru
   return tokens_per_second(forecast.tau(run.wanted.length), forecast.terms(run.wanted.length));
 }
 
-/// Every prompt `repeat` times, plainly and with drafts. @param progress  of questions
+/// Asks every prompt `repeat` times, plainly and with drafts. @param progress  of questions
 void measure(Run& run, const Asker& asker, const std::vector<Question>& prompts, const BenchFlags& flags,
              Progress& progress) {
   for (int i = 0; i < flags.repeat; ++i) {
@@ -150,7 +150,7 @@ void bench_pair(const BenchFlags& flags) {
     };
   }
   ClusterClient cluster = or_throw(connect_or_start(context, flags.connect, options));
-  // Noise does not end by itself: every answer has the same length.
+  // Random acceptance gives no stop token: every answer has the same length.
   const Asker asker(cluster.client, text, flags.max_tokens, /*endless=*/!flags.verifier.synthetic_acceptance.empty());
 
   std::vector<Run> runs;

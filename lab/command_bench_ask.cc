@@ -28,7 +28,7 @@ struct AskFlags {
   std::int64_t max_tokens = 256, limit = 0;
 };
 
-/// It sums up the answers of a category.
+/// Sums of a category's answers.
 struct Category {
   std::string name;
   std::int64_t turns = 0;
@@ -61,8 +61,7 @@ struct Category {
   }
 };
 
-/// Every turn plainly and with drafts.
-/// @return whether there was room for all of them.
+/// Asks every turn plainly and with drafts. @return true if there was room for all of them
 bool ask(const Conversations& question, const TextSide& text, const Asker& asker, const DraftLength& drafts,
          Category& category) {
   return hold(question, text, [&](const std::string& turn, const Question& asked) {

@@ -1,4 +1,4 @@
-// bench engine and bench speculative: what forward passes cost, on random weights of a published shape.
+// bench engine and bench speculative: costs of forward passes, on random weights of a published shape.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -31,10 +31,10 @@ namespace {
 
 // ---- models ----
 
-/// A model pair of a published shape (lab/shapes.h), or nano's, in random weights.
+/// A model pair of a published shape (lab/shapes.h), or nano's, with random weights.
 struct ShapeModels {
   std::string name;
-  int layers_of_shape;  ///< the published number, whatever `layers` says
+  int layers_of_shape;  ///< the published number, whatever `layers` is
   TextConfig backbone_config;
   AssistantConfig assistant_config;
   std::shared_ptr<const WeightSource> backbone_weights, assistant_weights;
@@ -47,7 +47,7 @@ struct ShapeModels {
   }
 };
 
-/// @param layers of the backbone, in the published pattern; 0: all. Throws the line for a person.
+/// @param layers  of the backbone, in the published pattern; 0: all. Throws a one-line message.
 ShapeModels shape_models(const std::string& name, WeightType type, int layers) {
   ShapeModels models{.name = name,
                      .layers_of_shape = 0,
@@ -103,7 +103,7 @@ void fill_context(KvCache& cache, Position end) {
   for (std::size_t i = 0; i < cache.layer_count(); ++i) fill(cache.layer(i), first, end);
 }
 
-/// Does the same for an assistant's copy of the donors' rows.
+/// The same for an assistant's copy of the donors' rows.
 void fill_context(DonorReplica& replica, Position end) {
   fill(replica.sliding, replica.length, end);
   fill(replica.full, replica.length, end);
@@ -112,10 +112,10 @@ void fill_context(DonorReplica& replica, Position end) {
 
 // ---- flags and reports ----
 
-/// Drafting is timed after texts of these lengths.
+/// Lengths of the sequences after which drafting is timed.
 constexpr std::array<Position, 2> kDraftContexts = {512, 8192};
 
-/// Both commands run what these flags say.
+/// Common flags of both commands.
 struct ShapeFlags {
   ReportFlags report;
   std::string shape = "e4b", dtype = "int4";
@@ -135,7 +135,7 @@ struct ShapeFlags {
   ShapeModels models() const { return shape_models(shape, or_throw(parse_weight_type(dtype)), layers); }
 };
 
-/// Both reports begin with the models and the machine.
+/// Returns the start of both reports: the models and the machine.
 Row subject(const ShapeFlags& flags, const ShapeModels& models) {
   Row row = {{"shape", flags.shape},
              {"dtype", flags.dtype},
@@ -154,7 +154,7 @@ std::vector<TokenId> random_tokens(CounterRng& rng, std::int64_t count, const Te
 
 double ms_since(TimePoint start) { return to_seconds(now() - start) * 1e3; }
 
-/// Shares of a forward pass by part: the time up to a named intermediate belongs to what computed it.
+/// Shares of a forward pass by part: the time up to a named intermediate belongs to the part that computed it.
 class Profile {
  public:
   void start() { last_ = now(); }
@@ -163,7 +163,7 @@ class Profile {
     const auto part =
         std::find_if(std::begin(kParts), std::end(kParts), [&](const auto& p) { return name.ends_with(p.suffix); });
     seconds_[part == std::end(kParts) ? "other" : part->part] += to_seconds(time - last_);
-    last_ = now();  // looking the name up costs nobody
+    last_ = now();  // excludes the name's look-up
   }
   std::map<std::string, double> shares() const {
     double all = 0;
@@ -177,7 +177,7 @@ class Profile {
   struct Part {
     const char *suffix, *part;
   };
-  /// The first that fits counts. A part is everything since the intermediate before.
+  /// The first match counts. A part is everything since the previous intermediate.
   static constexpr Part kParts[] = {{".input_normed", "norms"},    {".qkv", "qkv"},
                                     {".q_rotated", "rope"},        {".attention_heads", "attention"},
                                     {".attention_output", "o"},    {".after_attention", "norms"},
@@ -195,7 +195,7 @@ class Profile {
 
 constexpr int kDraftThreads = 1;
 
-/// Milliseconds of one greedy draft step.
+/// Returns the milliseconds of one greedy draft step.
 double draft_step_ms(const ShapeModels& models, Position context, int threads) {
   double best = 1e9;
   std::thread([&] {
@@ -223,14 +223,14 @@ struct EngineFlags {
   bool profile = false;
 };
 
-/// It holds the times of forward passes by number of rows.
+/// Times of forward passes by number of rows.
 struct ForwardTimes {
   double read_bandwidth_gb_s = 0;
   std::map<std::int64_t, double> ms;
   std::map<std::int64_t, Profile> profiles;
 };
 
-/// Forward passes of each number of rows and the read bandwidth, side by side, so that a noisy neighbour slows all
+/// Times forward passes of each number of rows and the read bandwidth in turns, so that a noisy neighbour affects all
 /// alike. The best of each counts.
 ForwardTimes time_forwards(const EngineFlags& flags, const std::vector<std::int64_t>& counts, Backbone& backbone) {
   ForwardTimes times;
@@ -262,7 +262,7 @@ ForwardTimes time_forwards(const EngineFlags& flags, const std::vector<std::int6
   return times;
 }
 
-/// Tokens per second of a prompt; the best of a few.
+/// Returns the tokens per second of a prompt; the best of a few.
 double prefill_tok_s(Backbone& backbone, std::int64_t length, int repeat) {
   CounterRng rng(static_cast<std::uint64_t>(length));
   const std::vector<TokenId> prompt = random_tokens(rng, length, backbone.config());
@@ -281,7 +281,7 @@ void bench_engine(const EngineFlags& flags) {
   const ShapeModels models = flags.shape.models();
   set_team_size(thread_count(flags.shape.verifier.threads));
   std::vector<std::int64_t> counts = flags.rows;
-  counts.push_back(1);  // what the others are set beside
+  counts.push_back(1);  // the baseline of the others
   std::sort(counts.begin(), counts.end());
   counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
   const std::unique_ptr<Backbone> backbone = models.backbone(std::max(counts.back(), kPrefillChunk));
@@ -321,7 +321,7 @@ struct SpeculativeFlags {
   std::int64_t draft_length = 0;
   int rounds = 20;
 
-  /// Checks the options together, and chooses the draft length if none was given.
+  /// Checks the options together, and chooses a default draft length.
   void settle() {
     if (!std::is_sorted(acceptance.rbegin(), acceptance.rend()) || acceptance.front() > 1 || acceptance.back() < 0) {
       throw CommandError("--synthetic-acceptance {}, wanted rates from 1 to 0 that do not rise",
@@ -339,7 +339,7 @@ struct RoundTimes {
   std::int64_t tokens = 0;
 };
 
-/// The assistant's matrices are too small for a second thread to pay. oneDNN makes its code for the threads it sees.
+/// The assistant's matrices are too small for a second thread to pay. oneDNN generates code for its threads.
 template <typename Work>
 auto on_draft_threads(int threads, Work work) {
   set_team_size(kDraftThreads);
@@ -348,8 +348,8 @@ auto on_draft_threads(int threads, Work work) {
   return result;
 }
 
-/// A plain step, what a round is made of by itself, and a round, all from the same place: side by side on a noisy
-/// machine.
+/// Times a plain step, the parts of a round by themselves, and a round, all from the same state and in turns, since the
+/// machine may be noisy.
 void time_round(InProcessPair& pair, const SpeculativeFlags& flags, int threads, double coin, RoundTimes& times) {
   const auto choose = [](const Backbone::Output& output, std::int64_t rows) {
     TokenId token = 0;
@@ -376,7 +376,7 @@ void time_round(InProcessPair& pair, const SpeculativeFlags& flags, int threads,
   const std::vector<TokenId> drafts = on_draft_threads(threads, [&] { return pair.draft(flags.draft_length); });
   times.draft_per_token.push_back(ms_since(start) / static_cast<double>(flags.draft_length));
   const Backbone::Output& output = pair.verify(drafts);
-  // The coin says how many drafts the rule keeps; what it costs is an argmax of each kept row and the next.
+  // The random number decides how many drafts are accepted; its cost is an argmax of each kept row and the next.
   const auto accepted = std::count_if(flags.acceptance.begin(), flags.acceptance.begin() + flags.draft_length,
                                       [&](double rate) { return coin < rate; });
   pair.keep(accepted, choose(output, accepted + 1));
@@ -387,8 +387,7 @@ void time_round(InProcessPair& pair, const SpeculativeFlags& flags, int threads,
 void report_speculative(const SpeculativeFlags& flags, const ShapeModels& models, const RoundTimes& times) {
   const double plain = median(times.plain), round = median(times.round),
                tokens_per_round = static_cast<double>(times.tokens) / flags.rounds;
-  // The closed form over the rates that were asked for and the parts that were timed alone. Nothing of a round is in
-  // it.
+  // The closed form over the requested rates and the parts that were timed alone, without any measured round.
   const double tau = std::accumulate(flags.acceptance.begin(), flags.acceptance.begin() + flags.draft_length, 1.0);
   const RoundTerms predicted{.verify_s = median(times.verify) / 1e3,
                              .draft_s = static_cast<double>(flags.draft_length) * median(times.draft_step) / 1e3};

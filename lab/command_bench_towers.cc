@@ -1,5 +1,5 @@
-// bench towers: what a picture and a sound take before the text model sees them, on random weights of published
-// towers, or of what 12B has in their place.
+// bench towers: the time of a picture and a sound before the text model, on random weights of published towers, or of
+// 12B's replacements.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -19,8 +19,8 @@
 namespace outrider {
 namespace {
 
-/// The two published towers for pictures (gemma4.md 8.2), the one for sounds, which the small models have (9.2), and
-/// 12B, without (8.4, 9.4).
+/// The two published vision towers (gemma4.md 8.2), the small models' audio tower (9.2), and 12B, without towers (8.4,
+/// 9.4).
 constexpr const char* kSmall = R"({{"vision_config": {{"use_clipped_linears": true}}, "audio_config": {{}},
                                     "text_config": {{"hidden_size": {}}}}})";
 constexpr const char* kLarge =
@@ -56,7 +56,7 @@ Picture random_picture(std::int64_t height, std::int64_t width) {
   return picture;
 }
 
-/// The least of several.
+/// Returns the least of several times.
 template <typename Work>
 double best_ms(int repeat, const Work& work) {
   double best = 1e12;
@@ -68,7 +68,7 @@ double best_ms(int repeat, const Work& work) {
   return best;
 }
 
-/// It sums up the matrices and tables that a tower holds.
+/// Returns the size of a tower's matrices and tables.
 double weight_mib(const auto& tower) {
   std::size_t bytes = 0;
   tower.report_buffers([&](const BufferFacts& facts) {
@@ -77,7 +77,7 @@ double weight_mib(const auto& tower) {
   return static_cast<double>(bytes) / kMiB;
 }
 
-/// Adds what a picture takes.
+/// Adds the figures of a picture.
 void see(const TowerFlags& flags, const ModelShape& shape, WeightType type, Row& report) {
   const VisionConfig config = cut(or_throw(parse_vision_config(config_json(shape), shape.name)), flags.layers);
   const auto tower = or_throw(PictureEncoder::load(config, random_weights(type, "random tower of " + flags.shape)));
@@ -97,7 +97,7 @@ void see(const TowerFlags& flags, const ModelShape& shape, WeightType type, Row&
               {"picture_encode_ms", best_ms(flags.repeat, [&] { tower->encode(patches); })}});
 }
 
-/// It times a sound, where the model hears.
+/// Times a sound, if the model has audio.
 void hear(const TowerFlags& flags, const ModelShape& shape, WeightType type, Row& report) {
   const Result<AudioConfig> heard = parse_audio_config(config_json(shape), shape.name);
   if (!heard) return;

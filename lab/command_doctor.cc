@@ -43,19 +43,19 @@ void examine(const fs::path& path) {
               checkpoint.tensors().size());
 }
 
-/// @return the time of five rows over the time of one row, for a matrix that no cache holds, as a backbone's: the cost
-/// of a round with four drafts beside a plain one, without the drafting. Takes about a second.
+/// @return the time of five rows over the time of one row, for a matrix larger than any cache, like a backbone's: the
+/// cost of a round with four drafts relative to a plain one, without the drafting. Takes about a second
 double five_rows(WeightType type) {
   constexpr std::int64_t kIn = 2048, kOut = 16384, kRows = 5;
   double ratio = 0;
-  // This runs on a thread that ends, and its workers end with it.
+  // Runs on a thread that ends, with its workers.
   std::thread([&] {
     const std::vector<std::uint16_t> weights(static_cast<std::size_t>(kIn * kOut), 0x3c00);  // any number
     const WeightRows rows{DType::kBf16, reinterpret_cast<const std::byte*>(weights.data()), kOut};
     const Linear linear = Linear::pack(type, kIn, {&rows, 1});
     Tensor x(padded_rows(kRows), kIn), y(padded_rows(kRows), kOut);
     double best[2] = {1e9, 1e9};
-    for (int pass = 0; pass < 6; ++pass) {  // in turn, so that a neighbour slows both alike
+    for (int pass = 0; pass < 6; ++pass) {  // in turns, so that a neighbour affects both alike
       for (const std::int64_t count : {std::int64_t{1}, kRows}) {
         const TimePoint start = now();
         linear.forward(x.view().rows(0, count), y.view().rows(0, count));
@@ -70,7 +70,7 @@ double five_rows(WeightType type) {
 
 /// Prints the drafts that can be expected on this machine.
 void judge_drafts() {
-  constexpr double kTokens = 3;  // of a round of which two of four drafts hold
+  constexpr double kTokens = 3;  // per round with two of four drafts accepted
   const double bf16 = five_rows(WeightType::kBf16), int8 = five_rows(WeightType::kInt8);
   const double most = kTokens / std::min(bf16, int8);
   const char* const verdict = most >= 1.5   ? "they pay where they are cheap to make"

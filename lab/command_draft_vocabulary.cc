@@ -1,4 +1,4 @@
-// draft-vocabulary: the tokens that texts use most, for an assistant to draft no others.
+// draft-vocabulary: the most frequent tokens, as the only ones that an assistant drafts.
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -33,7 +33,7 @@ void make_draft_vocabulary(const DraftVocabularyFlags& flags) {
     total += std::ssize(text);
   }
   if (total == 0) throw std::runtime_error("no token in these texts");
-  // Every answer ends with one of these, which come first. Of tokens as often used the lowest comes first.
+  // Every answer ends with one of these, which come first. Among equally frequent tokens the lowest comes first.
   const std::vector<TokenId> ends = or_throw(load_generation_config(files)).eos_token_ids;
   for (const TokenId id : ends)
     if (id < tokenizer.vocab_size()) counts.try_emplace(id, 0);

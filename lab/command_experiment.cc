@@ -30,12 +30,12 @@ namespace fs = std::filesystem;
 
 struct ExperimentFlags {
   fs::path plan, out, report_of;
-  std::string connect;  ///< of a cluster that runs already; empty: each cell has clusters of its own
+  std::string connect;  ///< of a running cluster; empty: each cell has clusters of its own
   Security security;    ///< for `connect`
   bool resume = false, dry_run = false;
 };
 
-/// The figures depend on these besides the plan.
+/// Returns everything that the figures depend on besides the plan.
 Json program_json(const ExperimentPlan& plan, const PairPaths& pair) {
   Json row = Json(machine_row(plan.cells.front().threads));
   row.update({{"version", OUTRIDER_VERSION},
@@ -45,10 +45,10 @@ Json program_json(const ExperimentPlan& plan, const PairPaths& pair) {
   return row;
 }
 
-/// It runs a plan, and holds the processes of the cell at hand.
+/// Runs a plan, and owns the processes of the current cell.
 class Experiment {
  public:
-  /// @param runs  folder for the run folders of what is launched
+  /// @param runs  folder for the run folders of launched clusters
   Experiment(ExperimentPlan plan, const ExperimentFlags& flags, fs::path runs)
       : plan_(std::move(plan)),
         pair_(or_throw(pair_paths(plan_.model))),
@@ -64,7 +64,7 @@ class Experiment {
   }
 
   const ExperimentPlan& plan() const { return plan_; }
-  /// The axes in which the plan's cells differ, for a person.
+  /// Returns the axes in which the plan's cells differ, for a person.
   std::string label(const Axes& axes) const {
     std::vector<std::string> parts;
     const Json all = to_json(axes);
@@ -80,14 +80,14 @@ class Experiment {
     return lock;
   }
 
-  /// Starts and calibrates what a cell runs on, if that is not there already.
+  /// Starts and calibrates a cell's processes, if they are not there already.
   void prepare(const Axes& axes) {
     if (!connect_.empty()) {
       if (!rig_) rig_ = std::make_unique<Rig>(context_, connect_);
       return;
     }
     if (rig_ && running_.same_rig(axes)) return;
-    rig_.reset();  // its cores and memory first
+    rig_.reset();  // frees its cores and memory first
     const TimePoint start = now();
     rig_ = launched() ? std::make_unique<Rig>(plan_, axes, new_run_folder())
                       : std::make_unique<Rig>(context_, pair_, axes);
@@ -103,14 +103,14 @@ class Experiment {
                         mix64(plan_.seed + cell * 1000 + static_cast<std::uint64_t>(attempt)), calibration_,
                         fmt::format("cell {}/{}, attempt {}, blocks", cell + 1, plan_.cells.size(), attempt + 1));
   }
-  /// There is none for a cluster elsewhere, of whose links and drafters nothing is known.
+  /// None for a cluster elsewhere, with unknown links and drafters.
   std::optional<Prediction> predicted(const Axes& axes) const {
     if (!connect_.empty()) return std::nullopt;
     return predict(calibration_, launched() ? with_seen_link(axes, calibration_, calibration_there_) : axes);
   }
   double prepare_s() const { return prepare_s_; }
 
-  /// Seconds that a cell takes in one attempt, besides preparing, if the arms keep up with an open loop. @pre prepare()
+  /// Returns the seconds of an attempt at a cell, without preparing, if arms keep up with an open loop. @pre prepare()
   double expected_s(const Axes& axes, double bandwidth_s) const {
     const auto prediction = predicted(axes);
     Axes without = axes;
@@ -147,15 +147,15 @@ class Experiment {
     return {{"verifiers", status.verifiers}, {"drafters", status.drafters}};
   }
 
-  /// A client that shares `rate` with as many waits so long for an answer.
+  /// Returns the time of an answer for a client that shares `rate` with as many.
   double answer_s(int clients, double rate) const {
     return calibration_.prefill_s() + (calibration_.tokens_per_answer() - 1) * clients / rate;
   }
 
-  static constexpr double kCalibrationRepeats = 5;  ///< of plan.seconds: as long as a cell of as many repeats
+  static constexpr double kCalibrationRepeats = 5;  ///< in plan.seconds: as long as a cell of as many repeats
 
   bool launched() const { return !plan_.launch.is_null(); }
-  /// Throws what cannot be measured as it is asked for.
+  /// Throws if a cell cannot be measured as requested.
   void check_cells(const std::string& file) const {
     for (const Axes& cell : plan_.cells) {
       const auto refuse = [&](const std::optional<std::string>& axis, const std::string& why) {
@@ -184,7 +184,7 @@ class Experiment {
   std::vector<Question> questions(const Axes& axes) const { return cell_questions(text_, plan_.prompts, axes.context); }
 
   ExperimentPlan plan_;
-  std::vector<std::string> varied_;  ///< axes
+  std::vector<std::string> varied_;  ///< axes with several values
   PairPaths pair_;
   TextSide text_;
   const std::string connect_;
@@ -200,7 +200,7 @@ std::string duration_text(double seconds) {
   return seconds < 120 ? fmt::format("{:.0f} s", seconds) : fmt::format("{:.1f} min", seconds / 60);
 }
 
-/// Says what the plan will run and how long that takes, from a calibration of its first cell's processes.
+/// Prints what the plan will run and how long that takes, from a calibration of its first cell's processes.
 void dry_run(Experiment& experiment) {
   const ExperimentPlan& plan = experiment.plan();
   experiment.prepare(plan.cells.front());
@@ -238,8 +238,8 @@ void write_reports(const fs::path& dir, const Json& lock, const std::vector<Json
     or_throw(replace_text(dir / fmt::format("figure-{}.svg", ++number), figure));
 }
 
-/// Makes or checks lock.json: all that is measured together must be of one plan, machine and program.
-/// @return the lock with the day of the first measurement
+/// Makes or checks lock.json: everything measured together must be of one plan, machine and program. @return the lock
+/// with the day of the first measurement
 Json take_lock(const fs::path& dir, Json lock) {
   const fs::path path = dir / "lock.json";
   if (!fs::exists(path)) {
@@ -266,13 +266,13 @@ void check_texts(const Json& line) {
     throw CommandError("cell {}: the arms' texts differ: a bug of Outrider's", line["cell"].dump());
 }
 
-/// Counts an attempt by its line, and all that there may be once a cell is measured.
+/// Counts an attempt by its line, and all possible ones once a cell is measured.
 void count_attempt(int& attempts, const ExperimentPlan& plan, const Json& line) {
   check_texts(line);
   attempts = line["void"].is_null() ? plan.void_rule.attempts : attempts + 1;
 }
 
-/// It counts the attempts that each cell has had.
+/// Returns the attempts that each cell has had.
 std::vector<int> attempts_so_far(const ExperimentPlan& plan, const std::vector<Json>& lines) {
   std::vector<int> attempts(plan.cells.size());
   for (const Json& line : lines) {
@@ -333,7 +333,7 @@ void run_plan(Experiment& experiment, const ExperimentFlags& flags) {
              (flags.out / "report.html").string());
 }
 
-/// Puts the launch plan in the place of its file's name, and its model where the experiment names none.
+/// Replaces the launch plan's file name by its contents, and adds its model if the experiment has none.
 void read_launch(ExperimentPlan& plan, const ExperimentFlags& flags) {
   if (plan.launch.is_null()) return;
   if (!flags.connect.empty())
@@ -342,7 +342,7 @@ void read_launch(ExperimentPlan& plan, const ExperimentFlags& flags) {
     const fs::path file = flags.plan.parent_path() / plan.launch.get<std::string>();
     const std::string text = or_throw(read_text(file));
     or_throw(parse_json_object(text, file.string(), /*bytes_max=*/16 << 20));
-    plan.launch = Json::parse(text);  // in its order
+    plan.launch = Json::parse(text);  // keeps its order
     plan.launch.erase("lock");
   }
   if (const auto model = plan.launch.find("model");

@@ -35,7 +35,7 @@ struct InspectFlags {
   bool tensors = false;
 };
 
-/// Which part of the model a tensor belongs to.
+/// Returns the part of the model that a tensor belongs to.
 std::string part_of(const std::string& name) {
   const auto has = [&](const char* what) { return name.find(what) != std::string::npos; };
   if (has("vision_tower") || has("embed_vision")) return "vision";
@@ -53,7 +53,7 @@ std::string part_of(const std::string& name) {
   return "other";
 }
 
-/// "model.layers.3.mlp.x" -> "model.layers.*.mlp.x": tensors that layers have in common.
+/// "model.layers.3.mlp.x" -> "model.layers.*.mlp.x": common to all layers.
 std::string without_index(const std::string& name) {
   std::string pattern;
   for (std::size_t i = 0; i < name.size(); ++i) {
@@ -74,14 +74,14 @@ struct Stored {
   }
 };
 
-/// A pack's scales belong to its matrices, and its tied head is the embedding once more: neither is a
-/// parameter of its own.
+/// Omits a pack's scales, which belong to its matrices, and its tied head, which is the embedding once more: neither is
+/// a parameter of its own.
 std::vector<Stored> stored_tensors(const ModelFiles& files) {
   std::vector<Stored> tensors;
   if (!is_pack(files.path())) {
     const Checkpoint checkpoint = or_throw(files.checkpoint());
     for (const TensorEntry& t : checkpoint.tensors()) {
-      const bool configuration = t.name == "rope_freqs.weight";  // of a GGUF; nothing was trained there
+      const bool configuration = t.name == "rope_freqs.weight";  // of a GGUF, not trained
       if (!configuration) tensors.push_back({t.name, t.type_name(), t.shape, t.bytes.size()});
     }
     return tensors;
@@ -95,7 +95,7 @@ std::vector<Stored> stored_tensors(const ModelFiles& files) {
   return tensors;
 }
 
-/// It shows config.json, the assistant's own keys included if it is one.
+/// Returns config.json's values, with the assistant's own keys if it is one.
 Row config_row(const TextConfig& config, const Result<AssistantConfig>& assistant) {
   Row row = {{"model_type", config.model_type},
              {"vocab_size", config.vocab_size},
@@ -121,7 +121,7 @@ Row config_row(const TextConfig& config, const Result<AssistantConfig>& assistan
   return row;
 }
 
-/// The vision tower that a multimodal model has.
+/// Returns the vision tower of a multimodal model.
 Row vision_row(const VisionConfig& config) {
   if (config.without_tower)
     return {
@@ -136,7 +136,7 @@ Row vision_row(const VisionConfig& config) {
           {"soft_token_pixels", config.soft_token_side()}};
 }
 
-/// The audio tower that a multimodal model has.
+/// Returns the audio tower of a multimodal model.
 Row audio_row(const AudioConfig& config) {
   if (config.without_tower) return {{"hidden_size", config.hidden_size}, {"num_hidden_layers", 0}};
   return {{"hidden_size", config.hidden_size},
@@ -168,7 +168,7 @@ std::vector<Row> layer_rows(const TextConfig& config) {
   return rows;
 }
 
-/// Tensors by name, or those that layers have in common together, with the shape of the first.
+/// Returns tensors by name, or grouped over layers, with the shape of the first.
 std::vector<Row> tensor_rows(const std::vector<Stored>& stored, bool every_tensor) {
   struct Group {
     std::int64_t count = 0, elements = 0;
@@ -196,7 +196,7 @@ std::vector<Row> tensor_rows(const std::vector<Stored>& stored, bool every_tenso
   return rows;
 }
 
-/// Parameters of the parts, and what of them takes memory.
+/// Parameters of the parts, and their memory.
 struct Sizes {
   std::map<std::string, std::int64_t> parts;
   std::int64_t total = 0, matrix_elements = 0, matrix_rows = 0, mapped_bytes = 0, vector_elements = 0;
@@ -218,8 +218,8 @@ struct Sizes {
       }
     }
   }
-  /// Parameters that a token of text passes through. Of a table it reads a row, of the experts the best top_k; the
-  /// head reads the embedding table once more.
+  /// Returns the parameters used by one text token: one row of a table, the best top_k experts, and the embedding table
+  /// once more in the head.
   std::int64_t active(const TextConfig& config) const {
     const auto of = [&](const char* part) { return parts.contains(part) ? parts.at(part) : 0; };
     const std::int64_t idle =
@@ -233,8 +233,8 @@ struct Sizes {
   }
 };
 
-/// Bytes of K/V at so many positions, of sliding and of full layers: a backbone's, or an assistant's copy of one
-/// donor of each kind.
+/// Returns the bytes of K/V at so many positions, of sliding and of full layers: a backbone's, or an assistant's copy
+/// of one donor of each kind.
 std::pair<std::int64_t, std::int64_t> kv_bytes(const TextConfig& config, bool assistant, DType dtype,
                                                Position context) {
   std::size_t sliding = 0, full = 0;
@@ -257,14 +257,14 @@ std::pair<std::int64_t, std::int64_t> kv_bytes(const TextConfig& config, bool as
   return {sliding, full};
 }
 
-/// It holds the facts of one model as JSON, and as text, with the most wanted first.
+/// The facts of one model as JSON, and as text, with the most important first.
 struct Inspection {
   Row report;
   std::string memory, details;
 };
 
 Inspection inspect(const InspectFlags& flags, const std::filesystem::path& path) {
-  // An assistant's config.json has a text_config too, so it is asked for first.
+  // An assistant's config.json has a text_config too, and so is tried first.
   const ModelFiles files = open_model(path);
   const Result<AssistantConfig> assistant = load_assistant_config(files);
   const TextConfig config = assistant ? assistant->text : or_throw(load_text_config(files));
@@ -312,7 +312,7 @@ Inspection inspect(const InspectFlags& flags, const std::filesystem::path& path)
           fmt::format("{}: configuration\n{}\n{}\n{}", kind, key_lines(values), table(layers), table(tensors))};
 }
 
-/// Which assistant belongs to a backbone by its name.
+/// Returns the assistant that belongs to a backbone by its name.
 std::string assistant_line(const std::filesystem::path& backbone, Row& report) {
   const std::filesystem::path found = assistant_beside(backbone);
   const std::vector<std::string> names = possible_assistants(backbone);

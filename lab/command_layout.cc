@@ -28,9 +28,9 @@ struct LayoutFlags {
   bool measure = false;
 };
 
-/// Memory of this process that belongs to no file.
+/// Returns this process's anonymous memory.
 std::int64_t anonymous_bytes() {
-  malloc_trim(0);  // what loading has freed is not held by anybody
+  malloc_trim(0);  // memory freed by loading does not count
   std::ifstream file("/proc/self/smaps_rollup");
   for (std::string line; std::getline(file, line);) {
     if (line.starts_with("Anonymous:")) return std::stoll(line.substr(10)) * 1024;
@@ -38,7 +38,7 @@ std::int64_t anonymous_bytes() {
   throw std::runtime_error("/proc/self/smaps_rollup: no line 'Anonymous:'");
 }
 
-/// Collects what owners report: one entry per buffer, its parts within, offsets in the order of the report.
+/// Collects reports of owners: one entry per buffer, with its parts, and offsets in the order of the report.
 class Layout {
  public:
   BufferSink sink(const std::string& owner) {
@@ -75,7 +75,7 @@ class Layout {
   }
 
  private:
-  /// The parts of one owner whose names have the word before the point in common.
+  /// The parts of one owner with a common word before the point.
   struct Buffer {
     std::string owner, name, dtype;
     bool mapped;
@@ -107,7 +107,7 @@ class Layout {
   std::size_t mapped_end_ = 0;
 };
 
-/// A picture of the default number of soft tokens.
+/// Returns a picture with the default number of soft tokens.
 Patches large_picture(const VisionConfig& config) {
   const std::int64_t side = config.soft_token_side(), columns = 20;
   const Picture picture{
@@ -117,7 +117,7 @@ Patches large_picture(const VisionConfig& config) {
   return or_throw(cut_into_patches(picture, config));
 }
 
-/// It reports the memory that verifier, drafter and coordinator hold for one text.
+/// Reports the memory of verifier, drafter and coordinator for one sequence.
 void report_buffers(Layout& layout, const LayoutFlags& flags, const Backbone& backbone, const Assistant& assistant,
                     InProcessPair& pair, const Result<Tokenizer>& tokenizer) {
   const BufferSink verifier = layout.sink("verifier"), drafter = layout.sink("drafter"),
@@ -155,7 +155,7 @@ void layout(const LayoutFlags& flags) {
   const auto load_assistant = [&] {
     return or_throw(Assistant::load(assistant_files, config, *or_throw(open_weights(files, type)), type));
   };
-  // The runtime keeps memory of a pair that was loaded and dropped: kernels that oneDNN compiled, OpenMP's threads.
+  // The runtime keeps memory after a pair was loaded and dropped: kernels compiled by oneDNN, OpenMP's threads.
   const std::int64_t bare = anonymous_bytes();
   if (flags.measure) {
     or_throw(Backbone::load(files, type, 1));
@@ -164,12 +164,12 @@ void layout(const LayoutFlags& flags) {
   }
   const std::int64_t before = anonymous_bytes();
 
-  const Result<Tokenizer> tokenizer = Tokenizer::load(files);  // a model without one can be laid out all the same
+  const Result<Tokenizer> tokenizer = Tokenizer::load(files);  // a model without one can be laid out too
   const std::unique_ptr<Backbone> backbone = or_throw(Backbone::load(files, type, kRowsMax));
   const std::unique_ptr<Assistant> assistant = load_assistant();
 
-  // One text: the prompt in chunks, then a round of drafts. Where nothing is measured, a chunk is
-  // enough to bring every buffer but the K/V to its size.
+  // One sequence: the prompt in chunks, then a round of drafts. Without measurements, one chunk suffices to bring every
+  // buffer but the K/V to its size.
   std::vector<TokenId> prompt(
       static_cast<std::size_t>(flags.measure ? flags.context - 1 : std::min(flags.context - 1, kPrefillChunk)));
   for (std::size_t i = 0; i < prompt.size(); ++i)

@@ -20,10 +20,10 @@ namespace outrider {
 namespace {
 namespace fs = std::filesystem;
 
-/// Largest error allowed, relative to a tensor's largest golden value. f32 is the parity path. The
-/// others round every GEMM's inputs (bf16: 2^-8; int8: 1/254 of a row's largest; int4: 1/16 of 32
-/// weights' largest; q4: the same, of a file that is not on its grid) and random weights do not average the errors out;
-/// they are bounds against blunders, measured on the goldens.
+/// Returns the largest allowed error, relative to a tensor's largest golden value. f32 is for parity. The others round
+/// every GEMM's inputs (bf16: 2^-8; int8: 1/254 of a row's largest; int4: 1/16 of 32 weights' largest; q4: the same,
+/// for a file that is not on its grid), and random weights do not average the errors out; the limits were measured on
+/// the goldens, and detect blunders only.
 double bound_of(WeightType type) {
   switch (type) {
     case WeightType::kF32: return 1e-4;
@@ -35,7 +35,7 @@ double bound_of(WeightType type) {
   return 0;
 }
 
-/// A golden folder's model: its own, or models/<name> of a parent (tests/goldens/README.md: nano).
+/// Returns a golden folder's model: its own, or models/<name> of a parent (tests/goldens/README.md: nano).
 PairPaths find_model(const fs::path& folder, const fs::path& model) {
   if (!model.empty()) return or_throw(pair_paths(model));
   if (fs::exists(folder / "backbone")) return or_throw(pair_paths(folder));
@@ -77,10 +77,10 @@ class Comparison {
   }
   void compare(const std::string& name, bool equal) { report(name, equal ? "equal" : "differ", equal); }
 
-  /// It says whether nothing was beyond its bound, and at least one tensor was compared.
+  /// Returns true if nothing exceeded its limit, and at least one tensor was compared.
   bool ok() const { return failed_ == 0 && !compared_.empty(); }
   std::size_t tensors_compared() const { return compared_.size(); }
-  /// Golden tensors that no value of ours was compared with: what the pair lacks or the type leaves out.
+  /// Returns golden tensors that were not compared: the pair lacks them, or the type omits them.
   std::vector<std::string> left_out() const {
     std::vector<std::string> names;
     for (const TensorEntry& entry : golden_.tensors()) {
@@ -106,7 +106,7 @@ std::vector<float> to_vector(Matrix<const float> m) {
   return values;
 }
 
-/// Rows [0, n) of a cached layer as the goldens have them: [kv_heads, n, D].
+/// Returns rows [0, n) of a cached layer in the goldens' form: [kv_heads, n, D].
 std::pair<std::vector<float>, std::vector<float>> cached_rows(const LayerKv& layer, std::int64_t n) {
   const std::size_t bytes = static_cast<std::size_t>(n) * layer.row_bytes();
   std::vector<std::byte> raw[2] = {std::vector<std::byte>(bytes), std::vector<std::byte>(bytes)};
@@ -132,7 +132,7 @@ std::vector<TokenId> ids_of(const nlohmann::json& notes, const char* key) {
   return found != notes.end() && found->is_array() ? found->get<std::vector<TokenId>>() : std::vector<TokenId>();
 }
 
-/// Every hidden state of the prompt, the logits and the shared K/V. The text then goes on greedily.
+/// Compares every hidden state of the prompt, the logits and the shared K/V. The sequence then continues greedily.
 void compare_prefill(Backbone& backbone, std::span<const TokenId> prompt, InProcessPair& text, Comparison& comparison) {
   const TextConfig& config = backbone.config();
   const std::int64_t n = std::ssize(prompt);
@@ -166,8 +166,8 @@ void compare_prefill(Backbone& backbone, std::span<const TokenId> prompt, InProc
   text.keep(n - 1, static_cast<TokenId>(argmax(output.logits[n - 1].span())));
 }
 
-/// Six draft steps from the prompt's last hidden row. They follow the golden's tokens, so that one
-/// rounding difference in a lossy type is not counted again in every later step.
+/// Compares six draft steps from the prompt's last hidden row. They follow the golden tokens, so that one rounding
+/// difference in a lossy type does not count in every later step.
 void compare_drafts(Assistant& assistant, const Checkpoint& golden, const nlohmann::json& notes, bool exact,
                     InProcessPair& text, Comparison& comparison) {
   const std::vector<TokenId> golden_drafts = ids_of(notes, "draft_tokens");

@@ -1,4 +1,4 @@
-// perplexity: what the rounding of a type or a file costs, on text, against the same model in f32 or another file.
+// perplexity: the cost of a type's or a file's rounding, on text, relative to the same model in f32 or another file.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -21,7 +21,7 @@ namespace outrider {
 namespace {
 namespace fs = std::filesystem;
 
-/// Only the second half of a window counts, as in llama.cpp: each token there has some text before it.
+/// Only the second half of a window counts, as in llama.cpp, so that each token has some text before it.
 constexpr std::int64_t kFirstCounted = kTextWindow / 2;
 
 Row row_of(const Divergence& found, const std::string& name) {
@@ -37,7 +37,7 @@ Row row_of(const Divergence& found, const std::string& name) {
           {"logit_error", found.logit_error(), "logit error", 4}};
 }
 
-/// Both models over one text, window by window. @param name  the text's
+/// Compares both models on one text, window by window. @param name  the text's
 Divergence compare(Backbone& base, Backbone& model, TokenId bos, std::span<const TokenId> text,
                    const std::string& name) {
   const auto vocab = static_cast<std::size_t>(base.config().vocab_size);
@@ -94,7 +94,7 @@ std::unique_ptr<Backbone> load(const ModelFiles& files, const std::string& dtype
   return or_throw(Backbone::load(files, or_throw(parse_weight_type(dtype)), kPrefillChunk));
 }
 
-/// @return a row for each text, and one for all
+/// @return a row per text, and one for all
 Row report_of(const PerplexityFlags& flags, Divergence& all, std::vector<Row>& rows) {
   const ModelFiles files = open_model(or_throw(pair_paths(flags.model)).backbone);
   const ModelFiles base_files = flags.base.empty() ? files : open_model(or_throw(pair_paths(flags.base)).backbone);
@@ -117,7 +117,7 @@ Row report_of(const PerplexityFlags& flags, Divergence& all, std::vector<Row>& r
     all.add(found);
   }
   if (flags.files.size() > 1) rows.push_back(row_of(all, "all"));
-  // Matrices alone, as a token reads them: the base's have 32 bits a weight, or 16.
+  // Only the matrices that a token reads; the base's have 32 bits a weight, or 16.
   const auto bytes = static_cast<double>(model->weight_bytes());
   const double base_bits = flags.base_dtype == "f32" ? 32 : 16;
   return {{"type", flags.dtype},

@@ -24,24 +24,24 @@ struct ReadyFlags {
   std::filesystem::path golden;
 };
 
-/// This length is measured. Speculation is of no use where drafts do not hold, or text comes more slowly with them than
+/// The measured draft length. Speculation is useless if drafts are rejected, or answers are slower with them than
 /// without.
 constexpr DraftLength kDraftLength = {.length = 4};
 constexpr std::int64_t kDraftedMin = 500, kTokensMax = 128;
 
-/// Why a cluster is not ready, or only degraded.
+/// Reasons that a cluster is not ready, or only degraded.
 struct Reasons {
   std::vector<std::string> wrong, weak;
 };
 
-/// @return whether a greedy answer is the recorded one. Either may have been cut short; a stop is one of the tokens.
+/// @return true if a greedy answer equals the recorded one. Either may be cut short; a stop is one of the tokens.
 bool same_answer(const std::vector<TokenId>& recorded, const std::vector<TokenId>& answer) {
   const std::size_t most = kTokensMax, common = std::min({recorded.size(), answer.size(), most});
   return (common == recorded.size() || common == most) &&
          std::equal(answer.begin(), answer.begin() + static_cast<std::ptrdiff_t>(common), recorded.begin());
 }
 
-/// Adds what drafting brings to the report, and to the reasons.
+/// Adds the effect of drafting to the report, and to the reasons.
 void judge_drafts(const Answers& plain, const Answers& drafted, std::int64_t different, std::size_t asked, Row& report,
                   Reasons& reasons) {
   Forecast forecast;
@@ -69,7 +69,7 @@ void judge_drafts(const Answers& plain, const Answers& drafted, std::int64_t dif
         drafted.tok_per_sec(), kDraftLength.length, plain.tok_per_sec()));
 }
 
-/// Asks every question plainly and with drafts, and adds to the reasons. @return the measurements.
+/// Asks every question plainly and with drafts, and adds to the reasons. @return the measurements
 Row measure(const Asker& asker, const std::vector<Question>& questions, bool draft, Reasons& reasons) {
   Answers plain, drafted;
   std::int64_t different = 0, golden = 0, golden_equal = 0;

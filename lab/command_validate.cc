@@ -49,15 +49,15 @@ T or_fail(const char* part, Result<T> result) {
   return std::move(result).value();
 }
 
-/// It is known before a pair runs.
+/// Known before a pair runs.
 struct Reference {
-  std::vector<Question> cases;                ///< `greedy` is empty where nothing is recorded
+  std::vector<Question> cases;                ///< `greedy` is empty if nothing is recorded
   std::optional<TokenId> first_draft;         ///< of the first case
   std::optional<double> recorded_acceptance;  ///< of kDrafts drafts a round
   std::string source;
 };
 
-/// A folder as tests/goldens has them: generate_golden.json, or golden.json with golden.safetensors.
+/// Reads a folder in the form of tests/goldens: generate_golden.json, or golden.json with golden.safetensors.
 Reference read_golden(const fs::path& dir) {
   Reference reference{.cases = {}, .first_draft = {}, .recorded_acceptance = {}, .source = dir.string()};
   if (fs::exists(dir / "generate_golden.json")) {
@@ -75,7 +75,7 @@ Reference read_golden(const fs::path& dir) {
   }
   std::int64_t drafted = 0, accepted = 0;
   for (const Question& text : reference.cases) {
-    for (std::size_t i = 1; i < text.matches.size(); ++i) {  // the first is of the round without drafts
+    for (std::size_t i = 1; i < text.matches.size(); ++i) {  // the first belongs to the round without drafts
       drafted += kDrafts;
       accepted += text.matches[i];
     }
@@ -84,8 +84,8 @@ Reference read_golden(const fs::path& dir) {
   return reference;
 }
 
-/// Without a golden: chat turns where there is a tokenizer, else texts of pseudo-random ids. What the
-/// backbone makes of them in step 1 is then the recorded reference.
+/// Without a golden: chat turns if there is a tokenizer, else sequences of pseudo-random ids. The backbone's output in
+/// step 1 is then the reference.
 Reference own_reference(const ModelFiles& target, const TextConfig& config) {
   Reference reference{
       .cases = {}, .first_draft = {}, .recorded_acceptance = {}, .source = "the target's own plain greedy run"};
@@ -106,27 +106,27 @@ bool finite(std::span<const float> row) {
   return std::all_of(row.begin(), row.end(), [](float x) { return std::isfinite(x); });
 }
 
-/// One position of a plain greedy run, with all that an assistant could draw on there.
+/// One position of a plain greedy run, with all possible inputs of an assistant there.
 struct Visit {
   TokenId token, next;                 ///< `next` is the target's choice after `token`
-  const std::vector<float>& state;     ///< hidden row that produced `token`: what the assistant wants
+  const std::vector<float>& state;     ///< hidden row that produced `token`: the assistant's input
   const std::vector<float>& pre_norm;  ///< the same before the final norm
   std::span<const float> same;         ///< hidden row of `token` itself
-  const DonorReplica& replica;         ///< rows of all that precedes `token`
+  const DonorReplica& replica;         ///< rows of everything before `token`
 };
 
 class Validation {
  public:
   explicit Validation(const ValidateFlags& flags) : flags_(flags), type_(or_throw(parse_weight_type(flags.dtype))) {}
 
-  /// @return whether every step passed.
+  /// @return true if every step passed
   bool run() {
     const std::pair<const char*, void (Validation::*)(Row&)> steps[] = {
         {"backbone-only decode", &Validation::decode_alone},    {"assistant load", &Validation::load_assistant},
         {"hidden export shape", &Validation::check_export},     {"assistant consumes it", &Validation::consume},
         {"one-token draft and verify", &Validation::one_token}, {"multi-token loop", &Validation::loop}};
     bool passed = true;
-    // A file that is no assistant is refused before the target decodes all prompts.
+    // A file that is not an assistant is refused before the target decodes all prompts.
     const Result<ModelFiles> files = ModelFiles::open(flags_.assistant);
     const bool is_assistant = files && load_assistant_config(*files);
     std::vector<Row> reports;
@@ -161,7 +161,7 @@ class Validation {
   }
 
  private:
-  /// Plain greedy decoding, one row at a time. @param on_visit may be empty.
+  /// Decodes greedily without drafts, one row at a time. @param on_visit  may be empty
   std::vector<TokenId> decode(const Question& text, const std::function<void(const Visit&)>& on_visit) {
     InProcessPair pair(*backbone_, on_visit ? assistant_.get() : nullptr);
     const std::string last_layer = fmt::format("layers.{}.output", backbone_->config().num_hidden_layers - 1);
@@ -213,7 +213,7 @@ class Validation {
       const std::vector<TokenId> answer = decode(text, {});
       if (!sound_) throw Failure("target", "hidden rows or logits are not finite numbers");
       tokens += std::ssize(answer);
-      // Another type than the reference's may choose otherwise and be right.
+      // Another type than the reference's may correctly choose differently.
       if (type_ == WeightType::kF32 && !text.greedy.empty() &&
           !std::equal(answer.begin(), answer.end(), text.greedy.begin())) {
         const auto at = std::mismatch(answer.begin(), answer.end(), text.greedy.begin()).first - answer.begin();
@@ -229,7 +229,7 @@ class Validation {
     hear(files, facts);
   }
 
-  /// Two pictures in front of a prompt, of a model that sees.
+  /// Tests two pictures before a prompt, for a model with vision.
   void see(const ModelFiles& files, Row& facts) {
     const Result<std::unique_ptr<PictureEncoder>> tower = PictureEncoder::load(files, type_);
     if (!tower) return no_tower("vision tower", "vision_tower", tower.error(), facts);
@@ -247,7 +247,7 @@ class Validation {
                       });
   }
 
-  /// Two sounds of half a second in front of a prompt, of a model that hears.
+  /// Tests two sounds of half a second before a prompt, for a model with audio.
   void hear(const ModelFiles& files, Row& facts) {
     const Result<std::unique_ptr<SoundEncoder>> tower = SoundEncoder::load(files, type_);
     if (!tower) return no_tower("audio tower", "audio_tower", tower.error(), facts);
@@ -266,7 +266,7 @@ class Validation {
     facts.push_back({fact, "none"});
   }
 
-  /// The text after each of two must be sound, and differ. @param encode  the soft tokens of the one of that step
+  /// Requires that the answers after two media are sound, and differ. @param encode  returns a medium's soft tokens
   template <typename Encode>
   void tell_apart(const char* what, TokenId token, bool both_ways, const Encode& encode) {
     std::vector<std::vector<float>> after;
@@ -346,7 +346,7 @@ class Validation {
       const Assistant::Step step = assistant_->draft_step(visit.token, visit.state, visit.replica);
       state = step.state.size();
       ok = ok && finite(step.logits) && finite(step.state);
-      // All scores alike: nothing of the input came through.
+      // All scores are equal: nothing of the input came through.
       ok = ok && *std::max_element(step.logits.begin(), step.logits.end()) >
                      *std::min_element(step.logits.begin(), step.logits.end());
       if (!first_draft_) first_draft_ = step.token;
@@ -361,7 +361,7 @@ class Validation {
     std::int64_t rounds = 0, drafted = 0, accepted = 0;
   };
 
-  /// Speculative decoding of a case. @return the first index that differs from the reference, if one does.
+  /// Decodes a case speculatively. @return the first index that differs from the reference, if any
   std::optional<std::size_t> speculate(const Question& text, std::int64_t draft_length, std::int64_t rounds_max,
                                        Counts& counts) {
     InProcessPair pair(*backbone_, assistant_.get());
@@ -395,7 +395,7 @@ class Validation {
     facts.push_back({"accepted", counts.accepted});
   }
 
-  /// An assistant that was trained another way would want this in place of ours.
+  /// A variant for an assistant that was trained differently.
   struct Alternative {
     const char* diagnosis;
     const char* what;
@@ -432,7 +432,7 @@ class Validation {
     }
   }
 
-  /// Tests whether an assistant that was trained another way would draft clearly better here.
+  /// Tests whether a variant would draft clearly better here.
   void try_alternatives(Row& facts) {
     const auto step = [&](const Visit& v, std::span<const float> state, const StepVariant& variant) {
       return assistant_->draft_step(v.token, state, v.replica, variant).token;

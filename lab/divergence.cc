@@ -9,7 +9,7 @@
 namespace outrider {
 namespace {
 
-/// The log of the sum of their exponentials: a logit less this is its log-probability.
+/// Returns the log of the sum of their exponentials: a logit minus this is its log-probability.
 double log_sum(std::span<const float> logits) {
   const double largest = logits[static_cast<std::size_t>(argmax(logits))];
   double sum = 0;

@@ -4,7 +4,7 @@
 
 namespace outrider {
 
-/// Keeps the order in which things are named.
+/// Keeps the order of members.
 using Json = nlohmann::ordered_json;
 
 }  // namespace outrider

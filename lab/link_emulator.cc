@@ -33,7 +33,7 @@ Error failed(const char* what) { return {Errc::kIo, "link emulator: {}: {}", wha
 
 }  // namespace
 
-/// One direction of one connection: a thread takes bytes in, another lets them out when they are due.
+/// One direction of one connection: a thread reads bytes, another writes them when they are due.
 struct LinkEmulator::Pipe {
   Pipe(int from, int to, const Shared& shared, std::uint64_t seed) : from_(from), to_(to), shared_(shared), rng_(seed) {
     reader_ = std::jthread([this] { read_all(); });
@@ -45,7 +45,7 @@ struct LinkEmulator::Pipe {
   }
 
  private:
-  static constexpr double kPieceS = 0.01;  ///< a piece takes so long at most to cross the link, or is one segment
+  static constexpr double kPieceS = 0.01;  ///< longest transmission time of a piece, unless it is one segment
   struct Piece {
     TimePoint due;
     std::vector<char> bytes;
@@ -57,7 +57,7 @@ struct LinkEmulator::Pipe {
       const ssize_t got = recv(from_, buffer.data(), buffer.size(), 0);
       if (got < 0 && errno == EINTR) continue;
       const std::lock_guard lock(mutex_);
-      // Nothing: the end, which travels as long as everything else.
+      // Nothing: the end, which is delayed like everything else.
       const auto size = static_cast<std::ptrdiff_t>(std::max<ssize_t>(got, 0));
       // On a slow link bytes trickle in: a message that came all at once would look like silence before.
       const TimePoint out = due(size);
@@ -75,14 +75,14 @@ struct LinkEmulator::Pipe {
     }
   }
 
-  /// When so many bytes that come now are out.
+  /// Returns the time at which bytes that arrive now are sent.
   TimePoint due(std::ptrdiff_t bytes) {
     const Link link = shared_.now();
     const auto ms = [](double x) { return Duration(static_cast<std::int64_t>(x * 1e6)); };
     sent_ = std::max(sent_, now());
     sent_ += from_seconds(static_cast<double>(bytes) * link.byte_s());
     TimePoint out = sent_ + ms((link.rtt_ms + link.jitter_ms * rng_.uniform()) / 2);
-    double survives = 1;  // all of its segments arrive at once
+    double survives = 1;  // probability that all of its segments arrive at once
     for (double sent = 0; sent < static_cast<double>(bytes); sent += Link::kSegmentBytes) survives *= 1 - link.loss;
     if (rng_.uniform() >= survives) out += ms(link.retransmit_ms());
     return last_due_ = std::max(last_due_, out);
@@ -105,7 +105,7 @@ struct LinkEmulator::Pipe {
       for (std::size_t done = 0; done < piece.bytes.size();) {
         const ssize_t sent = send(to_, piece.bytes.data() + done, piece.bytes.size() - done, MSG_NOSIGNAL);
         if (sent < 0 && errno == EINTR) continue;
-        if (sent < 0) break;  // nobody is there any more: the rest is drained
+        if (sent < 0) break;  // the peer is gone: the rest is drained
         done += static_cast<std::size_t>(sent);
       }
     }
@@ -165,7 +165,7 @@ void LinkEmulator::accept_connections(std::stop_token stop) {
     Descriptor out(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const sockaddr_in address = socket_address(target_host_, target_port_);
     if (out < 0 || connect(out, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
-      continue;  // the peer sees a closed connection and tries again
+      continue;  // the peer sees a closed connection and retries
     const int one = 1;
     for (const Descriptor* const fd : {&in, &out}) setsockopt(*fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     pipes_.push_back(std::make_unique<Pipe>(in, out, shared_, pipes_.size()));
@@ -173,7 +173,7 @@ void LinkEmulator::accept_connections(std::stop_token stop) {
     sockets.push_back(std::move(in));
     sockets.push_back(std::move(out));
   }
-  // All of them first: each ends only when both of its sockets are down.
+  // All of them first: each pipe ends only when both of its sockets are down.
   for (const Descriptor& socket : sockets) shutdown(socket, SHUT_RDWR);
   pipes_.clear();
 }

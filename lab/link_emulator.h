@@ -13,20 +13,20 @@
 
 namespace outrider {
 
-/// A TCP relay on the loopback interface that makes a link longer, unsteady, thin or lossy, alike in both directions.
-/// Each connection has a link of its own. A byte waits until those before it are sent at the link's bandwidth, and
-/// comes out half a round trip later. What is lost comes after one retransmission time-out, 200 ms and a round trip
-/// (the least that Linux waits for an answer); TCP keeps order, so all behind it waits too.
+/// A TCP relay on the loopback interface that adds delay, jitter, a bandwidth limit or losses to a link, in both
+/// directions. Each connection has a link of its own. A byte waits until earlier ones are sent at the link's bandwidth,
+/// and arrives half a round trip later. A lost one arrives after one retransmission time-out, 200 ms and a round trip
+/// (Linux's minimum); TCP keeps order, so that everything after it waits too.
 class LinkEmulator {
  public:
-  /// @param target tcp://ADDRESS:PORT that connections lead to, ADDRESS a number. @return kIo with the reason when it
-  /// cannot listen.
+  /// @param target  tcp://ADDRESS:PORT of the other end, with a numeric ADDRESS @return kIo with the reason when it
+  /// cannot listen
   static Result<std::unique_ptr<LinkEmulator>> start(const std::string& target);
   ~LinkEmulator();
 
-  /// @return the address to connect to instead of `target`.
+  /// @return the address to connect to instead of `target`
   const std::string& address() const { return address_; }
-  /// Sets the link for bytes that come from now on.
+  /// Sets the link for bytes that arrive from now on.
   void set(const Link& link);
 
  private:
@@ -46,8 +46,8 @@ class LinkEmulator {
   std::uint16_t target_port_ = 0;
   Descriptor listener_;
   Shared shared_;
-  std::list<std::unique_ptr<Pipe>> pipes_;  ///< the accepting thread's until it ends
-  std::jthread acceptor_;                   ///< last: it ends before what it uses
+  std::list<std::unique_ptr<Pipe>> pipes_;  ///< used by the accepting thread until it ends
+  std::jthread acceptor_;                   ///< last: it ends before the members that it uses
 };
 
 }  // namespace outrider

@@ -18,7 +18,7 @@
 namespace outrider {
 namespace {
 
-/// The assistant's message, as a conversation goes on with it.
+/// Returns the assistant's message for the rest of a conversation.
 ChatMessage message_of(const TextSide& text, const std::vector<TokenId>& prompt, const std::vector<TokenId>& tokens) {
   ChatMessage message;
   message.role = ChatMessage::Role::kAssistant;
@@ -26,7 +26,7 @@ ChatMessage message_of(const TextSide& text, const std::vector<TokenId>& prompt,
                       [&](const ChatEvent& event) { append(event, message); });
   for (const TokenId token : tokens) reader.push(token);
   reader.finish(false);
-  message.tool_calls.clear();  // nobody here to answer them
+  message.tool_calls.clear();  // nothing here can answer them
   return message;
 }
 

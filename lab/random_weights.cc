@@ -19,8 +19,8 @@ namespace {
 
 using Bytes = std::shared_ptr<AlignedArray<std::byte>>;
 
-/// Four lanes of 16 bits, or two of 32, of which sign and fraction are random: magnitudes in [1, 2) * 2^e, root
-/// mean square 1.53 * 2^e.
+/// Four lanes of 16 bits, or two of 32, with random sign and fraction: magnitudes in [1, 2) * 2^e, root mean square
+/// 1.53 * 2^e.
 struct RandomFloats {
   std::uint64_t random = ~std::uint64_t{0}, exponents = 0;
 };
@@ -35,10 +35,10 @@ RandomFloats random_floats(DType dtype, double root_mean_square) {
   return {0x807f'807f'807f'807f, exponent * 0x0080'0080'0080'0080};
 }
 
-/// Words or blocks that make a piece of a team's work: a millisecond at most.
+/// Words or blocks per piece of a team's work: a millisecond at most.
 constexpr std::int64_t kWordsPerPiece = 64 * 1024;
 
-/// Random bits where lanes.random has ones.
+/// Returns random bits where lanes.random has ones.
 Bytes random_bytes(std::size_t size, std::uint64_t seed, const RandomFloats& lanes = {}) {
   const auto bytes = std::make_shared<AlignedArray<std::byte>>((size + 7) / 8 * 8);
   const std::uint64_t mixed = mix64(seed);
@@ -53,8 +53,8 @@ Bytes random_bytes(std::size_t size, std::uint64_t seed, const RandomFloats& lan
 constexpr double kInt4Rms = 4.64, kInt8Rms = 73.9;
 constexpr std::uint8_t kInt4Byte = 0x98;  ///< of every group: 8 * (nibble - 8)
 
-/// Makes what the groups of random chunks share typical. @return the root mean square of the chunks' weights over their
-/// output's scale
+/// Sets the groups' shared fields of random chunks to typical values. @return the root mean square of the chunks'
+/// weights over their output's scale
 double set_groups(WeightType type, std::span<std::byte> bytes) {
   const auto fill = [&](auto* chunks, auto member, auto value) {
     using Chunk = std::remove_pointer_t<decltype(chunks)>;
@@ -160,7 +160,7 @@ class RandomWeights final : public WeightSource {
 
   WeightType type_;
   std::filesystem::path path_;
-  mutable std::map<std::string, RowTable> tables_;  ///< both models of a pair ask for the target's embedding
+  mutable std::map<std::string, RowTable> tables_;  ///< both models of a pair request the target's embedding
 };
 
 }  // namespace

@@ -24,20 +24,20 @@ double ReadBandwidth::pass_gb_s() const {
   team_run(lines, kLinesPerPiece, [&](std::int64_t begin, std::int64_t end) {
     std::uint64_t piece_sum = 0;
     for (std::int64_t line = begin; line < end; ++line) {
-      // One word of each cache line: the line is what the memory delivers. Fetched ahead as our kernels do; else
-      // this would be slower than they are.
+      // One word of each cache line, since the memory delivers lines. Prefetched as in our kernels; otherwise this
+      // would be slower than they are.
       __builtin_prefetch(data + line * 8 + 512);
       piece_sum += data[line * 8];
     }
     sum += piece_sum;
   });
-  // The sum is zero; saying so keeps the loop.
+  // The sum is zero; using it keeps the loop.
   return static_cast<double>(block_.size() * sizeof(std::uint64_t)) / to_seconds(now() - start) / 1e9 +
          static_cast<double>(sum.load());
 }
 
 double measure_read_bandwidth_gb_s() {
-  // This runs on a thread that ends, and its workers end with it.
+  // Runs on a thread that ends, with its workers.
   double best = 0;
   std::thread([&] {
     const ReadBandwidth bandwidth;

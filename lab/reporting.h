@@ -9,28 +9,28 @@
 
 namespace outrider {
 
-/// One value of a report. With a heading it is a column of a table too; without a key, of the table alone.
+/// One value of a report. With a heading it is a table column too; without a key, only that.
 struct Field {
   std::string key;
   Json value;
   const char* heading = nullptr;
   int digits = 0;   ///< of a number in the table, after the point
-  double unit = 1;  ///< what the table counts: bytes are shown in MiB
+  double unit = 1;  ///< of the table: bytes are shown in MiB
 };
 
-/// It holds a command's findings, each value named once: a JSON object and a line of a table are both made of it.
+/// A command's findings, each value named once, from which a JSON object and a table row are made.
 struct Row : std::vector<Field> {
   using std::vector<Field>::vector;
   void add(const Row& more) { insert(end(), more.begin(), more.end()); }
 };
 void to_json(Json& object, const Row& row);
 
-/// Null if there is none.
+/// Returns null if there is no value.
 Json or_null(std::optional<double> value);
 
 inline constexpr double kMiB = 1 << 20;
 
-/// Rows of one kind in columns under their headings: numbers stand to the right, words to the left.
+/// Formats rows of one kind in columns under their headings: numbers right-aligned, words left-aligned.
 std::string table(const std::vector<Row>& rows);
 /// A line "key value" for each value but lists of objects, which are for table().
 std::string key_lines(const Json& object, int indent = 2);

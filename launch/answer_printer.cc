@@ -38,7 +38,7 @@ void AnswerPrinter::on_token() {
 }
 
 void AnswerPrinter::write_rejected() const {
-  if (!round_->depths.empty()) return;  // the lost branches of a tree are no text that could have followed
+  if (!round_->depths.empty()) return;  // the rejected branches of a tree are not one text
   const auto accepted = static_cast<std::size_t>(round_->outcome.accepted);
   if (accepted >= round_->drafts.size()) return;
   std::string text = tokenizer_.decode(std::span(round_->drafts).subspan(accepted), /*skip_special=*/false);
@@ -67,7 +67,7 @@ void AnswerPrinter::finish() {
 
 void AnswerPrinter::write(std::string_view style, std::string_view text) const {
   const bool styled = !style.empty() && (shows_rounds_ || colours_allowed());
-  // Each piece ends its own style: nothing that ends the program leaves the terminal coloured.
+  // Each piece resets its style, so that an aborted program leaves no coloured terminal.
   std::string bytes = styled ? "\033[" + std::string(style) + "m" : "";
   bytes += text;
   if (styled) bytes += "\033[0m";

@@ -9,20 +9,20 @@
 
 namespace outrider {
 
-/// @return whether NO_COLOR (no-color.org) is unset or empty.
+/// @return true if NO_COLOR (no-color.org) is unset or empty
 bool colours_allowed();
 
-/// @return whether standard output is a terminal that can show the source of each part of an answer: colours are
-/// allowed, and TERM names neither "dumb" nor the Linux console, which strikes nothing through.
+/// @return true if standard output is a terminal that can show the source of each part of an answer: colours are
+/// allowed, and TERM is neither "dumb" nor the Linux console, which cannot strike through
 bool terminal_shows_rounds();
 
-/// Writes answers to standard output as they come. With rounds, accepted drafts are green, rejected drafts are dimmed
-/// and struck through where they would have stood, and the target's own tokens are plain. Text that is held back (a
-/// character's first bytes, what may become a stop string) looks like the token that released it.
+/// Writes answers to standard output as they arrive. With rounds, accepted drafts are green, rejected drafts are dimmed
+/// and struck through in their place, and the target's own tokens are plain. Held-back text (a character's first bytes,
+/// a possible stop string) has the style of the token that releases it.
 class AnswerPrinter {
  public:
   struct Look {
-    bool for_person = false;  ///< thoughts are shown, dimmed, and a blank line follows each answer
+    bool for_person = false;  ///< shows thoughts, dimmed, and a blank line after each answer
     bool rounds = false;
   };
 
@@ -30,25 +30,25 @@ class AnswerPrinter {
   AnswerPrinter(const Tokenizer& tokenizer, const Look& look)
       : tokenizer_(tokenizer), for_person_(look.for_person), shows_rounds_(look.rounds) {}
 
-  /// Takes the report of the round that the next tokens belong to.
+  /// Takes the report of the round with the next tokens.
   void on_round(const RoundReport& round);
-  /// The next token of the answer, before the text that it brings.
+  /// Announces the next token of the answer, before its text.
   void on_token();
   void print(const ChatEvent& event);
-  /// Ends an answer; the next one may follow.
+  /// Ends an answer; another one may follow.
   void finish();
 
  private:
   /// @param style  parameters of ANSI's "select graphic rendition"; empty: none
   void write(std::string_view style, std::string_view text) const;
-  /// The drafts that the target would not have said.
+  /// Writes the rejected drafts.
   void write_rejected() const;
 
   const Tokenizer& tokenizer_;
   const bool for_person_, shows_rounds_;
-  std::optional<RoundReport> round_ = {};  ///< of the tokens that come
-  int token_ = 0;                          ///< of `round_`, the next one
-  bool accepted_ = false;                  ///< the current token is a draft that held
+  std::optional<RoundReport> round_ = {};  ///< of the tokens that follow
+  int token_ = 0;                          ///< index in `round_` of the next token
+  bool accepted_ = false;                  ///< the current token is an accepted draft
   bool thinking_ = false;                  ///< a thought was printed last
 };
 

@@ -7,7 +7,7 @@
 namespace outrider {
 namespace {
 
-/// It is of the files that write the prompts: with the weights they make the text.
+/// Fingerprint of the files that determine prompts, and with the weights the answers.
 std::string text_fingerprint(const ModelFiles& files) {
   StreamedHash hash;
   for (const auto& text : {or_throw(files.config_json()), or_throw(files.generation_config_json()),

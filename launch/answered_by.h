@@ -5,9 +5,8 @@
 
 namespace outrider {
 
-/// A batch's results depend on these where a cluster answers: the model, and the program.
-/// @param name  what clients call the model
-/// @param here  the weights are in this process, and known
+/// Returns what a batch's results depend on when a cluster answers: the model, and the program. @param name  the
+/// model's name for clients @param here  the weights are in this process, and known
 Manifest answered_by(const ModelFlags& model, const PairPaths& pair, const std::string& name, bool here);
 
 }  // namespace outrider

@@ -32,10 +32,10 @@
 namespace outrider {
 namespace {
 
-// Exit code beside 0 (all lines have results), 1 (cannot go on), 2 (the command line is wrong) and kExitAgain.
+// Exit code besides 0 (all lines have results), 1 (cannot continue), 2 (invalid command line) and kExitAgain.
 constexpr int kSomeFailed = 3;
 
-/// The running lines have so long after SIGTERM to end. Slurm kills after 30 s.
+/// Time for running lines after SIGTERM. Slurm kills after 30 s.
 constexpr Duration kGrace = std::chrono::seconds(20);
 struct BatchFlags {
   ModelFlags model;
@@ -44,11 +44,11 @@ struct BatchFlags {
   std::string name, endpoint, concurrency = "auto", shard = "1/1", order = "prefix", deadline;
   BatchOptions job;
   bool check = false;
-  std::filesystem::path plan, run_dir;  ///< of a cluster that is launched for the job
+  std::filesystem::path plan, run_dir;  ///< of a cluster launched for the job
   std::string backend = "local";
 };
 
-/// When a job is to stop: a signal, or its deadline.
+/// Decides when a job stops: after a signal, or at its deadline.
 class StopRule {
  public:
   explicit StopRule(std::optional<WallTime> deadline) : deadline_(deadline) {}
@@ -76,7 +76,7 @@ class StopRule {
   bool asked_ = false;  ///< by a signal
 };
 
-/// The model or server that answers, and all that must be equal for equal answers.
+/// The answering model or server, and everything that must be equal for equal answers.
 struct Answering {
   explicit Answering(const Security& security) : context(security) {}
 
@@ -97,7 +97,7 @@ void answer_over_http(Answering& answering, const BatchFlags& flags) {
   answering.made_by = {{"answered_by", "an endpoint"}, {"program", OUTRIDER_VERSION}};
 }
 
-/// Reads what the answers depend on.
+/// Reads everything that the answers depend on.
 void prepare_to_answer(Answering& answering, BatchFlags& flags) {
   if (!flags.plan.empty()) {
     answering.plan = PlanFile::read(flags.plan, /*hosts=*/{}, flags.backend);
@@ -112,14 +112,14 @@ void prepare_to_answer(Answering& answering, BatchFlags& flags) {
                                   flags.cluster.connect.empty() && flags.plan.empty());
 }
 
-/// @param start  a cluster, where there is none; else only check() can be called.
+/// @param start  starts a cluster if there is none; otherwise only check() can be called
 void answer_by_cluster(Answering& answering, const BatchFlags& flags, bool start) {
   if (flags.cluster.connect.empty() && start) {
     const PairPaths pair = flags.model.pair();
     const bool drafts = flags.draft_length.value().length > 0 || flags.cluster.can_draft(pair);
     answering.cluster = or_throw(start_cluster(answering.context, flags.cluster.options(flags.model, pair, drafts)));
   }
-  // A failure here, such as a missing key, is no line's error.
+  // A failure here, such as a missing key, is not a line's error.
   if (start && !answering.cluster) or_throw(Client::connect(answering.context, flags.cluster.connect));
   answering.api = std::make_unique<ApiServer>(
       answering.context, std::move(*answering.text),
@@ -146,7 +146,7 @@ std::string first_error_of(const std::filesystem::path& errors) {
                      message.is_string() ? message.get<std::string>() : "");
 }
 
-/// @return the exit code.
+/// @return the exit code
 int report_end(const BatchJob& job, const Shard& shard, bool all_done) {
   const BatchCounts counts = job.counts();
   if (!all_done) {
@@ -158,11 +158,11 @@ int report_end(const BatchJob& job, const Shard& shard, bool all_done) {
   if (counts.failed == 0) return 0;
   complain("{}: {} of {} lines have errors, the first: {}", job.paths().errors.string(), counts.failed, counts.total,
            first_error_of(job.paths().errors));
-  // A queue takes the status of a part for whether to go on, and `merge` says of the whole job that lines have errors.
+  // Queues decide by a part's status whether to continue; `merge` reports lines with errors for the whole job.
   return shard.count > 1 ? 0 : kSomeFailed;
 }
 
-/// --check: nothing is sent or written. @return the exit code.
+/// --check: sends and writes nothing. @return the exit code
 int check(const BatchFlags& flags, const Answering& answering) {
   const BatchInput input = or_throw(BatchInput::open(flags.job.input, BatchInput::Order::kInput));
   std::uint32_t wrong = 0;
@@ -182,7 +182,7 @@ int check(const BatchFlags& flags, const Answering& answering) {
   return wrong == 0 ? 0 : kSomeFailed;
 }
 
-/// Does the job with what answers now. @return the exit code.
+/// Runs the job with the present answerer. @return the exit code
 int run_job(BatchJob& job, Answering& answering, const BatchFlags& flags, const std::function<BatchStop()>& stop) {
   if (flags.endpoint.empty()) answer_by_cluster(answering, flags, /*start=*/job.counts().open() > 0);
   BatchProgress progress(job.paths().progress);
@@ -201,7 +201,7 @@ int run_job(BatchJob& job, Answering& answering, const BatchFlags& flags, const 
   return report_end(job, flags.job.shard, or_throw(all_done));
 }
 
-/// Launches the plan for the job, and ends it with the job. @return the exit code.
+/// Launches the plan for the job, and ends it with the job. @return the exit code
 int run_launched(BatchJob& job, Answering& answering, BatchFlags& flags, StopRule& stop) {
   LaunchOptions options;
   answering.plan->set(options, flags.backend);
@@ -216,7 +216,7 @@ int run_launched(BatchJob& job, Answering& answering, BatchFlags& flags, StopRul
     flags.cluster.connect = cluster.addresses;
     return run_job(job, there, flags, [&] {
       const BatchStop asked = stop();
-      return cluster.check() ? asked : BatchStop::kCutOff;  // the launcher has said who ended
+      return cluster.check() ? asked : BatchStop::kCutOff;  // the launcher has reported the lost process
     });
   };
   const Result<int> status = run_launch(answering.plan->object, answering.plan->processes, work, options, folder,
@@ -248,7 +248,7 @@ int run_batch(BatchFlags& flags) {
   const std::unique_ptr<BatchJob> job = or_throw(BatchJob::open(flags.job));
   if (job->torn_bytes() > 0)
     complain("{}: cut off {} bytes of a result that was not whole", job->paths().journal.string(), job->torn_bytes());
-  // Every error that needs no weights was reported above; now the weights are loaded.
+  // Errors that need no weights were reported above; now the weights are loaded.
   if (answering.plan && job->counts().open() > 0) return run_launched(*job, answering, flags, stop);
   return run_job(*job, answering, flags, [&] { return stop(); });
 }

@@ -49,7 +49,7 @@ constexpr const char* kHelp =
     "the\n"
     "conversation.\n";
 
-/// /set changes these, beside SamplingFlags.
+/// Settings of /set, besides SamplingFlags.
 struct AnswerFlags {
   std::string system;
   DraftLengthFlag draft_length;
@@ -72,7 +72,7 @@ struct ChatFlags {
   bool plain = false;
 };
 
-/// The lines of kHelp begin with these; they are for Tab.
+/// Returns the first words of kHelp's lines, for Tab.
 std::vector<std::string> command_names() {
   std::vector<std::string> names;
   for (const std::string& line : lines_of(kHelp))
@@ -80,7 +80,7 @@ std::vector<std::string> command_names() {
   return names;
 }
 
-/// It says which kind of medium a command shows to the model, if it is one that does.
+/// Returns the kind of medium that a command shows to the model, if any.
 std::optional<ContentPart::Kind> shown_by(const std::string& name) {
   if (name == "/image") return ContentPart::Kind::kImage;
   if (name == "/video") return ContentPart::Kind::kVideo;
@@ -111,22 +111,21 @@ class Chat {
     use_flags();
   }
 
-  /// Shows a picture or a video, or plays a sound, with the next question. What is wrong with it is said, and then it
-  /// is not.
+  /// Shows a picture or a video, or plays a sound, with the next question. Reports an error instead if there is one.
   void show(const std::filesystem::path& file, ContentPart::Kind kind);
-  /// Asks, shows the answer and remembers both. A question that can not be answered is said so and
-  /// forgotten; what no other question could change is thrown.
+  /// Asks, shows the answer and remembers both. Reports and forgets a question that cannot be answered; throws an error
+  /// that would affect every question.
   void ask(Client& client, const std::string& question, Interrupt& interrupt);
-  /// Obeys a command of kHelp that concerns no other answer. @return false: there is no such command
+  /// Executes a command of kHelp that does not ask for another answer. @return false: there is no such command
   bool obey(const std::string& name, const std::string& argument);
 
  private:
-  /// The system message and the thinking as flags_ has them.
+  /// Applies the system message and thinking of flags_.
   void use_flags();
-  /// @param setting  "temperature 0.7"; empty: lists what there is
+  /// @param setting  "temperature 0.7"; empty: lists all settings
   void set(const std::string& setting);
   void save(const std::filesystem::path& file);
-  /// It does what follows an answer.
+  /// Updates the state after an answer.
   void conclude(const Generation& generation);
 
   AnswerFlags flags_;
@@ -134,11 +133,11 @@ class Chat {
   SamplingParams sampling_;
   Conversation conversation_;
   std::vector<WireMedium> media_;   ///< of the conversation, then those of the next question
-  std::size_t asked_media_ = 0;     ///< so many of them have been asked about
-  std::vector<ContentPart> shown_;  ///< what stands for the others in the next question
-  std::optional<Generation> last_;  ///< that was not stopped
-  std::optional<double> plain_;     ///< tokens per second of the last answer that was decoded plainly
-  std::filesystem::path saved_;     ///< where /save wrote
+  std::size_t asked_media_ = 0;     ///< number of them in earlier questions
+  std::vector<ContentPart> shown_;  ///< placeholders of the others in the next question
+  std::optional<Generation> last_;  ///< the last one that was not stopped
+  std::optional<double> plain_;     ///< tokens per second of the last plainly decoded answer
+  std::filesystem::path saved_;     ///< last path of /save
   const bool for_person_, shows_rounds_;
   AnswerPrinter printer_;
 };
@@ -228,7 +227,7 @@ void Chat::show(const std::filesystem::path& file, ContentPart::Kind kind) {
                  file.string(), media_.size() + more, kMediaMax);
   };
   const auto seen = [&]() -> Result<SeenVideo> {
-    RETURN_IF_ERROR(admit(1));  // before it is decoded, and of a video after that
+    RETURN_IF_ERROR(admit(1));  // before it is decoded, and a video again after that
     ASSIGN_OR_RETURN(SeenVideo shown, see_file(file, kind, text_.vision, text_.audio));
     RETURN_IF_ERROR(admit(shown.frames.size()));
     return shown;
@@ -250,7 +249,7 @@ void Chat::conclude(const Generation& generation) {
   last_ = generation;
   if (const std::string cut_off = flags_.max_tokens.cut_off(generation); !cut_off.empty()) say_aside(cut_off);
   if (for_person_) say_aside(brought_text(generation, plain_) + "\n");
-  // One token has no rate.
+  // A single token has no rate.
   if (generation.metrics.drafting_rounds == 0 && generation.tokens.size() > 1) plain_ = tokens_per_second(generation);
 }
 
@@ -305,12 +304,12 @@ void Chat::ask(Client& client, const std::string& question, Interrupt& interrupt
   asked_media_ = media_.size();
   reader.finish(generation->reason == FinishReason::kLength);
   conclude(*generation);
-  answer.tool_calls.clear();  // nobody here to answer them
+  answer.tool_calls.clear();  // nothing here can answer them
   conversation_.messages.push_back(std::move(answer));
 }
 
-/// The next question or command.
-/// @param quoted  whether it stood between """ and """: a text of one or several lines, whatever it begins with
+/// Reads the next question or command. @param quoted  true if it was between """ and """: a text of one or several
+/// lines, whatever its start
 LineInput::Got next_question(LineInput& input, Interrupt& interrupt, std::string& question, bool& quoted) {
   constexpr std::string_view kQuotes = "\"\"\"";
   LineInput::Got got = input.next(interrupt, question);
@@ -353,7 +352,7 @@ void chat(const ChatFlags& flags) {
     const std::string argument = line.substr(std::min(line.find_first_not_of(' ', space), line.size()));
     if (got == LineInput::Got::kEnd || (!quoted && line == "/exit")) break;
     if (got == LineInput::Got::kInterrupt) {
-      if (for_person) std::printf("\n");  // a terminal drops what was typed
+      if (for_person) std::printf("\n");  // a terminal drops the typed text
     } else if (!quoted && conversation.obey(line.substr(0, space), argument)) {
     } else if (!quoted && line.starts_with('/') && line.find_first_of(" /", 1) == line.npos) {
       std::fprintf(stderr, "outrider: no command %s; see /help\n", line.c_str());

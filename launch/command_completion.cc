@@ -12,15 +12,15 @@
 namespace outrider {
 namespace {
 
-/// Between single quotes, for bash and zsh.
+/// Quotes text with single quotes, for bash and zsh.
 std::string shell_quoted(const std::string& text) { return "'" + replaced(text, "'", R"('\'')") + "'"; }
 
-/// Quotes text for fish, where a backslash counts between quotes too.
+/// Quotes text for fish, where a backslash is special between quotes too.
 std::string fish_quoted(const std::string& text) {
   return "'" + replaced(replaced(text, "\\", "\\\\"), "'", "\\'") + "'";
 }
 
-/// 'outrider run'|'outrider bench'|...: every place but the program itself, joined.
+/// Joins every place except the program itself: 'outrider run'|'outrider bench'|...
 std::string places(const std::vector<CommandText>& commands, const char* separator) {
   std::string result;
   for (const CommandText& command : commands) {
@@ -29,7 +29,7 @@ std::string places(const std::vector<CommandText>& commands, const char* separat
   return result;
 }
 
-/// The words that may stand at a command's place, each with its help: subcommands and what a positional argument takes.
+/// Returns the possible words at a command's place, with help: subcommands and values of a positional argument.
 std::vector<std::pair<std::string, std::string>> words_of(const CommandText& command) {
   std::vector<std::pair<std::string, std::string>> words = command.subcommands;
   for (const ArgumentText& positional : command.positionals) {
@@ -38,7 +38,7 @@ std::vector<std::pair<std::string, std::string>> words_of(const CommandText& com
   return words;
 }
 
-/// The names of its options, each with its help.
+/// Returns the names of its options, with help.
 std::vector<std::pair<std::string, std::string>> options_of(const CommandText& command) {
   std::vector<std::pair<std::string, std::string>> options;
   for (const ArgumentText& option : command.options) {
@@ -47,7 +47,7 @@ std::vector<std::pair<std::string, std::string>> options_of(const CommandText& c
   return options;
 }
 
-/// name|name: the options of a command that a value follows; "-" where there is none.
+/// Returns name|name: a command's options with a value; "-" if there are none.
 std::string with_value(const CommandText& command) {
   std::string result;
   for (const ArgumentText& option : command.options) {
@@ -57,17 +57,16 @@ std::string with_value(const CommandText& command) {
   return result.empty() ? "-" : result;
 }
 
-/// bash and zsh find the command in which the cursor stands by the same lines.
-/// @param before  the words before the cursor, as an expansion of the shell
+/// Prints the lines by which bash and zsh find the command at the cursor. @param before  the words before the cursor,
+/// as a shell expansion
 void print_place(const std::vector<CommandText>& commands, const char* before) {
   std::printf("  local word place=outrider\n  for word in %s; do\n    case \"$place $word\" in\n", before);
   std::printf("      %s) place=\"$place $word\" ;;\n    esac\n  done\n  case $place in\n",
               places(commands, "|").c_str());
 }
 
-/// It prints what the shells know of each place.
-/// @param if_value  done where a value comes next. @param list  prints the variable with so many words, each with its
-/// help
+/// Prints each place's words for the shells. @param if_value  shell code for a place with a value @param list  prints
+/// the variable with these words and their help
 void print_cases(const std::vector<CommandText>& commands, const char* if_value, const char* words, const auto& list) {
   for (const CommandText& command : commands) {
     std::printf("    %s)\n      case $previous in %s) %s ;; esac", shell_quoted(command.place).c_str(),
@@ -105,7 +104,7 @@ void print_zsh(const std::vector<CommandText>& commands) {
   });
   std::printf("  esac\n  if [[ ${words[CURRENT]} == -* ]]; then _describe -o option options; return; fi\n");
   std::printf("  _describe argument known || _files\n}\n");
-  // Loaded from a folder of functions the file is called; sourced it registers itself.
+  // Loaded from a folder of functions, the file is called; sourced, it registers itself.
   std::printf("if [[ $funcstack[1] == _outrider ]]; then _outrider \"$@\"; else compdef _outrider outrider; fi\n");
 }
 
@@ -131,12 +130,12 @@ void print_fish(const std::vector<CommandText>& commands) {
   }
 }
 
-/// Escapes text for roff: no line may start with a dot or quote by chance, and a dash is a dash.
+/// Escapes text for roff: a leading dot or quote, and dashes.
 std::string roff(const std::string& text) {
   return "\\&" + replaced(replaced(replaced(text, "\\", "\\e"), "-", "\\-"), "\n", " ");
 }
 
-/// A command's arguments, each with its help.
+/// Prints a command's arguments, with help.
 void print_arguments(const CommandText& command, bool with_help) {
   for (const std::vector<ArgumentText>* arguments : {&command.positionals, &command.options}) {
     for (const ArgumentText& argument : *arguments) {

@@ -17,7 +17,7 @@ struct KeysFlags {
   std::string role, name, text;
 };
 
-/// The file that was asked for, or the one at its default place.
+/// Returns the given file, or else the default one.
 std::filesystem::path place_of(const std::filesystem::path& given, const char* option, const char* name) {
   if (!given.empty()) return given;
   if (key_folder().empty()) throw CommandError("there is no home folder: give {} FILE", option);

@@ -44,7 +44,7 @@ struct LaunchFlags {
   Lifetime lifetime;
 };
 
-/// The commands about a run have these in common.
+/// Common flags of commands about a run.
 struct RunFolderFlags {
   fs::path run_dir;
   int seconds = 0;
@@ -52,7 +52,7 @@ struct RunFolderFlags {
   Lifetime lifetime;
 };
 
-/// Works until it is done or told to end. Throws the exit status that it returns, unless that is 0.
+/// Works until it is done or stopped. Throws the returned exit status, unless that is 0.
 void run_for_status(const Lifetime& lifetime, const std::function<Result<int>(std::stop_token)>& work) {
   int status = 0;
   or_throw(lifetime.run([&](std::stop_token stop) -> Result<void> {
@@ -62,7 +62,7 @@ void run_for_status(const Lifetime& lifetime, const std::function<Result<int>(st
   if (status != 0) throw ExitStatus(status);
 }
 
-/// It prints a line for each process that would be started.
+/// Prints a line for each process that would be started.
 void print_dry_run(const PlanFile& plan, const LaunchOptions& options) {
   for (const PlannedProcess& process : plan.processes.processes) {
     const bool coordinator = process.role == "coordinator";
@@ -84,7 +84,7 @@ std::vector<RenderedFile> rendered(const PlanFile& plan, const LaunchFlags& flag
   return {};
 }
 
-/// Submits the scripts, or says how.
+/// Submits the scripts, or prints how to.
 void to_slurm(const std::vector<RenderedFile>& scripts, const RunFolder& folder, bool submit) {
   if (submit) return or_throw(submit_to_slurm(scripts, folder));
   for (const RenderedFile& script : scripts)
@@ -133,7 +133,7 @@ void push(const LaunchFlags& flags, const PushSources& sources) {
   if (or_throw(push_to_hosts(plan.plan, plan.processes, sources)) > 0) throw ExitStatus(1);
 }
 
-/// The plan of a run, perhaps without its drafters.
+/// Returns the processes of a run, optionally without its drafters.
 ProcessPlan processes_of(const RunFolder& folder, bool without_drafters) {
   const json object = or_throw(folder.read_json("plan.json"));
   Plan plan = or_throw(read_plan(object, "plan.json"));
@@ -141,7 +141,7 @@ ProcessPlan processes_of(const RunFolder& folder, bool without_drafters) {
   return or_throw(plan_processes(plan, /*one_host=*/false));
 }
 
-/// "ready"; empty: it has not said.
+/// Returns the run's state, "ready"; empty: unknown.
 std::string state_of(const RunFolder& folder) {
   const Result<json> status = folder.read_json("status.json");
   const json state = status ? member(*status, "state") : json();
@@ -162,7 +162,7 @@ void print_run_status(const RunFolderFlags& flags) {
   if (!any) throw ExitStatus(kLost);
 }
 
-/// Why a run is not ready; empty: it is.
+/// Returns the reason that a run is not ready; empty: it is.
 std::string why_not_ready(TransportContext& context, const RunFolder& folder, const ProcessPlan& plan) {
   Result<Client> client = connect_any(context, folder.addresses());
   const Result<Status> status = client ? client->status() : client.error();
@@ -180,7 +180,7 @@ std::string why_not_ready(TransportContext& context, const RunFolder& folder, co
   return proven ? "" : proven.error().message;
 }
 
-/// @return the exit status of `wait`.
+/// @return the exit status of `wait`
 int wait_until_ready(const RunFolderFlags& flags, std::stop_token stop) {
   const RunFolder folder = or_throw(RunFolder::open(flags.run_dir));
   const ProcessPlan plan = processes_of(folder, flags.without_drafters);
@@ -229,7 +229,7 @@ void down(const RunFolderFlags& flags) {
   if (killed > 0) std::fprintf(stderr, "outrider: %d processes had to be killed\n", killed);
 }
 
-/// Slurm's scripts call it in the job, where each host has been asked for its facts.
+/// Called by Slurm's scripts in the job, after each host was asked for its facts.
 void write_lock(const RunFolderFlags& flags) {
   const RunFolder folder = or_throw(RunFolder::open(flags.run_dir));
   const json plan = or_throw(folder.read_json("plan.json"));
@@ -246,7 +246,7 @@ void write_lock(const RunFolderFlags& flags) {
   or_throw(folder.write("lock.json", lock_of(plan, this_build(), "slurm", facts)));
 }
 
-/// A lock.json, or that of a run folder.
+/// Reads a lock.json, given directly or by its run folder.
 json read_lock(const fs::path& path) {
   const fs::path file = fs::is_directory(path) ? path / "lock.json" : path;
   return or_throw(parse_json_object(or_throw(read_text(file)), file.string(), std::size_t{64} << 20));
@@ -322,7 +322,7 @@ void add_launch_command(Command& app) {
   push_command->add_option("--model", sources->model,
                            "What becomes the plan's model (default: has the same path here)");
   push_command->callback([pushed, sources] {
-    // Other commands must work without /proc, which a bare chroot lacks, so the link is read here.
+    // Read here, since other commands must work without /proc, which a bare chroot lacks.
     if (sources->program.empty()) sources->program = fs::read_symlink("/proc/self/exe");
     push(*pushed, *sources);
   });
@@ -335,7 +335,7 @@ void add_launch_command(Command& app) {
   facts->add_option("MODEL", wanted->models, "Directories of pairs");
   ModelFlags::add_dtype(*facts, wanted->dtype);
   facts->callback([wanted] {
-    forbid_asking_hub();  // whoever waits for the facts does not wait for a download
+    forbid_asking_hub();  // the reader of the facts must not wait for a download
     std::printf("%s\n", to_text(host_facts(this_build(), wanted->models, wanted->dtype), 2).c_str());
   });
   command->callback([command, flags] {

@@ -14,7 +14,7 @@ namespace outrider {
 
 namespace {
 
-/// The choices in CLI11's name of a type that only takes some words: "TEXT:{bash,zsh}".
+/// Returns the choices in CLI11's name of a type with fixed words: "TEXT:{bash,zsh}".
 std::vector<std::string> choices_in(const std::string& type) {
   const std::size_t open = type.find('{'), close = type.rfind('}');
   if (open == type.npos || close == type.npos || close < open) return {};
@@ -56,7 +56,7 @@ void collect(const CLI::App& app, const std::string& before, std::vector<Command
   for (const CLI::App* sub : below(app)) collect(*sub, command.place + " ", into);
 }
 
-/// The problem, with the word that was probably meant: the nearest within a few slips of the fingers.
+/// Appends the probably intended word to the problem: the nearest within a few typing errors.
 std::string with_nearest(std::string problem, std::string_view word, const std::vector<std::string>& words) {
   if (words.empty()) return problem;
   const std::string& nearest = nearest_of(words, word);
@@ -64,7 +64,7 @@ std::string with_nearest(std::string problem, std::string_view word, const std::
   return edit_distance(word, nearest) > slips_max ? problem : fmt::format("{}; '{}' is one", problem, nearest);
 }
 
-/// Why an option's value is none. @param said  the parser's own words, "Could not convert: --top-k = many"
+/// Explains an invalid option value. @param said  the parser's message, "Could not convert: --top-k = many"
 std::string explain_value(const CLI::App& command, const std::string& said) {
   const std::size_t begin = said.find("--"), end = said.find(" = ");
   if (begin == said.npos || end == said.npos || end < begin) return said;
@@ -74,9 +74,8 @@ std::string explain_value(const CLI::App& command, const std::string& said) {
   return fmt::format("{} is '{}', wanted a {}number", name, said.substr(end + 3), whole ? "whole " : "");
 }
 
-/// @return for the user the reason why a command line was not understood: the first unknown word, and its nearest
-/// neighbour.
-/// @param error  the parser's, for what is wrong otherwise
+/// @return the reason that a command line was not understood, for the user: the first unknown word with its nearest
+/// neighbour @param error  the parser's, for other errors
 std::string explain(const CLI::App& app, const std::vector<std::string>& arguments, const CLI::ParseError& error) {
   const CLI::App* command = &app;
   std::string name;
@@ -101,7 +100,7 @@ std::string explain(const CLI::App& app, const std::vector<std::string>& argumen
     command = *known;
     name += argument + ": ";
   }
-  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr)  // which lists them from behind
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr)  // lists them in reverse
     return name + "more words than it takes: a text of several goes into quotes";
   if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr) return explain_value(*command, error.what());
   if (command->get_require_subcommand_min() > 0 && command->get_subcommands().empty()) {
@@ -112,7 +111,7 @@ std::string explain(const CLI::App& app, const std::vector<std::string>& argumen
   return error.what();
 }
 
-/// It is CLI11's, but for options that exclude each other.
+/// CLI11's formatter, except for options that exclude each other.
 class HelpFormatter : public CLI::Formatter {
  public:
   std::string make_option_opts(const CLI::Option* option) const override {
@@ -145,7 +144,7 @@ int run_command_line(Command& program, int argc, const char* const* argv) {
     words.front() = "--version";
   }
   try {
-    program.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // as CLI11 wants it
+    program.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // CLI11 expects reverse order
   } catch (const ExitStatus& end) {
     return end.status;
   } catch (const UsageError& error) {

@@ -15,7 +15,7 @@ namespace outrider {
 namespace {
 namespace fs = std::filesystem;
 
-/// It adds the files that a model needs beside its weights.
+/// Adds the files that a model needs besides its weights.
 void add_texts(PackWriter& writer, const ModelFiles& files) {
   const auto add = [&](const char* name, const std::optional<ModelText>& text) {
     if (text) or_throw(writer.add_file(name, text->text));
@@ -25,17 +25,17 @@ void add_texts(PackWriter& writer, const ModelFiles& files) {
   add("generation_config.json", or_throw(files.generation_config_json()));
   add("chat_template.jinja", or_throw(files.chat_template()));
   if (add("tokenizer.json", or_throw(files.tokenizer_json()))) return;
-  // An assistant's GGUF may come without a tokenizer: it is its target's.
+  // An assistant's GGUF may have no tokenizer: it uses its target's.
   const GgufMetadata* const metadata = files.gguf_metadata();
   if (metadata == nullptr || !metadata->contains("tokenizer.ggml.model")) return;
   const std::string tokenizer = or_throw(Tokenizer::from_gguf(*metadata)).to_json();
-  or_throw(Tokenizer::parse(tokenizer, files.path().string()));  // said here, not when the pack is used
+  or_throw(Tokenizer::parse(tokenizer, files.path().string()));  // reported here, not when the pack is used
   or_throw(writer.add_file("tokenizer.json", tokenizer));
 }
 
-/// One packed model in the making: `weights` passes on what a model asks for and writes it down.
+/// One packed model in progress: `weights` records everything that a model requests.
 struct Packing {
-  /// @param off_grid  the choice of a program that loads the model without a pack: a pack holds the same bits
+  /// @param off_grid  the choice of a program that loads the model without a pack: a pack has the same bits
   Packing(const ModelFiles& files, const fs::path& out, WeightType weight_type, OffGrid off_grid = OffGrid::kRound)
       : source(files.path()),
         writer(or_throw(PackWriter::create(out))),
@@ -55,7 +55,7 @@ struct Packing {
   std::shared_ptr<const WeightSource> weights;
 };
 
-/// The towers of pictures and sounds too, where there are any; text-only exports keep their configuration.
+/// Also packs the towers of pictures and sounds, if any; text-only exports keep their configuration.
 void pack_towers(const ModelFiles& files, const Packing& packing) {
   const std::shared_ptr<const WeightSource> weights =
       packing_weights(or_throw(open_weights(files, packing.weights->type(), OffGrid::kKeep)), *packing.writer);
@@ -86,7 +86,7 @@ void pack_backbone(const fs::path& source, const fs::path& out, WeightType type)
   report(out);
 }
 
-/// OUT/target, OUT/assistant and OUT/pair.json. For a drafter's host the target is its embedding alone.
+/// Writes OUT/target, OUT/assistant and OUT/pair.json. For a drafter's host the target is its embedding alone.
 void pack_pair(const PairPaths& pair, const fs::path& out, WeightType type, bool for_drafter) {
   const ModelFiles target_files = open_model(pair.backbone), assistant_files = open_model(pair.assistant);
   const TextConfig config = or_throw(load_text_config(target_files));

@@ -27,7 +27,7 @@
 namespace outrider {
 namespace {
 
-/// Runs a role as `lifetime` says. @return normally once it was told to end.
+/// Runs a role under `lifetime`. @return normally once it was asked to end
 void run_role(const Lifetime& lifetime, const std::function<Result<void>(std::stop_token)>& role) {
   const Result<void> result = lifetime.run(role);
   if (result || result.error().code != Errc::kUnavailable) return or_throw(result);
@@ -35,7 +35,7 @@ void run_role(const Lifetime& lifetime, const std::function<Result<void>(std::st
   throw ExitStatus(kExitAgain);
 }
 
-/// Writes one address a line. A reader of the file sees nothing or all of it.
+/// Writes one address per line, atomically.
 void write_addresses(const std::filesystem::path& file, const std::vector<std::string>& addresses) {
   if (addresses.empty()) throw std::runtime_error("this host has no address but loopback that others could dial");
   or_throw(replace_text(file, fmt::format("{}\n", fmt::join(addresses, "\n"))));
@@ -78,7 +78,7 @@ void add_coordinator(Command& app) {
   });
 }
 
-/// Puts the paths that the flags of the model say into a worker's options. @return what the worker loads, as a backbone
+/// Puts the paths of the model flags into a worker's options. @return the model that the worker loads as a backbone
 template <class Options>
 Result<PairPaths> take_models(const ModelFlags& model, Options& options) {
   options.backbone = model.pair({.assistant = false}).backbone;
@@ -92,7 +92,7 @@ Result<PairPaths> take_models(const ModelFlags& model, DrafterOptions& options) 
   }
   const PairPaths pair = model.pair();
   if (pair.assistant.empty()) {
-    RETURN_IF_ERROR(ModelFiles::open(pair.backbone));  // which may be what is missing
+    RETURN_IF_ERROR(ModelFiles::open(pair.backbone));  // which may be missing
     return Error(Errc::kNotFound, "{} has no assistant beside it, wanted --assistant or --draft-model",
                  shown_model(pair.backbone));
   }
@@ -101,7 +101,7 @@ Result<PairPaths> take_models(const ModelFlags& model, DrafterOptions& options) 
   return PairPaths{options.assistant, {}};
 }
 
-/// A worker's command. @param run  is given its options with the paths that the flags of the model say.
+/// Adds a worker's command. @param run  receives its options with the paths of the model flags
 template <class Options>
 void add_worker(Command& app, const char* name, const char* about,
                 Result<void> (*run)(TransportContext&, const Options&, std::stop_token)) {
@@ -147,8 +147,8 @@ void add_worker(Command& app, const char* name, const char* about,
   });
 }
 
-/// Adds `shard`: with --join for people, and with options that --help does not name for a verifier, which starts its
-/// other shards so.
+/// Adds `shard`: with --join for people, and with hidden options for a verifier, which starts its other shards with
+/// them.
 void add_shard(Command& app) {
   Command* command = app.add_subcommand("shard", "Compute a part of the backbone of a verifier on another host");
   struct Flags {

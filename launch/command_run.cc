@@ -54,9 +54,9 @@ struct RunFlags {
   ReportFlags report;
   bool compare = false, quiet = false, plain = false;
 
-  /// It says whether a person at a terminal is told more.
+  /// Returns true if a person at a terminal gets more messages.
   bool for_person() const { return !quiet && !report.json && isatty(STDERR_FILENO) != 0; }
-  /// All figures, which --compare asks for, at a terminal or not.
+  /// Returns true if all figures are shown, which --compare requests.
   bool shows_figures() const { return compare && !quiet && !report.json; }
   bool shows_rounds() const { return !plain && !quiet && !report.json && terminal_shows_rounds(); }
 };
@@ -79,7 +79,7 @@ std::vector<TokenId> parse_ids(const std::string& text) {
   return ids;
 }
 
-/// All of the standard input, but for the end of its last line.
+/// Reads all of the standard input, without the end of its last line.
 std::string read_standard_input() {
   std::string text{std::istreambuf_iterator<char>(std::cin), {}};
   if (text.ends_with('\n')) text.pop_back();
@@ -92,10 +92,10 @@ std::string prompt_text(const PromptFlags& flags) {
   return text;
 }
 
-/// The pictures, the videos, the sounds and then the prompt, as one message of the user.
+/// Adds the pictures, videos, sounds and then the prompt, as one user message.
 void ask_about_media(const PromptFlags& flags, const TextSide& text, Generate& request) {
   ChatMessage message;
-  std::size_t left = flags.images.size() + flags.videos.size() + flags.sounds.size();  // files, a medium each at least
+  std::size_t left = flags.images.size() + flags.videos.size() + flags.sounds.size();  // files: a medium or more each
   // Before each is read, so that none is decoded in vain.
   const auto admit = [&] {
     const std::size_t count = request.media.size() + left;
@@ -127,7 +127,7 @@ std::vector<TokenId> encode_prompt(const PromptFlags& flags, const TextSide& tex
   return encode_with_bos(text.tokenizer, prompt);
 }
 
-/// It writes the parameters by which the answer's tokens were chosen.
+/// Writes the sampling parameters as JSON.
 struct SamplingJson {
   nlohmann::json object;
   bool greedy;
@@ -135,7 +135,7 @@ struct SamplingJson {
   template <typename T, typename Wire>
   void operator()(const char* name, const T& value, Offered<Wire> offer, std::type_identity_t<T> absent = {}) {
     if (offer.of_draws ? greedy : value == absent) return;
-    // 0.7 and not 0.699999988: the double that a person would write.
+    // 0.7 and not 0.699999988: the shortest equal decimal.
     if constexpr (std::is_floating_point_v<T>)
       object[name] = std::stod(fmt::format("{}", value));
     else
@@ -187,7 +187,7 @@ Generate request_of(const RunFlags& flags, const TextSide& side) {
   return request;
 }
 
-/// @return the request for the same text, decoded plainly.
+/// @return the same request for plain decoding
 Generate without_drafts(Generate request) {
   set_drafts(request, {});
   return request;
@@ -206,7 +206,7 @@ struct Answer {
   }
 };
 
-/// @return whether the rule gives one text whatever is drafted.
+/// @return true if the answer does not depend on drafts
 bool has_one_text(const Generate& request) { return request.sampling.rule == SamplingRule::kMatch; }
 
 /// Why most rounds went without drafts; empty where that is no news.
@@ -237,7 +237,7 @@ nlohmann::json answer_json(const RunFlags& flags, const TextSide& side, const Ge
   return object;
 }
 
-/// It tells a person at a terminal what an answer brought: a line, and why it has few drafts if that needs a word.
+/// Prints a summary of an answer for a person at a terminal: a line, and the reason for few drafts if needed.
 void say_what_it_brought(const RunFlags& flags, const Generate& request, const Answer& answer) {
   std::string text = brought_text(answer.generation, std::nullopt);
   if (!request.sampling.greedy()) text += fmt::format(", seed {}", request.sampling.seed);
@@ -245,7 +245,7 @@ void say_what_it_brought(const RunFlags& flags, const Generate& request, const A
   say_aside("\n" + text);
 }
 
-/// The figures of --compare.
+/// Prints the figures of --compare.
 void print_figures(const RunFlags& flags, const Generate& request, const Answer& answer) {
   std::string text;
   if (!request.sampling.greedy()) text += fmt::format("seed {}\n", request.sampling.seed);
@@ -259,7 +259,7 @@ void print_figures(const RunFlags& flags, const Generate& request, const Answer&
   std::fprintf(stderr, "\n%s", text.c_str());
 }
 
-/// Decodes for `run`, and prints the text of one answer as it comes.
+/// Decodes for `run`, and prints one answer as it arrives.
 class Decoding {
  public:
   Decoding(const RunFlags& flags, const TextSide& side, Client& client, StopMatcher stops)
@@ -269,7 +269,7 @@ class Decoding {
         stops_(std::move(stops)),
         printer_(side.tokenizer, {.for_person = false, .rounds = flags.shows_rounds()}) {}
 
-  /// @param shown  whether this is the answer that is printed, and kept as answer.text
+  /// @param shown  true for the answer that is printed, and kept as answer.text
   Generation decode(const Generate& wanted, bool shown, Answer& answer, std::vector<RoundOutcome>* rounds = nullptr) {
     AnswerReader reader(side_.tokenizer, stops_, /*chat_prompt=*/{}, [&](const ChatEvent& piece) {
       if (!shown) return;
@@ -303,13 +303,13 @@ class Decoding {
       return answer;
     }
     const Generate alone = without_drafts(request);
-    Generate warm_up = alone;  // that neither pays for what is used for the first time
+    Generate warm_up = alone;  // so that neither run pays for first use
     warm_up.max_tokens = std::min<std::int64_t>(warm_up.max_tokens, kWarmUp);
     warm_up.sampling.min_tokens = std::min(warm_up.sampling.min_tokens, warm_up.max_tokens);
     decode(warm_up, /*shown=*/false, answer);
-    // A machine that grows slower or faster meanwhile favours one of both: chance says which.
+    // A machine whose speed drifts favours one of the two: chance decides which.
     answer.plain_first = std::random_device()() % 2 == 0;
-    // The first text is printed: the reader waits less. But plain decoding has no rounds to show.
+    // The first answer is printed, for the shorter wait. But plain decoding has no rounds to show.
     const bool plain_shown = answer.plain_first && has_one_text(request) && !flags_.shows_rounds();
     const auto plainly = [&] { answer.plain = decode(alone, plain_shown, answer); };
     if (answer.plain_first) plainly();

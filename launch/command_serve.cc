@@ -26,7 +26,7 @@
 namespace outrider {
 namespace {
 
-/// Open requests may still take so long once the program is told to end.
+/// Time for open requests once the program is asked to end.
 constexpr Duration kDrain = std::chrono::seconds(5);
 
 struct ServeFlags {
@@ -41,12 +41,12 @@ struct ServeFlags {
   std::uint64_t data_mib_max = 10240;  ///< of files in it
   bool share_prefixes = false;
   bool strict_fields = false;
-  std::vector<std::string> media_domains;  ///< whose pictures, videos and sounds are fetched
+  std::vector<std::string> media_domains;  ///< from which pictures, videos and sounds are fetched
   TraceOptions traces;
 };
 
-/// The drafter of a cluster of ours: one that cannot even join ends the program if it was asked for, one that ends
-/// later costs speed only.
+/// The drafter of our own cluster: one that cannot even join ends the program if it was requested; one that ends later
+/// only costs speed.
 class DrafterWatch {
  public:
   explicit DrafterWatch(bool asked_for) : must_join_(asked_for) {}
@@ -56,7 +56,7 @@ class DrafterWatch {
     if (must_join_) {
       const Result<Status> status = api.status();
       must_join_ = !status || status->verifiers == 0 ||
-                   status->drafters == 0;  // a verifier's coming may yet show that it does not fit
+                   status->drafters == 0;  // a verifier that joins may still show that it does not fit
     }
     const Result<void> runs = cluster.check_drafter();
     if (runs) return;
@@ -74,7 +74,7 @@ bool is_ready(const ApiServer& api, int drafters) {
   return status && status->verifiers > 0 && status->drafters >= drafters;
 }
 
-/// Null: everybody may ask.
+/// Null: open to everyone.
 std::shared_ptr<ApiKeys> keys_of(const ServeFlags& flags) {
   if (!flags.api_keys.empty()) return or_throw(ApiKeys::load(flags.api_keys));
   const char* const of_environment = std::getenv("OUTRIDER_API_KEY");
@@ -118,11 +118,11 @@ std::unique_ptr<Tracer> tracer_of(TraceOptions options, const std::string& model
   return or_throw(Tracer::start(options));
 }
 
-/// Waits until the program is told to end, or cannot go on. @param cluster  null: the coordinator is elsewhere
+/// Waits until the program is asked to end, or cannot continue. @param cluster  null: the coordinator is elsewhere
 void watch(const Interrupt& interrupt, const ApiServer& api, Cluster* cluster, int drafters, bool drafter_asked_for) {
   DrafterWatch drafter(drafter_asked_for);
   const TimePoint started = now();
-  bool ready = cluster == nullptr;  // else it is said once it is
+  bool ready = cluster == nullptr;  // otherwise reported when it is
   while (!interrupt.requested()) {
     if (!ready && (ready = is_ready(api, drafters))) {
       std::printf("ready in %.1f s\n", to_seconds(now() - started));
@@ -141,8 +141,8 @@ std::string address_of(const HttpOptions& http, int port) {
   return fmt::format("{}:{}", v6 ? "[" + http.host + "]" : http.host, port);
 }
 
-/// The rule of all listening sockets (docs/security.md): beyond this machine a client needs a key, unless --insecure is
-/// given.
+/// Applies the rule of all listening sockets (docs/security.md): a client on another machine needs a key, unless
+/// --insecure is given.
 void check_who_may_ask(const HttpOptions& http, bool insecure) {
   const std::string address = address_of(http, http.port);
   if (http.keys != nullptr || is_local("tcp://" + address)) return;
@@ -183,7 +183,7 @@ void serve(ServeFlags flags) {
   Interrupt interrupt(/*also_sigterm=*/true);
   TransportContext context(flags.cluster.security);
   std::unique_ptr<Cluster> cluster;
-  // A request may want drafts where --draft-length does not.
+  // A request may want drafts even if --draft-length does not.
   const bool drafts_by_default = draft_length.length > 0;
   const ClusterOptions cluster_options =
       flags.cluster.options(flags.model, pair, drafts_by_default || flags.cluster.can_draft(pair));
@@ -220,7 +220,7 @@ void serve(ServeFlags flags) {
   add(transcription_routes(backend));
   std::unique_ptr<BatchApi> batches;
   if (!flags.data_dir.empty()) {
-    // Half of the places at work stay for who waits at a screen.
+    // Half of the running sequences are reserved for interactive clients.
     const int places = cluster ? flags.cluster.cluster.coordinator.requests_max : 0;
     batches = or_throw(BatchApi::open({.dir = flags.data_dir,
                                        .bytes_max = flags.data_mib_max << 20,
@@ -320,10 +320,10 @@ void add_serve_command(Command& app) {
   CoordinatorOptions& coordinator = flags->cluster.cluster.coordinator;
   coordinator.requests_max = 64;
   add_node_options(*command, coordinator, named({"--max-requests"}));
-  Option* insecure = command->get_option("--insecure");  // of --host too
+  Option* insecure = command->get_option("--insecure");  // for --host too
   insecure->remove_needs(command->get_option("--connect"));
   insecure->description("Go without keys beyond this machine too: anybody on the way can read, and anybody may ask");
-  command->get_option("--max-requests")->excludes(command->get_option("--connect"));  // whose own matter it is
+  command->get_option("--max-requests")->excludes(command->get_option("--connect"));  // which has its own
   command->callback([flags] { serve(*flags); });
 }
 

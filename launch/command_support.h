@@ -40,29 +40,29 @@
 
 namespace outrider {
 
-/// The value, or the error as the one line that main() prints.
+/// Returns the value, or throws the error as main()'s one-line message.
 template <typename T>
 T or_throw(Result<T> result) {
   if (!result) throw std::runtime_error(result.error().message);
   if constexpr (!std::is_void_v<T>) return std::move(result).value();
 }
 
-/// It opens the model that lies at a path.
+/// Opens the model at a path.
 inline ModelFiles open_model(const std::filesystem::path& path) { return or_throw(ModelFiles::open(path)); }
 
-/// It loads what a client must know of a model, and says so where its way of writing prompts is a guess.
+/// Loads a client's part of a model, and warns if its chat format was guessed.
 inline TextSide load_text_side(const ModelFiles& files) {
   TextSide text = or_throw(TextSide::load(files));
   if (!text.chat_format.warning.empty()) std::fprintf(stderr, "outrider: %s\n", text.chat_format.warning.c_str());
   return text;
 }
 
-/// The options that every command with a model has.
+/// Options of all commands with a model.
 struct ModelFlags {
   std::filesystem::path model, backbone, assistant;  ///< no model: the nano pair
   std::string dtype;                                 ///< empty: suitable_type()
   bool no_assistant = false;
-  bool whole = true;  ///< all of the backbone is loaded: what nobody chose suits the memory
+  bool whole = true;  ///< the whole backbone is loaded: the default type must fit the memory
 
   void add_to(Command& command) {
     const HelpGroup group(command, "Model");
@@ -97,14 +97,13 @@ struct ModelFlags {
     if (!assistant.empty() || no_assistant) paths.assistant = or_throw(model_path(assistant));
     return paths;
   }
-  /// @param paths  pair()
+  /// @param paths  from pair()
   static bool has_assistant(const PairPaths& paths) {
     std::error_code ignored;
     return !paths.assistant.empty() && std::filesystem::exists(paths.assistant, ignored);
   }
-  /// @return whether a cluster of ours gets a drafter. If drafts are wanted and no assistant was given, it logs once
-  /// which assistant was found, or that there is none.
-  /// @param paths  pair()
+  /// @return true if our own cluster gets a drafter. If drafts are wanted and no assistant was given, logs once which
+  /// assistant was found, or that there is none. @param paths  from pair()
   bool wants_drafter(const PairPaths& paths, bool drafts_wanted) const {
     if (!drafts_wanted) return false;
     if (!assistant.empty()) return true;
@@ -116,13 +115,13 @@ struct ModelFlags {
       std::fprintf(stderr, "outrider: drafting with %s\n", shown_model(paths.assistant).c_str());
     return found;
   }
-  /// @param paths  pair()
+  /// @param paths  from pair()
   WeightType weight_type(const PairPaths& paths) const {
     if (!dtype.empty()) return or_throw(parse_weight_type(dtype));
     if (!suitable_) suitable_ = or_throw(whole ? suitable_type(paths) : suitable_type(paths, std::nullopt));
     return suitable_->type;
   }
-  /// The same, for weights that are loaded next. Logs a type that the user would not expect.
+  /// The same, for weights that are loaded next. Logs an unexpected type.
   WeightType type_to_load(const PairPaths& paths) const {
     const WeightType type = weight_type(paths);
     if (suitable_ && !suitable_->why.empty())
@@ -132,10 +131,10 @@ struct ModelFlags {
   }
 
  private:
-  mutable std::optional<SuitableType> suitable_;  ///< once it was asked for: what is free changes with the loading
+  mutable std::optional<SuitableType> suitable_;  ///< computed once, since loading changes the free memory
 };
 
-/// The name by which clients call a model without --served-model-name: the directory of the pair, or of the backbone;
+/// Returns a model's name for clients without --served-model-name: the directory of the pair, or of the backbone;
 /// ORG/NAME for a model in the hub's cache.
 inline std::string served_name(const std::filesystem::path& backbone) {
   if (backbone.extension() == ".gguf") return backbone.stem().string();
@@ -145,10 +144,10 @@ inline std::string served_name(const std::filesystem::path& backbone) {
   return path.filename().string();
 }
 
-/// @return whether the user named no model. The demonstration model of the program answers then.
+/// @return true if the user named no model, and the program's demo model answers
 inline bool is_demo(const ModelFlags& model) { return model.model.empty() && model.backbone.empty(); }
 
-/// An answer's --max-tokens. Where it is not given an answer goes on to its end, as the HTTP server's chats do.
+/// An answer's --max-tokens. Without it an answer continues to its end, like the HTTP server's chats.
 struct MaxTokensFlag {
   std::optional<std::int64_t> given;
 
@@ -162,7 +161,7 @@ struct MaxTokensFlag {
     request.max_tokens = given.value_or(kMaxChatTokens);
     request.shorten = !given;
   }
-  /// Why an answer ends where it does, for a person; empty: the model ended it.
+  /// Explains an answer's end to a person; empty: the model ended it.
   std::string cut_off(const Generation& generation) const {
     const std::size_t count = generation.tokens.size();
     if (generation.cancelled || generation.reason != FinishReason::kLength) return "";
@@ -171,15 +170,15 @@ struct MaxTokensFlag {
   }
 };
 
-/// --plain of the commands that show rounds at a terminal.
+/// Adds --plain to commands that show rounds at a terminal.
 inline Option* add_plain(Command& command, bool& plain) {
   return command.add_flag("--plain", plain,
                           "At a terminal too, print the text alone: accepted drafts are not green, and rejected drafts "
                           "are not shown");
 }
 
-/// A request has up to seven file handles, and there may be one for each of a server's connections; many shells and
-/// systemd allow 1,024 to a program that does not ask for more.
+/// Raises the limit of file handles: a request has up to seven, and a server one per connection; many shells and
+/// systemd allow 1,024 by default.
 inline void raise_file_limit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -187,10 +186,10 @@ inline void raise_file_limit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/// The destination of a command's report.
+/// Destination of a command's report.
 struct ReportFlags {
-  bool json = false;          ///< to standard output as one JSON object, not as text
-  std::filesystem::path out;  ///< and as JSON to this file, unless empty
+  bool json = false;          ///< as one JSON object on standard output, instead of text
+  std::filesystem::path out;  ///< also as JSON to this file, unless empty
 
   Option* add_json(Command& command) {
     return command.add_flag("--json", json, "Print one JSON object instead of text");
@@ -201,7 +200,7 @@ struct ReportFlags {
   }
 };
 
-/// @param text "ID:BIAS".
+/// @param text  "ID:BIAS"
 inline LogitBias parse_logit_bias(const std::string& text) {
   const std::size_t colon = text.find(':');
   try {
@@ -210,19 +209,19 @@ inline LogitBias parse_logit_bias(const std::string& text) {
     const std::string bias = colon == text.npos ? "" : text.substr(colon + 1);
     const float value = std::stof(bias, &bias_end);
     if (id_end == colon && bias_end == bias.size()) return {id, value};
-  } catch (const std::exception&) {  // no numbers: said below
+  } catch (const std::exception&) {  // not numbers: reported below
   }
   throw CommandError("--logit-bias: '{}', wanted ID:BIAS like 2633:-5", text);
 }
 
-/// Options of the choice of tokens. The default is greedy; above temperature 0 the rule is `match`.
+/// Sampling options. The default is greedy; above temperature 0 the rule is `match`.
 struct SamplingFlags {
   SamplingParams params;  ///< as given; see of()
   std::vector<std::string> logit_bias;
   std::filesystem::path json_schema, grammar;
   bool sample = false, rejection = false, typical = false;
   std::map<std::string, Option*> options;  ///< of the numbers, by the parameter's name
-  std::vector<Option*> of_draws;           ///< without a meaning at temperature 0
+  std::vector<Option*> of_draws;           ///< without effect at temperature 0
 
   void add_to(Command& command) {
     const HelpGroup group(command, "Sampling");
@@ -249,7 +248,7 @@ struct SamplingFlags {
     command.add_option("--grammar", grammar, "The answer follows this file's grammar (GBNF)")->excludes(schema);
   }
 
-  /// @return the parameters for this model, with a seed where one is needed.
+  /// @return the parameters for this model, with a seed if one is needed
   SamplingParams of(const TextSide& text) const {
     SamplingParams result = params;
     const auto unless_given = [&](const char* name, auto& value, auto advised) {
@@ -295,14 +294,14 @@ struct SamplingFlags {
   };
 };
 
-/// A check for Option::check. @return why this is no draft length, or nothing.
+/// A check for Option::check. @return the reason that this is not a draft length, if it is not
 inline std::string check_draft_length(const std::string& text) {
   const auto length = parse_draft_length(text);
   return length ? std::string() : length.error().message;
 }
 
-/// Adds the options that a node declares.
-/// @param wanted  of an option's name and what is known of it: whether this command has it.
+/// Adds the options that a node declares. @param wanted  called with an option's name and info: returns true if this
+/// command has it
 template <class Options, class Wanted>
 void add_node_options(Command& command, Options& options, Wanted wanted) {
   const auto add = [&]<typename T>(const char* name, T& value, const OptionInfo& info) {
@@ -325,13 +324,13 @@ void add_node_options(Command& command, Options& options, Wanted wanted) {
   declare_options(add, options);
 }
 
-/// @return a `wanted` that accepts these names.
+/// @return a `wanted` that accepts these names
 inline auto named(std::vector<std::string_view> names) {
   return
       [names = std::move(names)](const char* name, const OptionInfo&) { return std::ranges::count(names, name) > 0; };
 }
 
-/// Adds the options about keys of one that listens, or of one that connects.
+/// Adds the key options of a process that listens, or that connects.
 inline void add_security_options(Command& command, Security& security, bool listens) {
   add_node_options(command, security, named({"--key", listens ? "--authorized" : "--coordinator-key", "--insecure"}));
 }
@@ -356,19 +355,19 @@ struct DraftLengthFlag {
         ->check(check_draft_length)
         ->capture_default_str();
   }
-  /// Checked before.
+  /// Already validated.
   DraftLength value() const { return or_throw(parse_draft_length(text)); }
 };
 
-/// The place of a command's coordinator: elsewhere, or in a cluster of its own.
+/// The coordinator of a command: elsewhere, or in a cluster of its own.
 struct ClusterFlags {
   std::string connect;     ///< empty: its own
   Security security;       ///< for `connect`
-  ClusterOptions cluster;  ///< of its own
+  ClusterOptions cluster;  ///< its own
   std::vector<std::string> chosen_there = {"--assistant", "--no-assistant", "--dtype",
-                                           "--processes"};  ///< options that say nothing to a coordinator elsewhere
+                                           "--processes"};  ///< options without a meaning for a coordinator elsewhere
 
-  /// @param command  has ModelFlags already.
+  /// @param command  already has ModelFlags
   void add_to(Command& command) {
     const HelpGroup group(command, "Cluster");
     auto* elsewhere = command.add_option("--connect", connect,
@@ -394,12 +393,11 @@ struct ClusterFlags {
   }
   /// For model.pair(): with a coordinator elsewhere this side needs no weights.
   PairNeed need() const { return connect.empty() ? PairNeed{} : PairNeed{.assistant = false, .files = HubNeed::kText}; }
-  /// @return whether drafts are possible if a request wants them.
+  /// @return true if drafts are possible for requests that want them
   bool can_draft(const PairPaths& pair) const {
     return !cluster.drafter.draft_model.empty() || ModelFlags::has_assistant(pair);
   }
-  /// They are those of its own cluster.
-  /// @param pair  model.pair(need())
+  /// Returns the options of its own cluster. @param pair  from model.pair(need())
   ClusterOptions options(const ModelFlags& model, const PairPaths& pair, bool drafts_wanted) const {
     ClusterOptions options = cluster;
     options.pair = pair;
@@ -417,8 +415,8 @@ struct ClusterFlags {
   }
 };
 
-/// @return the line that names the answering model: "nano (a demo model), bf16, avx2, 2 threads, drafts: auto".
-/// @param pair  model.pair(). @param options  of that, cluster.options(), before it is started
+/// @return the line about the answering model: "nano (a demo model), bf16, avx2, 2 threads, drafts: auto" @param pair
+/// from model.pair() @param options  from cluster.options(), before the start
 inline std::string answering_text(const ModelFlags& model, const PairPaths& pair, const ClusterFlags& cluster,
                                   const ClusterOptions& options, const DraftLengthFlag& drafts) {
   const std::string name = served_name(pair.backbone) + (is_demo(model) ? " (a demo model)" : "");
@@ -429,7 +427,7 @@ inline std::string answering_text(const ModelFlags& model, const PairPaths& pair
                      options.drafters > 0 ? drafts.text : "none");
 }
 
-/// Says something beside the answer to a person at a terminal: dimmed, unless NO_COLOR forbids that.
+/// Prints a remark to a person at a terminal: dimmed, unless NO_COLOR forbids that.
 inline void say_aside(const std::string& text) {
   if (isatty(STDERR_FILENO) == 0) return;
   std::fprintf(stderr, colours_allowed() ? "\033[2m%s\033[0m\n" : "%s\n", text.c_str());

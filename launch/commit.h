@@ -2,7 +2,7 @@
 
 namespace outrider {
 
-/// The commit that this program was built from, with -dirty where the tree had changes; empty: the tree had no history.
+/// The commit that this program was built from, with -dirty if the tree had changes; empty: no history.
 extern const char* const kBuildCommit;
 
 }  // namespace outrider

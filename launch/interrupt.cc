@@ -13,7 +13,7 @@ static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler sets it"
 Interrupt::Interrupt(bool also_sigterm) {
   struct sigaction action {};
   action.sa_handler = [](int) { interrupted = true; };
-  action.sa_flags = SA_RESTART;  // whatever else the program waits for need not know
+  action.sa_flags = SA_RESTART;  // other waits of the program continue
   for (const int number : {SIGINT, SIGTERM, SIGUSR1, SIGUSR2}) {
     if (number != SIGINT && !also_sigterm) break;
     before_.emplace_back(number, action);

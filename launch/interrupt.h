@@ -6,9 +6,8 @@
 
 namespace outrider {
 
-/// While one lives, Ctrl-C (SIGINT) is a request that the program answers when it can, and does not
-/// end it; so are SIGTERM, SIGUSR1 and SIGUSR2, the last two of which batch systems send, where that is wanted. There
-/// is one at a time.
+/// While one exists, Ctrl-C (SIGINT) is a request that the program handles when it can, and does not end it; so are
+/// SIGTERM, SIGUSR1 and SIGUSR2 on demand, the last two of which batch systems send. There is one at a time.
 class Interrupt {
  public:
   explicit Interrupt(bool also_sigterm = false);

@@ -22,14 +22,14 @@
 namespace outrider {
 namespace {
 
-/// Reads all pending input. @return false at the end of the input.
+/// Reads all pending input. @return false at the end of the input
 bool more_to_read(int fd) {
   char ignored[4096];
   const ssize_t count = read(fd, ignored, sizeof ignored);
   return count > 0 || (count < 0 && (errno == EINTR || errno == EAGAIN));
 }
 
-/// Milliseconds until a time for poll(), which counts them by another clock and so looks again now and then.
+/// Milliseconds until a time, for poll(), whose clock differs, so that it wakes now and then.
 int poll_until(WallTime time) {
   constexpr std::chrono::milliseconds kLookAgain{10'000};
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(time - std::chrono::system_clock::now());
@@ -38,7 +38,7 @@ int poll_until(WallTime time) {
 
 [[noreturn]] void end_at_once() { _exit(128 + SIGTERM); }
 
-/// Asks `stop` to stop at the first signal, before the deadline and, if wanted, at the end of standard input; ends the
+/// Requests a stop at the first signal, before the deadline and, if wanted, at the end of standard input; ends the
 /// process at the next signal and at the deadline. Returns once `ended` is readable.
 void watch(int signals, int ended, bool with_stdin, std::optional<WallTime> deadline, std::stop_source stop) {
   enum { kSignal, kEnded, kStdin, kCount };
@@ -52,7 +52,7 @@ void watch(int signals, int ended, bool with_stdin, std::optional<WallTime> dead
       drains = true;
       stop.request_stop();
     }
-    if (found <= 0) continue;  // time has passed, or a signal that is none of ours
+    if (found <= 0) continue;  // a time-out, or a signal that is none of ours
     if (fds[kEnded].revents != 0) return;
     if (fds[kSignal].revents != 0) {
       signalfd_siginfo signal;

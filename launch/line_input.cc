@@ -24,11 +24,11 @@ namespace fs = std::filesystem;
 constexpr int kPollMs = 100;
 constexpr std::size_t kHistoryLines = 1000;
 
-/// Waits for a byte of the standard input. @return false: it was interrupted.
+/// Waits for a byte of the standard input. @return false: interrupted
 bool wait_for_input(const Interrupt& interrupt) {
   while (!interrupt.requested()) {
     pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
-    if (poll(&input, 1, kPollMs) > 0) return true;  // not also when a signal came
+    if (poll(&input, 1, kPollMs) > 0) return true;  // even if a signal came too
   }
   return false;
 }
@@ -64,7 +64,7 @@ class PlainLines final : public LineInput {
   std::string buffer_;
 };
 
-/// Lines of earlier times, one in each line of a file that grows and is cut when it has twice as many as count.
+/// Lines of earlier sessions, one per line of a file that grows, and is truncated at twice the kept number.
 class HistoryFile {
  public:
   explicit HistoryFile(fs::path path) : path_(std::move(path)) {}
@@ -86,10 +86,10 @@ class HistoryFile {
   void add(const std::string& line) const { write(line + "\n", O_APPEND); }
 
  private:
-  /// Another chat may write at the same time: whole lines, each with one call.
+  /// Another chat may write at the same time: whole lines, with one call each.
   void write(const std::string& text, int how) const {
     if (path_.empty()) return;
-    std::error_code ignored;  // a history that cannot be kept is no reason not to talk
+    std::error_code ignored;  // chat continues without a history
     fs::create_directories(path_.parent_path(), ignored);
     const Descriptor file(open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | how, S_IRUSR | S_IWUSR));
     if (file < 0) return;
@@ -104,7 +104,7 @@ class EditedLines final : public LineInput {
  public:
   EditedLines(std::string prompt, std::vector<std::string> words, fs::path kept)
       : prompt_(std::move(prompt)), words_(std::move(words)), file_(std::move(kept)) {
-    setlocale(LC_CTYPE, "");  // which bytes are one character
+    setlocale(LC_CTYPE, "");  // for multibyte characters
     edit_ = el_init("outrider", stdin, stdout, stderr);
     history_ = history_init();
     HistEvent event;
@@ -162,7 +162,7 @@ class EditedLines final : public LineInput {
     return lines;
   }
 
-  /// It returns what EL_GETCFN wants: 1 with a character, 0 at the end, -1 for an error.
+  /// libedit's EL_GETCFN: returns 1 with a character, 0 at the end, -1 for an error.
   int read_character(wchar_t* c) {
     std::mbstate_t state{};
     while (true) {
@@ -172,8 +172,8 @@ class EditedLines final : public LineInput {
       if (got < 0 && errno == EINTR) continue;
       if (got <= 0) return static_cast<int>(got);
       const std::size_t size = std::mbrtowc(c, &byte, 1, &state);
-      if (size == static_cast<std::size_t>(-2)) continue;  // a part of one
-      if (size == static_cast<std::size_t>(-1)) {          // of another encoding: left out
+      if (size == static_cast<std::size_t>(-2)) continue;  // an incomplete character
+      if (size == static_cast<std::size_t>(-1)) {          // of another encoding: dropped
         state = {};
         continue;
       }

@@ -9,7 +9,7 @@
 
 namespace outrider {
 
-/// Lines that a person types, or that come through a pipe.
+/// Lines that a person types, or from a pipe.
 class LineInput {
  public:
   enum class Got { kLine, kInterrupt, kEnd };
@@ -17,22 +17,21 @@ class LineInput {
   virtual ~LineInput() = default;
   /// Waits for a line, without its end. kInterrupt: `interrupt` was requested, and is cleared.
   virtual Got next(Interrupt& interrupt, std::string& line) = 0;
-  /// It sets the text before the lines of a person from here on.
+  /// Sets the prompt of the following lines.
   virtual void set_prompt(const std::string&) {}
 };
 
-/// The standard input as it comes.
+/// Reads the standard input as it is.
 std::unique_ptr<LineInput> plain_lines();
 
-/// A person at a terminal: lines are edited, recalled and completed (libedit; ~/.editrc is heeded).
-/// @param words  what a line can begin with, for Tab
-/// @param history  the lines of earlier times, of which the last 1,000 are kept, readable by this user alone; a line
-///   that begins with a space is kept nowhere. Empty, or a file that cannot be written: this time's only.
+/// Reads from a person at a terminal, with editing, recall and completion (libedit; ~/.editrc applies). @param words
+/// possible first words of a line, for Tab @param history  file of earlier lines, the last 1,000, readable by this user
+/// alone; lines that begin with a space are not kept. Empty, or not writable: only this session's
 std::unique_ptr<LineInput> edited_lines(const std::string& prompt, std::vector<std::string> words,
                                         std::filesystem::path history);
 
-/// @return the place of a program's history: $XDG_STATE_HOME/outrider/NAME, else ~/.local/state/outrider/NAME. Empty if
-/// there is no home.
+/// @return the file of a program's history: $XDG_STATE_HOME/outrider/NAME, else ~/.local/state/outrider/NAME. Empty if
+/// there is no home
 std::filesystem::path history_file(const std::string& name);
 
 }  // namespace outrider

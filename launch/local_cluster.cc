@@ -26,7 +26,7 @@ class ThreadCluster final : public Cluster {
  public:
   ThreadCluster(TransportContext& context, const ClusterOptions& options) : context_(context), options_(options) {}
   ~ThreadCluster() override {
-    while (!threads_.empty()) threads_.pop_back();  // workers first: their last words need a coordinator
+    while (!threads_.empty()) threads_.pop_back();  // workers first: their last messages need a coordinator
   }
 
   Result<void> start() {
@@ -39,7 +39,7 @@ class ThreadCluster final : public Cluster {
       return run_coordinator(context_, options_.coordinator, stop,
                              [&](const std::string& address) { promise.set_value(address); });
     });
-    listening.wait();  // also for one that ends before it listens, and breaks its promise
+    listening.wait();  // also if it ends before it listens, which breaks the promise
     RETURN_IF_ERROR(check());
     address_ = listening.get();
     VerifierOptions& verifier = options_.verifier;
@@ -64,7 +64,7 @@ class ThreadCluster final : public Cluster {
     return failure ? Result<void>(*failure) : Result<void>();
   }
 
-  /// @param failure  where the role says why it ended.
+  /// @param failure  receives the reason of the role's end
   template <typename Role>
   void launch(std::optional<Error>& failure, Role role) {
     threads_.emplace_back([this, &failure, role = std::move(role)](std::stop_token stop) mutable {
@@ -83,7 +83,7 @@ class ThreadCluster final : public Cluster {
   std::vector<std::jthread> threads_;               // last: they use the others
 };
 
-/// An option's value as an argument; "": none.
+/// Returns an option's value as an argument; "": none.
 std::string argument(std::int64_t value) { return std::to_string(value); }
 std::string argument(std::same_as<double> auto value) { return fmt::format("{}", value); }
 std::string argument(const std::filesystem::path& value) { return value.string(); }
@@ -94,7 +94,7 @@ class ProcessCluster final : public Cluster {
   explicit ProcessCluster(const ClusterOptions& options) : options_(options) {}
   ~ProcessCluster() override {
     for (Process& process : processes_) process.child.signal(SIGTERM);
-    // They answer it between two forward passes; one that does not is of no use any more, and is killed.
+    // They answer between two forward passes; one that does not is killed.
     const TimePoint deadline = now() + std::chrono::seconds(3);
     for (Process& process : processes_) {
       while (!process.child.poll() && now() < deadline) usleep(2000);
@@ -106,7 +106,7 @@ class ProcessCluster final : public Cluster {
     if (pipe2(ends, O_CLOEXEC) != 0) return system_error("pipe of the coordinator", "open");
     const Descriptor out(ends[0]);
     {
-      const Descriptor in(ends[1]);  // its only writer is the coordinator then, whose end is seen
+      const Descriptor in(ends[1]);  // with the coordinator as its only writer, its end is detected
       RETURN_IF_ERROR(spawn("coordinator", {"--listen", "tcp://127.0.0.1:*"}, options_.coordinator, in));
     }
     address_ = read_line(out);
@@ -160,7 +160,7 @@ class ProcessCluster final : public Cluster {
     return {};
   }
 
-  /// @param arguments  what the declared options of the role do not say. @param out  gets what it prints
+  /// @param arguments  those not among the role's declared options @param out  receives its output
   template <class Options>
   Result<void> spawn(const std::string& role, std::vector<std::string> arguments, Options& options, int out) {
     arguments.insert(arguments.begin(), {options_.program, role});
@@ -174,7 +174,7 @@ class ProcessCluster final : public Cluster {
         options);
     std::map<std::string, std::string> environment;
     if (role == kDrafter) environment = options_.drafter_environment;
-    // Their life-cycle is of no interest beside an answer.
+    // Its life-cycle messages would disturb the answer.
     if (std::getenv("OUTRIDER_LOG") == nullptr) environment.emplace("OUTRIDER_LOG", "warn");
     ASSIGN_OR_RETURN(Child child, Child::start(arguments, out, environment));
     processes_.push_back({role, std::move(child)});
@@ -193,7 +193,7 @@ class ProcessCluster final : public Cluster {
   std::vector<Process> processes_;
 };
 
-/// Which models the drafters load, in which type, and what the verifiers keep for them.
+/// Chooses the drafters' models and types, and the rows that verifiers keep for them.
 Result<void> choose_draft_models(ClusterOptions& options) {
   DrafterOptions& drafter = options.drafter;
   drafter.weight_type = options.drafter_weight_type.value_or(options.weight_type);
@@ -208,8 +208,8 @@ Result<void> choose_draft_models(ClusterOptions& options) {
   return {};
 }
 
-/// Nobody joins such a cluster later: what would wait for that ends at once. And its workers are watched by who starts
-/// them (check()), so that those are waited for that are silent on a busy machine.
+/// Nobody joins such a cluster later: waits for that end at once. Its starter watches the workers (check()), and so
+/// tolerates those that are silent on a busy machine.
 Result<ClusterOptions> closed(ClusterOptions options) {
   constexpr int kDay = 86'400;
   options.coordinator.peer_timeout_s = options.verifier.worker.peer_timeout_s = options.drafter.worker.peer_timeout_s =

@@ -21,21 +21,21 @@
 
 namespace outrider {
 
-/// The roles of one machine need these to start.
+/// Options of the roles on one machine.
 struct ClusterOptions {
   PairPaths pair;
   WeightType weight_type = WeightType::kBf16;
-  /// None: weight_type; of a whole draft model the type that suits it, since the target's pack may be of another.
+  /// None: weight_type; for a whole draft model its own suitable type, since the target's pack may have another.
   std::optional<WeightType> drafter_weight_type = {};
   int verifiers = 1, drafters = 1;
-  bool processes = false;  ///< start_cluster(): each role a process of its own, over TCP
-  // Addresses, the pair's models, weight types and the hidden rows of a block drafter are filled in at the start.
+  bool processes = false;  ///< start_cluster(): a process per role, over TCP
+  // The start fills in addresses, the pair's models, weight types and the hidden rows of a block drafter.
   CoordinatorOptions coordinator = {};
   VerifierOptions verifier = {};
   DrafterOptions drafter = {};
-  /// start_processes(): variables that the drafters get besides this process's own.
+  /// start_processes(): additional variables of the drafters.
   std::map<std::string, std::string> drafter_environment = {};
-  /// start_processes(): where the drafter dials instead of the coordinator's address, which it gets.
+  /// start_processes(): maps the coordinator's address to the one that the drafter connects to.
   std::function<Result<std::string>(const std::string& coordinator)> drafter_route = {};
   std::string program = kThisProgram;  ///< what start_processes() runs
 };
@@ -44,35 +44,34 @@ struct ClusterOptions {
 class Cluster {
  public:
   virtual ~Cluster() = default;
-  /// @return the address to which clients connect.
+  /// @return the address for clients
   virtual const std::string& address() const = 0;
-  /// Checks that coordinator and verifiers run, without which there is no text. @return why the first that ended by
-  /// itself did so.
+  /// Checks that coordinator and verifiers, which are essential, run. @return the reason of the first one's end
   virtual Result<void> check() = 0;
-  /// The same of the drafters, if there are any. Without them text comes more slowly.
+  /// The same for the drafters, if there are any. Without them answers are slower.
   virtual Result<void> check_drafter() = 0;
-  /// The drafters' processes, where they are children of this one; they are not reaped while the cluster lives.
+  /// The drafters' processes, if they are children of this one; they are not reaped while the cluster lives.
   virtual std::vector<pid_t> drafters() const { return {}; }
 };
 
-/// All roles as threads of this process, over inproc://: the embedded default.
+/// Runs all roles as threads of this process, over inproc://: the embedded default.
 Result<std::unique_ptr<Cluster>> start_threads(TransportContext& context, const ClusterOptions& options);
 
-/// Every role as a process of its own (this program again), over TCP on the loopback interface.
+/// Runs every role as a process (this program again), over TCP on the loopback interface.
 Result<std::unique_ptr<Cluster>> start_processes(const ClusterOptions& options);
 
-/// The one or the other, as options.processes says.
+/// Selects one of the two by options.processes.
 Result<std::unique_ptr<Cluster>> start_cluster(TransportContext& context, const ClusterOptions& options);
 
-/// A client, and the cluster that was started for it.
+/// A client, with the cluster that was started for it.
 struct ClusterClient {
   std::unique_ptr<Cluster> cluster;  ///< none: the coordinator is elsewhere
   Client client;
 };
 
-/// A client of the coordinator at `connect`, with any workers that have joined. After a loss it continues answers for
-/// options.coordinator.failover_wait_s seconds. If `connect` is empty, a client of a cluster that is started here, once
-/// its workers have joined.
+/// Returns a client of the coordinator at `connect`, whatever workers have joined. After a loss it continues answers
+/// for options.coordinator.failover_wait_s seconds. If `connect` is empty, starts a cluster here, and returns its
+/// client once its workers have joined.
 Result<ClusterClient> connect_or_start(TransportContext& context, const std::string& connect,
                                        const ClusterOptions& options);
 

@@ -22,8 +22,8 @@
 
 namespace outrider {
 
-// The commands that the rooms' CMakeLists.txt list: cmake writes these. A command's callback throws std::runtime_error
-// with the one line that a person needs, or ExitStatus.
+// The commands listed in the rooms' CMakeLists.txt; cmake writes these functions. A command's callback throws
+// std::runtime_error with a one-line message, or ExitStatus.
 void add_launch_commands(Command& app);
 void add_lab_commands(Command& app);
 
@@ -31,20 +31,20 @@ void add_lab_commands(Command& app);
 
 namespace {
 
-/// glibc takes blocks of up to 32 MiB from its heap once one of them has been freed, and an aligned block does
-/// not fit the hole that its like has left (glibc 2.36). Packing experts, thousands of matrices of 2 and
-/// 4 MiB through a buffer of the same size, then wasted a third of their memory. Large blocks get pages
-/// of their own instead, and give them back.
+/// Gives large blocks pages of their own, which are returned when freed. glibc would take blocks of up to 32 MiB from
+/// its heap once one of them has been freed, and an aligned block does not fit the hole of an equal one (glibc 2.36).
+/// Packing experts, thousands of matrices of 2 and 4 MiB through a buffer of the same size, would then waste a third of
+/// their memory.
 void map_large_blocks() { mallopt(M_MMAP_THRESHOLD, 1 << 20); }
 
-/// @return whether standard output is a pipe that nobody reads any more, as behind `| head` after its last line.
+/// @return true if standard output is a pipe without readers, as behind `| head` after its last line
 bool nobody_reads() {
   pollfd out{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
   return poll(&out, 1, /*timeout=*/0) == 1 && (out.revents & POLLERR) != 0;
 }
 
-/// @return the exit status of a program that was to end with `status`: its output may not have arrived. A pipe that
-/// nobody reads is no error to a person, and the status is that of other programs which SIGPIPE ends.
+/// @return the exit status of a program that was to end with `status`, if its output may be lost. A pipe without
+/// readers is no error to a person, and the status is that of programs ended by SIGPIPE
 int ended(int status) {
   std::cout.flush();
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good()) return status;
@@ -53,15 +53,15 @@ int ended(int status) {
   return status == 0 ? 1 : status;
 }
 
-// ---- a mapped file that is cut short ----
+// ---- truncation of a mapped file ----
 
-// Everything below runs in a signal handler, on a thread that was anywhere: no memory is taken, no lock.
+// Everything below runs in a signal handler, on any thread: no memory is allocated, no lock taken.
 
 void say(std::string_view text) {
-  if (::write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // nobody is there to be told
+  if (::write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // there is no reader
 }
 
-/// A number in base 16 at the beginning of a text, which loses it.
+/// Removes a hexadecimal number from the front of a text.
 std::uintptr_t take_hex(std::string_view& text) {
   std::uintptr_t value = 0;
   for (; !text.empty(); text.remove_prefix(1)) {
@@ -76,7 +76,7 @@ std::uintptr_t take_hex(std::string_view& text) {
   return value;
 }
 
-/// Says the name of the file of a line of /proc/self/maps if it is mapped at `address`. @return whether it is.
+/// Prints the file of a line of /proc/self/maps if it is mapped at `address`. @return true if it is
 bool say_if_there(std::string_view line, std::uintptr_t address) {
   const std::uintptr_t begin = take_hex(line);
   if (!line.starts_with('-')) return false;
@@ -100,7 +100,7 @@ void say_file_at(std::uintptr_t address) {
     std::string_view rest(bytes.data(), have);
     for (std::size_t end = 0; !said && (end = rest.find('\n')) != rest.npos; rest.remove_prefix(end + 1))
       said = say_if_there(rest.substr(0, end), address);
-    if (rest.size() == bytes.size()) break;  // a line that long
+    if (rest.size() == bytes.size()) break;  // the line is too long
     std::memmove(bytes.data(), rest.data(), rest.size());
     have = rest.size();
   }
@@ -114,8 +114,8 @@ void on_lost_mapping(int, siginfo_t* info, void*) {
   ::_exit(1);
 }
 
-/// A model's file that shrinks while it is mapped, or whose disk fails, ends the program (SIGBUS) when the lost part is
-/// read. From here on the program ends with a line that names the file, and status 1.
+/// Reading a lost part of a mapped model file, which shrank or whose disk fails, ends the program (SIGBUS). After this
+/// call it ends with a line that names the file, and status 1.
 void explain_lost_mappings() {
   struct sigaction action {};
   action.sa_sigaction = on_lost_mapping;
@@ -138,10 +138,10 @@ int main(int argc, char** argv) {
   outrider::add_launch_commands(app);
   outrider::add_lab_commands(app);
   std::signal(SIGPIPE, SIG_IGN);
-  outrider::take_short_turns();  // all threads alike: who waits for a message is not to wait for who computes
+  outrider::take_short_turns();  // all threads alike: messages must not wait for computation
   explain_lost_mappings();
   app.preparse_callback([](std::size_t) {
-    outrider::active_isa();  // a bad OUTRIDER_ISA or OUTRIDER_GEMM is said here, not on some thread
+    outrider::active_isa();  // reports a bad OUTRIDER_ISA or OUTRIDER_GEMM here, not on another thread
     outrider::active_gemm();
   });
   return ended(outrider::run_command_line(app, argc, argv));

@@ -38,7 +38,7 @@ PlanFile PlanFile::of(nlohmann::json object, const std::string& name, const std:
 
 void PlanFile::set(LaunchOptions& options, const std::string& backend) const {
   options.backend = backend_named(backend).value_or(Backend::kLocal);
-  // The program as hosts see it: over ssh the one in the PATH.
+  // The program's path on the hosts: over ssh the one in the PATH.
   options.program = !plan.program.empty() ? plan.program
                     : backend == "ssh"    ? "outrider"
                                           : fs::read_symlink("/proc/self/exe").string();
@@ -47,7 +47,7 @@ void PlanFile::set(LaunchOptions& options, const std::string& backend) const {
 }
 
 fs::path default_run_dir(const fs::path& plan) {
-  // A loop, or another terminal or container, launches one plan twice in a second.
+  // Unique, since a loop, or another terminal or container, may launch one plan twice in a second.
   return fmt::format("{}.{:%Y%m%d-%H%M%S}.{}", plan.stem().string(), fmt::localtime(std::time(nullptr)), unused_name());
 }
 

@@ -12,28 +12,28 @@
 
 namespace outrider {
 
-/// It describes this program.
+/// Returns this program's build.
 Build this_build();
 
-/// A plan as a command reads it, and its processes.
+/// A plan as read by a command, with its processes.
 struct PlanFile {
-  nlohmann::json object;  ///< as it was read, without what it says of an earlier run
+  nlohmann::json object;  ///< as read, without results of an earlier run
   Plan plan;
   ProcessPlan processes;
 
-  /// @param hosts  a file in place of the plan's hosts, unless empty
-  /// @throws std::runtime_error, the one line that a person needs
+  /// @param hosts  a file that replaces the plan's hosts, unless empty @throws std::runtime_error with a one-line
+  /// message
   static PlanFile read(const std::filesystem::path& plan, const std::filesystem::path& hosts,
                        const std::string& backend);
 
-  /// The same of a plan that has been read. @param name  of it, in messages
+  /// The same for a plan that has been read. @param name  in messages
   static PlanFile of(nlohmann::json object, const std::string& name, const std::string& backend);
 
-  /// Sets what of a launch follows from plan and backend.
+  /// Sets the launch options that follow from plan and backend.
   void set(LaunchOptions& options, const std::string& backend) const;
 };
 
-/// PLAN.TIME.X, which no other launch has: X is drawn.
+/// Returns PLAN.TIME.X, unique by its random X.
 std::filesystem::path default_run_dir(const std::filesystem::path& plan);
 
 }  // namespace outrider

@@ -19,7 +19,7 @@ bool is_of(const TensorEntry& tensor, std::initializer_list<const char*> parts) 
   return std::ranges::any_of(parts, [&](const char* part) { return tensor.name.find(part) != std::string::npos; });
 }
 
-/// It says whether a checkpoint's tensor is held in memory: its matrices are, not the tables that stay in the file.
+/// Returns true if a checkpoint's tensor is kept in memory: a matrix, not a table that stays in the file.
 bool is_held(const TensorEntry& tensor) {
   return tensor.shape.size() >= 2 && !is_of(tensor, {"embed_tokens_per_layer", "position_embedding_table"});
 }
@@ -31,11 +31,11 @@ bool is_of_a_tower(const TensorEntry& tensor) {
 struct Stored {
   double elements = 0, of_towers = 0, on_grid = 0;
   GridShare of_layers = {};
-  /// The type in which most of it is stored, and whether that has fewer than 16 bits a weight.
+  /// The type that most of it is stored in, and true if that has fewer than 16 bits a weight.
   struct Kind {
     double elements = 0;
     bool is_small = false;
-    double int8_error = 0;  ///< of a matrix of it, if it is coded: product_error()
+    double int8_error = 0;  ///< of one of its matrices, if coded: product_error()
   };
   std::map<std::string, Kind> by_kind;
   std::pair<std::string, Kind> most() const {
@@ -46,7 +46,7 @@ struct Stored {
 };
 
 /// @return the distance of a type's products from those of a coded matrix: root mean square error over root mean
-/// square, of some rows of both.
+/// square, of some rows of both
 double product_error(const TensorEntry& tensor, WeightType type) {
   constexpr std::int64_t kOutputs = 64, kRows = 8;
   const std::int64_t in = tensor.shape[1], out = std::min(kOutputs, tensor.shape[0]);

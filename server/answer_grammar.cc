@@ -26,7 +26,7 @@ std::string checked(const JsonFields& fields, const char* key, Result<std::strin
 }
 
 std::string of_schema(const JsonFields& fields, const char* key, const OrderedJson& schema) {
-  // vLLM takes its text, too.
+  // vLLM accepts a string too.
   if (!schema.is_string()) return checked(fields, key, grammar_of_schema(schema));
   const auto& text = schema.get_ref<const std::string&>();
   const OrderedJson parsed = json_nesting(text) > kChatJsonDepthMax ? OrderedJson(OrderedJson::value_t::discarded)
@@ -39,13 +39,13 @@ std::string of_ebnf(const JsonFields& fields, const char* key) {
   return checked(fields, key, grammar_of_ebnf(fields.text(key, {}, "a grammar")));
 }
 
-/// @param nested  the schema is in an object of the format's, else beside its type
+/// @param nested  the schema is inside the format's object, else beside its type
 std::string of_format(const JsonFields& format, const OrderedJson& ordered, bool nested) {
   const std::string type = format.text("type", {}, "text, json_object or json_schema");
   if (type == "text") return {};
   if (type == "json_object") {
     if (format.find("schema") == nullptr) return checked(format, "type", grammar_of_json_object());
-    return of_schema(format, "schema", ordered["schema"]);  // llama.cpp's way
+    return of_schema(format, "schema", ordered["schema"]);  // llama.cpp's form
   }
   if (type != "json_schema") return format.wrong("type", "text, json_object or json_schema"), "";
   if (!nested && format.find("schema") == nullptr) return format.wrong("schema", "a JSON schema"), "";
@@ -101,7 +101,7 @@ std::string read_answer_grammar(const JsonFields& fields, std::string_view body,
   if (given == nullptr) return {};
   const std::string_view form = given;
   if (!is_own && form == "grammar") return of_ebnf(fields, given);
-  // The same text once more, which is JSON: only now is it worth the memory to know the order of its keys.
+  // Parses the text again in key order, which only now is worth the memory.
   const OrderedJson whole = OrderedJson::parse(body);
   const OrderedJson& ordered = is_own && own.object != nullptr ? whole[own.object][given] : whole[given];
   if (form == "json_schema") return of_schema(fields, given, ordered);

@@ -4,13 +4,13 @@
 
 namespace outrider {
 
-/// An error as OpenAI's API words it. The `type` follows from the status.
+/// An error in OpenAI's form. The `type` follows from the status.
 struct ApiError {
-  int status = 400;        ///< of HTTP
-  std::string message;     ///< one line for the person who wrote the client
-  std::string param = "";  ///< the field that is wrong, as in "messages[2].role"; empty: null
-  std::string code = "";   ///< what a program may branch on, as in "model_not_found"; empty: null
-  int retry_after_s = 1;   ///< of 429 and 503: when to come back
+  int status = 400;        ///< HTTP's
+  std::string message;     ///< one line for the client's developer
+  std::string param = "";  ///< the invalid field, such as "messages[2].role"; empty: null
+  std::string code = "";   ///< for programs, such as "model_not_found"; empty: null
+  int retry_after_s = 1;   ///< for 429 and 503: when to retry
 };
 
 /// {"error": {"message", "type", "param", "code"}}

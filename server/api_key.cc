@@ -9,7 +9,7 @@
 
 namespace outrider {
 
-/// A bucket of a minute's tokens. It refills all the time, and a begun request may overdraw it.
+/// A bucket of one minute's tokens. It refills continuously, and running requests may overdraw it.
 struct ApiKey::Use {
   explicit Use(const Limits& wanted) : limits(wanted), left(static_cast<double>(wanted.tokens_per_minute)) {}
 
@@ -61,7 +61,7 @@ void ApiKey::take_over(const ApiKey& earlier) {
   const Limits limits = use_->limits;
   use_ = earlier.use_;
   const std::lock_guard lock(use_->mutex);
-  // A limit that is new begins with a whole minute's.
+  // A new limit starts with a full minute.
   if (use_->limits.tokens_per_minute == 0) use_->left = static_cast<double>(limits.tokens_per_minute);
   use_->limits = limits;
 }

@@ -10,11 +10,11 @@
 
 namespace outrider {
 
-/// Whoever may ask, and how much. Any thread.
+/// A client's key and its limits. Any thread.
 class ApiKey {
  public:
   struct Limits {
-    std::int64_t requests_max = 0;       ///< open at once; 0: no limit
+    std::int64_t requests_max = 0;       ///< concurrent requests; 0: no limit
     std::int64_t tokens_per_minute = 0;  ///< of prompts and answers; 0: no limit
   };
 
@@ -22,12 +22,12 @@ class ApiKey {
   ApiKey(std::string name, const Limits& limits);
 
   const std::string& name() const { return name_; }
-  /// Begins a request. @return what ends it when it is dropped; or why it may not be now, with status 429.
+  /// Begins a request. @return an object whose destruction ends it; or status 429 with the reason
   Result<std::shared_ptr<const void>, ApiError> begin(TimePoint now) const;
-  /// Tokens that a request has read or written. Who has spent more than his minute's is told 429 until it is made up
-  /// for: what is open goes on.
+  /// Counts a request's tokens. A key that has overdrawn its bucket gets 429 until it is refilled; running requests
+  /// continue.
   void spend(std::int64_t tokens, TimePoint now) const;
-  /// Goes on with what an earlier key of this name has used.
+  /// Takes over the use of an earlier key of this name.
   void take_over(const ApiKey& earlier);
 
  private:

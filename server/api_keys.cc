@@ -21,7 +21,7 @@ using Entries = std::vector<Entry>;
 using Hash = decltype(Entry::hash);
 static_assert(sizeof(Hash) == SHA256_DIGEST_LENGTH);
 
-/// Plain SHA-256 is enough: a key is drawn at random, not thought out, so nobody can try all that are likely.
+/// Plain SHA-256 suffices: keys are random, so that guessing likely ones is impossible.
 Hash hash_of(std::string_view key) {
   Hash hash;
   SHA256(reinterpret_cast<const unsigned char*>(key.data()), key.size(), hash.data());
@@ -35,7 +35,7 @@ std::optional<Hash> parse_hash(std::string_view text) {
   return fits ? std::optional(hash) : std::nullopt;
 }
 
-/// @return why a line is none, or nothing.
+/// @return the reason that a line is invalid, if it is
 std::optional<std::string> read_line(const std::string& line, Entries& entries) {
   std::istringstream words(line);
   std::string name, hash, option;
@@ -107,7 +107,7 @@ std::shared_ptr<ApiKeys> ApiKeys::of(std::string_view key) {
 }
 
 Result<std::shared_ptr<ApiKeys>> ApiKeys::load(const std::filesystem::path& file) {
-  FileWatch watch(file);  // before it is read: what comes between is a change
+  FileWatch watch(file);  // made before reading, so that a change in between is noticed
   ASSIGN_OR_RETURN(Entries entries, read_entries(file));
   return std::make_shared<ApiKeys>(std::move(entries), std::move(watch));
 }

@@ -15,17 +15,17 @@
 
 namespace outrider {
 
-/// The keys that a server knows, as hashes. Any thread.
+/// A server's keys, as hashes. Any thread.
 class ApiKeys {
  public:
-  /// One key, without limits.
+  /// Makes a single key without limits.
   static std::shared_ptr<ApiKeys> of(std::string_view key);
-  /// A file of lines `NAME sha256:HEX [max_requests=N] [tokens_per_minute=N]`, of empty ones and of comments (#). It is
-  /// read again when it has changed; while what it has then is wrong, that is logged and what it had before holds.
-  /// @return kMalformed and the line, as MappedFile::open; kOutOfRange for more than kKeysMax.
+  /// Loads lines `NAME sha256:HEX [max_requests=N] [tokens_per_minute=N]`, empty ones and comments (#). The file is
+  /// read again after a change; while it is invalid then, that is logged and the previous keys stay in use. @return
+  /// kMalformed with the line, errors as MappedFile::open; kOutOfRange for more than kKeysMax
   static Result<std::shared_ptr<ApiKeys>> load(const std::filesystem::path& file);
 
-  /// The search takes a time that tells nothing about the keys. @return null if there is no such key.
+  /// Finds a key in a time independent of the keys. @return null if there is no such key
   std::shared_ptr<const ApiKey> find(std::string_view key);
 
   struct Entry {
@@ -40,13 +40,13 @@ class ApiKeys {
 
   std::mutex mutex_;
   std::vector<Entry> entries_;
-  std::optional<FileWatch> file_;  ///< that they are from
+  std::optional<FileWatch> file_;  ///< their source
 };
 
 inline constexpr std::size_t kKeysMax = 4096;
 
-/// The key in an Authorization header: 'Bearer KEY', or 'Basic ...' with the key as password, which is how a browser
-/// asks its user. Empty if there is none.
+/// Returns the key in an Authorization header: 'Bearer KEY', or 'Basic ...' with the key as password, which browsers
+/// ask their users for. Empty if there is none.
 std::string key_of_authorization(std::string_view header);
 
 }  // namespace outrider

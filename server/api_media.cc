@@ -1,4 +1,4 @@
-// This file holds the part of ApiServer that reads a request's pictures, videos and sounds.
+// The part of ApiServer that reads a request's pictures, videos and sounds.
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -14,7 +14,7 @@ namespace {
 
 std::int64_t base64_bytes(std::int64_t bytes) { return bytes / 3 * 4; }
 
-/// The time for all fetched files of one request: as long as its body may take to arrive.
+/// Time for all fetched files of a request: equal to that for its body.
 constexpr Duration kFetchTimeout = std::chrono::seconds(20);
 
 ApiError refused_medium(const MediumFile& file, const RequestSource& source, const std::string& why) {
@@ -34,7 +34,7 @@ std::optional<ApiError> ApiServer::count_body(const HttpRequest& http, const Req
   for (const MediumFile& file : files) {
     file_bytes += file.size();
     const bool is_sound = file.kind == MediumFile::Kind::kSound;
-    // The errors themselves name files of this machine.
+    // The original errors name files of this machine.
     if (is_sound && !text_.audio)
       return refused_medium(file, source, without_tower(text_.audio.error().code, "audio tower", "hear sounds"));
     if (!is_sound && !text_.vision)

@@ -25,64 +25,64 @@ namespace outrider {
 namespace {
 using Json = nlohmann::json;
 
-/// A token or an alternative with its log-probability in an answer that is collected (docs/lab/server.md).
+/// Memory of a token or an alternative with its log-probability, in a collected answer (docs/lab/server.md).
 constexpr std::int64_t kBytesPerScore = 250;
 
 HttpReply json_reply(const Json& json) { return {.status = 200, .body = to_text(json)}; }
 
-/// OpenTelemetry's gen_ai.operation.name of a request.
+/// Returns OpenTelemetry's gen_ai.operation.name of a request.
 std::string_view operation_of(std::string_view path, bool chat) {
   if (path.starts_with("/v1/audio/")) return "generate_content";
   return chat ? "chat" : "text_completion";
 }
 
-/// @return whether a body of either endpoint is a chat's. Both endpoints refuse a body that is neither kind.
+/// @return true for a chat's body. Both endpoints reject a body of neither kind
 bool is_chat(const std::string& body) {
   return json_nesting(body) <= kJsonDepthMax &&
          Json::parse(body, nullptr, /*allow_exceptions=*/false).contains("messages");
 }
 
-/// It is worded as clients expect: by its first nine words litellm knows it from other bad requests.
+/// Worded as clients expect: litellm recognises it by its first nine words.
 std::string too_long(std::int64_t tokens, std::int64_t context_max) {
   return fmt::format("This model's maximum context length is {} tokens with the answer, the prompt has {}", context_max,
                      tokens);
 }
 
 constexpr const char* kTooLong = "context_length_exceeded";  ///< ApiError::code
-constexpr const char* kTooMuch = "unsupported_value";        ///< fine elsewhere, but not with this cluster's limits
+constexpr const char* kTooMuch = "unsupported_value";        ///< valid in general, but beyond this cluster's limits
 
-/// @param key  null: nobody counts
+/// @param key  null: nothing is counted
 void spend(const std::shared_ptr<const ApiKey>& key, std::int64_t tokens) {
   if (key != nullptr) key->spend(tokens, now());
 }
 
-/// Most bytes of a reply that its client may leave unread: more than an answer without log-probabilities has.
+/// Most unread bytes of a reply: more than any answer without log-probabilities has.
 constexpr std::size_t kUnreadBytesMax = 8u << 20;
 
-/// A reply that a thread of its own makes while the connection's thread sends it, so that a slow or absent reader does
-/// not delay the conversation with the coordinator. A reader that leaves kUnreadBytesMax unread counts as gone.
+/// A reply made on a thread of its own while the connection's thread sends it, so that a slow or absent reader does not
+/// delay the conversation with the coordinator. A reader with more than kUnreadBytesMax unread counts as gone.
 class StreamedReply {
  public:
   using Emit = std::function<void(std::string piece)>;
-  /// @param job  emits pieces until it ends, or soon after `gone` says so. @return why there is no more.
+  /// @param job  emits pieces until it ends, or soon after `gone` returns true @return the error that ended it
   using Job = std::function<std::optional<ApiError>(const Emit& emit, const std::function<bool()>& gone)>;
 
   StreamedReply(Job job, std::shared_ptr<ReplyWriter> writer, std::function<bool()> gone)
       : writer_(std::move(writer)), gone_(std::move(gone)), thread_([this, job = std::move(job)] { run(job); }) {}
   ~StreamedReply() { dropped_ = true; }
 
-  /// Waits for the first piece. @return the error, if that came instead.
+  /// Waits for the first piece. @return the error, if it came instead
   std::optional<ApiError> wait_for_first() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return ended_ || !pieces_.empty(); });
     return pieces_.empty() ? error_ : std::nullopt;
   }
-  /// It is HttpReply::next.
+  /// See HttpReply::next.
   std::optional<std::string> next() {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::milliseconds(100), [&] { return ended_ || !pieces_.empty(); });
     if (pieces_.empty()) return ended_ ? std::nullopt : std::optional<std::string>("");
-    std::string all;  // one write for what has come meanwhile
+    std::string all;  // one write for all pieces so far
     for (const std::string& piece : std::exchange(pieces_, {})) all += piece;
     unread_ = 0;
     return all;
@@ -120,10 +120,10 @@ class StreamedReply {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::string> pieces_;
-  std::size_t unread_ = 0;  ///< bytes of them
+  std::size_t unread_ = 0;  ///< their bytes
   std::optional<ApiError> error_;
   bool emitted_ = false, ended_ = false;
-  bool overrun_ = false;  ///< more than kUnreadBytesMax of them
+  bool overrun_ = false;  ///< more than kUnreadBytesMax
   std::jthread thread_;   // last: it uses the others
 };
 
@@ -138,7 +138,7 @@ ApiError cut_off(bool server_ends) {
   return server_ends ? ApiError{503, "the server ends"} : ApiError{kClientGone, "the client went away"};
 }
 
-/// One request to generate, from its arrival to its end.
+/// One generation request, from its arrival to its end.
 struct ApiServer::Work {
   CompletionRequest request;
   std::vector<std::vector<TokenId>> prompts;
@@ -147,8 +147,8 @@ struct ApiServer::Work {
   TimePoint arrived{};
   FinishedRequest facts;
   std::optional<RequestTrace> trace;
-  std::int64_t cached_tokens = 0;  ///< of each prompt's first choice: the others find the prompt that it computed
-  std::string client, request_id;  ///< as HttpRequest has them
+  std::int64_t cached_tokens = 0;  ///< of each prompt's first choice: the others reuse the prompt that it computed
+  std::string client, request_id;  ///< see HttpRequest
   std::shared_ptr<const ApiKey> key;
   std::function<bool()> server_ends;
 
@@ -156,7 +156,7 @@ struct ApiServer::Work {
   const std::vector<TokenId>& prompt_of(std::size_t choice) const {
     return prompts[choice / static_cast<std::size_t>(request.n)];
   }
-  /// It makes the text that an answer of a choice begins with before the model says a word.
+  /// Returns the text at the start of a choice's answer, before the model's own.
   std::string echo_of(std::size_t choice, const Tokenizer& tokenizer) const {
     if (!request.echo) return "";
     if (!request.chat) return tokenizer.decode(prompt_of(choice), /*skip_special=*/true);
@@ -168,7 +168,7 @@ struct ApiServer::Work {
     return {facts.prompt_tokens, cached_tokens, facts.generated_tokens,     facts.reasoning_tokens,
             facts.metrics,       choices(),     request.draft_length.length};
   }
-  /// Before its end, with the times that are known here.
+  /// Usage before the end, with the times known here.
   Usage usage_so_far() const {
     Usage so_far = usage();
     if (!facts.time_to_first_token) return so_far;
@@ -178,7 +178,7 @@ struct ApiServer::Work {
   }
 };
 
-/// It receives a request's choices as they come. This class collects each choice whole.
+/// Receives a request's choices as they arrive, and collects each one.
 class ApiServer::ChoiceSink {
  public:
   explicit ChoiceSink(const Work& work) : choices(work.choices()), work_(work) {}
@@ -186,21 +186,21 @@ class ApiServer::ChoiceSink {
   virtual void begin(std::size_t index) {
     if (work_.head.token_ids) choices[index].prompt_ids = work_.prompt_of(index);
   }
-  virtual void round(std::size_t, const ReportedRound&) {}  ///< of the tokens that come next
+  virtual void round(std::size_t, const ReportedRound&) {}  ///< precedes its round's tokens
   virtual void event(std::size_t index, const ChatEvent& event) { append(event, choices[index].message); }
-  virtual void pause(std::size_t) {}  ///< nothing more of what has come so far: ids do not wait for a text
+  virtual void pause(std::size_t) {}  ///< no further event for the tokens so far: ids do not wait for text
   virtual void end(std::size_t index, const char* finish_reason, const StopReason& stop_reason) {
     choices[index].finish_reason = finish_reason;
     choices[index].stop_reason = stop_reason;
   }
 
-  std::vector<Choice> choices;  ///< they get the ids and scores that the request wants before the tokens' events
+  std::vector<Choice> choices;  ///< receive requested ids and scores before the tokens' events
 
  protected:
   const Work& work_;
 };
 
-/// Sends them, event by event: `choices` has of each what the next event says besides.
+/// Sends events: `choices` has the additional content of each one's next event.
 class ApiServer::StreamingSink final : public ChoiceSink {
  public:
   StreamingSink(const Work& work, ReplyWriter& writer, const StreamedReply::Emit& emit)
@@ -247,18 +247,18 @@ class ApiServer::StreamingSink final : public ChoiceSink {
   ReplyWriter& writer_;
   const StreamedReply::Emit& emit_;
   std::vector<std::size_t> calls_;  ///< complete ones of each choice
-  std::size_t open_;                ///< choices that have not ended
+  std::size_t open_;                ///< unfinished choices
   Usage so_far_;
 };
 
-/// Turns one choice's tokens into events for its sink.
+/// Converts one choice's tokens into events for its sink.
 class ApiServer::ChoiceReader {
  public:
   ChoiceReader(const Tokenizer& tokenizer, const Work& work, std::size_t index, ChoiceSink& sink)
       : tokenizer_(tokenizer),
         request_(work.request),
         prompt_(work.prompt_of(index)),
-        // With log-probabilities the echo comes together with them, piece by piece.
+        // With log-probabilities, the echo is sent together with them, piece by piece.
         scores_echo_(request_.echo && !request_.chat && request_.sampling.logprobs),
         echo_(scores_echo_ ? "" : work.echo_of(index, tokenizer)),
         index_(index),
@@ -272,18 +272,18 @@ class ApiServer::ChoiceReader {
         round_text_(tokenizer, /*skip_special=*/true),
         prompt_text_(tokenizer, /*skip_special=*/true) {}
 
-  /// The scores are those of the prompt's next tokens but its first.
+  /// Handles the scores of the prompt's next tokens.
   void prompt_scores(std::span<const TokenLogprobs> scores) {
     begin();
     std::string text;
     for (const TokenLogprobs& logprobs : scores) text += prompt_token(&logprobs);
     if (!text.empty()) sink_.event(index_, {ChatEvent::Kind::kContent, std::move(text), {}});
   }
-  /// The report is of the tokens that come next.
+  /// Stores the report of the tokens that come next.
   void round(const RoundReport& round) { round_ = round; }
-  /// @param so_far  all of the choice, with the logprobs that the request wants. @return whether the answer is
-  ///   complete: a stop string came, or only the prompt is wanted.
-  /// @param facts  of the request: its tokens so far, which chunks say, go up with each
+  /// @param so_far  the whole choice, with the requested logprobs @return true if the answer is complete: a stop string
+  /// was found, or only the prompt is wanted @param facts  of the request: its token counts, which chunks report, grow
+  /// with each call
   bool push(std::span<const TokenId> tokens, const Generation& so_far, FinishedRequest& facts) {
     begin();
     if (request_.max_tokens == 0) return true;
@@ -301,7 +301,7 @@ class ApiServer::ChoiceReader {
     sink_.pause(index_);
     return false;
   }
-  /// @return its finish_reason; the sink is not told of the end yet.
+  /// Returns its finish_reason, before the sink learns of the end.
   const char* finish(FinishReason reason) {
     begin();
     switch (answer_.finish(reason == FinishReason::kLength || request_.max_tokens == 0)) {
@@ -310,14 +310,14 @@ class ApiServer::ChoiceReader {
       default: return "stop";
     }
   }
-  /// It says which ending of the request's ended the answer, after finish().
+  /// Returns the request's stop string or token that ended the answer, after finish().
   StopReason stop_reason(FinishReason reason) const {
     if (!answer_.stop().empty()) return answer_.stop();
     const std::vector<TokenId>& ids = request_.stop_ids;
     if (reason != FinishReason::kStop || std::ranges::find(ids, tokens_.last) == ids.end()) return {};
     return tokens_.last;
   }
-  /// Tokens that belong to it.
+  /// Number of its tokens.
   std::int64_t count() const { return tokens_.count; }
   int broken_calls() const { return answer_.broken_calls(); }
 
@@ -331,7 +331,7 @@ class ApiServer::ChoiceReader {
     const std::string first = prompt_token(nullptr);
     if (!first.empty()) sink_.event(index_, {ChatEvent::Kind::kContent, first, {}});
   }
-  /// Tells of the next one. @param logprobs  null: it has none. @return what it adds to the answer's text
+  /// Handles the prompt's next token. @param logprobs  null: it has none @return its text in the answer
   std::string prompt_token(const TokenLogprobs* logprobs) {
     const TokenId token = prompt_[prompt_read_++];
     TokenScore scored = score(token, logprobs != nullptr ? *logprobs : TokenLogprobs{});
@@ -352,9 +352,9 @@ class ApiServer::ChoiceReader {
       among = among || other.token == token;
       result.top.push_back(scored(other.token, other.logprob));
     }
-    // vLLM has it beside those that were asked for by their ids.
+    // vLLM lists it besides the requested ids.
     if (!among && !request_.sampling.logprob_token_ids.empty()) result.top.push_back(result.token);
-    // The text has no control tokens.
+    // Text excludes control tokens.
     const auto begins = [](char c) { return (c & 0xC0) != 0x80; };
     if (!tokenizer_.is_special(token))
       characters_ += static_cast<std::size_t>(std::ranges::count_if(result.token.bytes, begins));
@@ -376,7 +376,7 @@ class ApiServer::ChoiceReader {
   const CompletionRequest& request_;
   const std::vector<TokenId>& prompt_;
   const bool scores_echo_;  ///< the answer begins with the prompt, and both have log-probabilities
-  const std::string echo_;  ///< what the answer begins with
+  const std::string echo_;  ///< start of the answer
   const std::size_t index_;
   ChoiceSink& sink_;
   AnswerReader answer_;
@@ -386,7 +386,7 @@ class ApiServer::ChoiceReader {
     std::int64_t count = 0;
     TokenId last = -1;
   } tokens_;
-  std::size_t prompt_read_ = 0;  ///< tokens of the prompt that were told of
+  std::size_t prompt_read_ = 0;  ///< tokens of the prompt already handled
   std::size_t characters_ = 0;
   bool begun_ = false;
 };
@@ -409,7 +409,7 @@ std::vector<HttpRoute> ApiServer::routes() {
   const auto no_embeddings = [](const HttpRequest&) {
     return error_reply({.message = "embeddings are not supported: this server writes text"});
   };
-  // SageMaker's one endpoint for both, as vLLM has it.
+  // SageMaker's single endpoint for both, as in vLLM.
   const auto generate = [this](const HttpRequest& http, bool chat) {
     return complete(http, chat, parse(http, chat), openai_writer());
   };
@@ -439,12 +439,12 @@ ApiError ApiServer::api_error(const Error& error) const {
   switch (error.code) {
     case Errc::kInvalidArgument: return {400, error.message};
     case Errc::kUnsupported: return {.status = 400, .message = error.message, .code = kTooMuch};
-    // The coordinator found the text too long. Its other limits have another code.
+    // The coordinator found the sequence too long. Its other limits have another code.
     case Errc::kOutOfRange: return {.status = 400, .message = error.message, .code = kTooLong};
     case Errc::kUnavailable: return {503, error.message};
     case Errc::kPeerGone: return {503, error.message};
     case Errc::kTimeout: return {503, error.message};
-    case Errc::kIo: return {503, error.message};  // no descriptor left, say
+    case Errc::kIo: return {503, error.message};  // for example without a free descriptor
     default: return {500, error.message};
   }
 }
@@ -513,7 +513,7 @@ std::optional<ApiError> ApiServer::prepare(const HttpRequest& http, bool chat, A
 }
 
 void ApiServer::add_bad_word(const std::string& word, SamplingParams& sampling) const {
-  // At the beginning of a text, and within one: as vLLM takes it.
+  // Both at the start of a text and within one, as in vLLM.
   const std::string bare = word.substr(word.find_first_not_of(' '));
   const auto encoded = [&](const std::string& text) { return text_.tokenizer.encode(text, /*parse_special=*/false); };
   const std::vector<TokenId> first = encoded(bare), within = encoded(" " + bare);
@@ -534,7 +534,7 @@ void ApiServer::keep_tail(const CompletionRequest& request, std::vector<TokenId>
 
 std::optional<ApiError> ApiServer::too_much(const HttpRequest& http, const Work& work) const {
   const CompletionRequest& request = work.request;
-  // Here once, and of each choice in the message and at a coordinator in this process.
+  // Held once here, and per choice in the message and at a coordinator in this process.
   std::int64_t bytes = (1 + 2 * request.n) * media_bytes(work.media);
   for (const std::vector<TokenId>& prompt : work.prompts) {
     const std::int64_t left = text_.context_max - std::ssize(prompt);
@@ -545,7 +545,7 @@ std::optional<ApiError> ApiServer::too_much(const HttpRequest& http, const Work&
     const auto entries = static_cast<std::int64_t>(sampling.alternatives()) + 1;
     const std::int64_t scores = sampling.logprobs && !request.stream ? entries : 0;
     const std::int64_t prompt_scores =
-        sampling.prompt_logprobs && !request.stream ? 2 * (*sampling.prompt_logprobs + 1) : 0;  // echoed too, perhaps
+        sampling.prompt_logprobs && !request.stream ? 2 * (*sampling.prompt_logprobs + 1) : 0;  // may be echoed too
     bytes += request.n * (std::ssize(prompt) * (kBytesPerPromptToken + prompt_scores * kBytesPerScore) +
                           std::min(request.max_tokens.value_or(kMaxChatTokens), left) * scores * kBytesPerScore);
   }
@@ -584,7 +584,7 @@ HttpReply ApiServer::complete(const HttpRequest& http, bool chat, ApiResult<Comp
   }
   const auto job = [this, writer, held = work](const StreamedReply::Emit& emit,
                                                const std::function<bool()>& gone) mutable {
-    const std::shared_ptr<Work> mine = std::move(held);  // until the job ends, however long its pieces take
+    const std::shared_ptr<Work> mine = std::move(held);  // until the job ends, however long that takes
     StreamingSink sink(*mine, *writer, emit);
     std::optional<ApiError> error = run(*mine, sink, gone);
     if (!error && mine->request.include_usage) emit(writer->usage(mine->head, mine->usage()));
@@ -633,7 +633,7 @@ void ApiServer::finish(Work& work, const std::optional<ApiError>& error) const {
 
 std::string ApiServer::cache_scope(const Work& work) const {
   const bool apart = !options_.share_prefixes && work.key != nullptr;
-  // No name has a line feed: no salt can be another's key.
+  // No name has a line feed, so that no salt can equal another key.
   return (apart ? work.key->name() : "") + (work.request.cache_salt.empty() ? "" : "\n" + work.request.cache_salt);
 }
 
@@ -663,7 +663,7 @@ std::optional<ApiError> ApiServer::generate_choices(Work& work, ChoiceSink& sink
   Result<Client> client = connect();
   if (!client) return api_error(client.error());
   std::vector<Generate> generates;
-  std::deque<ChoiceReader> readers;  // which do not move
+  std::deque<ChoiceReader> readers;  // addresses must be stable
   for (std::size_t index = 0; index < work.choices(); ++index) {
     generates.push_back(generate_of_choice(work, index));
     readers.emplace_back(text_.tokenizer, work, index, sink);
@@ -715,7 +715,7 @@ std::optional<ApiError> ApiServer::generate_choices(Work& work, ChoiceSink& sink
     ApiError error = api_error(generations.error());
     const Result<Status> status =
         generations.error().code == Errc::kUnavailable ? client->status() : Result<Status>(generations.error());
-    if (status && status->verifiers > 0) {  // there is a verifier, and it has too much to do
+    if (status && status->verifiers > 0) {  // there is a verifier, and it is overloaded
       error.status = 429;
       error.code = "rate_limit_exceeded";
     }
@@ -836,7 +836,7 @@ HttpReply ApiServer::tokenize(const HttpRequest& http) const {
     Json pieces = Json::array();
     for (std::size_t i = 0; form.pieces && i < tokens.size(); ++i) {
       const std::string piece = token_bytes(text_.tokenizer, tokens[i]);
-      // A part of a character is its bytes.
+      // A partial character is given as bytes.
       pieces.push_back(
           {{"id", tokens[i]},
            {"piece", is_utf8(piece) ? Json(piece) : Json(std::vector<std::uint8_t>(piece.begin(), piece.end()))}});
@@ -864,7 +864,7 @@ HttpReply ApiServer::detokenize(const HttpRequest& http) const {
 HttpReply ApiServer::tokenizer_info() const {
   const auto spelled = [&](const char* token) { return text_.tokenizer.find(token) ? Json(token) : Json(); };
   const std::vector<TokenId>& stops = text_.stop_ids();
-  return json_reply({{"tokenizer_class", "GemmaTokenizer"},  // what computes it in transformers
+  return json_reply({{"tokenizer_class", "GemmaTokenizer"},  // the class that computes it in transformers
                      {"model_max_length", text_.context_max},
                      {"vocab_size", text_.vocab_size},
                      {"add_bos_token", true},

@@ -15,7 +15,7 @@ namespace outrider {
 namespace {
 using Json = nlohmann::json;
 
-/// Each byte has the six bits that it stands for in base64, or kNone.
+/// Value of each base64 character, or kNone.
 constexpr std::uint8_t kNone = 64;
 constexpr std::string_view kAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 constexpr std::array<std::uint8_t, 256> kSixBits = [] {
@@ -25,10 +25,10 @@ constexpr std::array<std::uint8_t, 256> kSixBits = [] {
   return bits;
 }();
 
-/// HTML says which characters are spaces.
+/// White space by HTML's definition.
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\f' || c == '\r'; }
 
-/// It gives the part of a data: URL before its comma, in lower case, without spaces; empty for one not in base64.
+/// Returns the head of a data: URL before its comma, in lower case, without spaces; empty if it is not base64.
 std::string head_of_data_url(std::string_view url) {
   const std::size_t comma = url.substr(0, 256).find(',');
   std::string head = comma == url.npos ? "" : in_lower_case(url.substr(0, comma));
@@ -36,7 +36,7 @@ std::string head_of_data_url(std::string_view url) {
   return head.starts_with("data:") && head.ends_with(";base64") ? head : "";
 }
 
-/// It gives the part behind the comma. Some write + and / as %2B and %2F.
+/// Returns the data after the comma. Some clients write + and / as %2B and %2F.
 std::string_view data_of_url(std::string_view url, std::string& decoded) {
   const std::string_view data = url.substr(url.find(',') + 1);
   return data.find('%') == data.npos ? data : std::string_view(decoded = percent_decoded(data));
@@ -46,7 +46,7 @@ struct MediumType {
   std::string_view name;
   MediumFile::Kind file;
   ContentPart::Kind part;
-  const char* wanted;  ///< under its name
+  const char* wanted;  ///< description for errors
 };
 constexpr MediumType kMediumTypes[] = {
     {"image_url", MediumFile::Kind::kPicture, ContentPart::Kind::kImage, "an object with the URL of a picture"},
@@ -55,7 +55,7 @@ constexpr MediumType kMediumTypes[] = {
     {"input_audio", MediumFile::Kind::kSound, ContentPart::Kind::kAudio,
      "an object with the data of a sound, in base64, and its format"}};
 
-/// A file in base64, without a URL around it.
+/// Reads a base64 file without a URL.
 void read_data(const JsonFields& fields, MediumFile& file) {
   const Json* const data = fields.find("data");
   if (data == nullptr || !data->is_string()) return fields.wrong("data", "a file in base64");
@@ -64,7 +64,7 @@ void read_data(const JsonFields& fields, MediumFile& file) {
   file.bytes = *std::move(bytes);
 }
 
-/// A file, where it is, or a video's pictures.
+/// Reads a file, its location, or a video's pictures.
 Result<void> read_url(std::string_view url, MediumFile& file) {
   const std::string scheme = in_lower_case(url.substr(0, 8));
   if (scheme.starts_with("http://") || scheme.starts_with("https://")) return file.url = url, Result<void>();

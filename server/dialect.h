@@ -13,14 +13,14 @@
 #include "server/http_message.h"
 #include "server/openai.h"
 
-// Other APIs than OpenAI's chat completions: each is a parser of requests, with request_reader.h, and a writer of
-// replies. So whatever chat completions can do, they can.
+// APIs other than OpenAI's chat completions: each has a parser of requests, based on request_reader.h, and a writer of
+// replies, and so supports everything that chat completions do.
 
 namespace outrider {
 
 class ApiServer;
 
-/// The other APIs are made of these functions of an ApiServer.
+/// Functions of an ApiServer that the other APIs use.
 struct ChatBackend {
   std::function<HttpReply(const HttpRequest& http, ApiResult<CompletionRequest> request,
                           const std::shared_ptr<ReplyWriter>& writer)>
@@ -30,10 +30,10 @@ struct ChatBackend {
   ApiDefaults defaults;
 };
 
-/// @param api  outlives the backend.
+/// @param api  outlives the backend
 ChatBackend chat_backend(ApiServer& api);
 
-/// One server-sent event, whose data says its type too.
+/// Makes one server-sent event with its type.
 std::string named_event(const nlohmann::json& data);
 
 // ---- Anthropic's Messages: text, tools, thoughts, streams (messages_api.cc) ----
@@ -47,10 +47,10 @@ std::vector<HttpRoute> messages_routes(const ChatBackend& backend);
 
 struct ResponsesBody {
   nlohmann::json json;    ///< an object
-  std::string_view text;  ///< it, as it came
-  /// {"items", "response"} of the response that it goes on with: what went before it, and itself. Null: of none.
+  std::string_view text;  ///< its original text
+  /// {"items", "response"} of the response that it continues: its conversation, and itself. Null: none.
   nlohmann::json before = {};
-  std::int64_t before_bytes = 0;  ///< of its text
+  std::int64_t before_bytes = 0;  ///< size of its text
 };
 ApiResult<CompletionRequest> parse_responses(const ResponsesBody& body, const ApiDefaults& defaults);
 /// Reads a body of /v1/responses/input_tokens.
@@ -61,32 +61,30 @@ std::vector<HttpRoute> responses_routes(ChatBackend backend);
 
 enum class SpeechTask : std::uint8_t { kTranscribe, kTranslate };
 
-/// The fields for sampling and the like are read as a chat's.
-/// @param path  of the endpoint
-/// @return or the first thing that is wrong
+/// Fields for sampling and the like are those of a chat. @param path  of the endpoint @return or the first error
 ApiResult<CompletionRequest> parse_speech(const std::vector<FormPart>& form, SpeechTask task,
                                           const ApiDefaults& defaults, std::string_view path);
 
-/// It gives the text of an answer while that comes: the part behind a translation's "English: ", or all without one.
+/// Extracts the text of a streamed answer: after a translation's "English: ", or all without one.
 class SpeechText {
  public:
   explicit SpeechText(SpeechTask task) : open_(task == SpeechTask::kTranscribe) {}
-  /// @return the text that can be told now
+  /// @return the text that can be emitted now
   std::string push(std::string_view text);
-  /// @return the text that is left at the end of the answer
+  /// @return the remaining text at the end of the answer
   std::string finish();
 
  private:
   bool open_;
-  std::string held_;  ///< before it is open
+  std::string held_;  ///< text before the marker
 };
 
 std::vector<HttpRoute> transcription_routes(const ChatBackend& backend);
 
 // ---- llama.cpp's own endpoints, over those of OpenAI and vLLM; docs/http.md lists their fields (llama_api.cc) ----
 
-/// /completion, /props, /slots, /apply-template and the count of a chat's tokens.
-/// @param api  outlives the routes. @param model_path  the model's path in the reply of /props
+/// /completion, /props, /slots, /apply-template and the count of a chat's tokens. @param api  outlives the routes
+/// @param model_path  the model's path in the reply of /props
 std::vector<HttpRoute> llama_routes(ApiServer& api, std::string model_path);
 
 }  // namespace outrider

@@ -8,22 +8,22 @@
 namespace outrider {
 namespace {
 
-/// Takes the value of a header's parameter off its front, up to the next semicolon: a word, or a text in quotes, in
-/// which quotes are \" or, as browsers write them, %22.
+/// Removes the value of a header's parameter from its front, up to the next semicolon: a word, or a quoted text, in
+/// which quotes are \" or, in browsers' form, %22.
 std::string take_value(std::string_view& header) {
   const bool quoted = header.starts_with('"');
   std::size_t at = quoted ? 1 : 0;
   std::string value;
   for (; at < header.size() && header[at] != (quoted ? '"' : ';'); ++at) {
     const std::string_view next = header.substr(at, 2);
-    if (quoted && (next == "\\\"" || next == "\\\\")) ++at;  // no other: paths of Windows come as they are
+    if (quoted && (next == "\\\"" || next == "\\\\")) ++at;  // no others: Windows paths are not escaped
     value += header[at];
   }
   header.remove_prefix(std::min(header.find(';', at), header.size()));
   return quoted ? replaced(value, "%22", "\"") : value;
 }
 
-/// A part of a form, of which so much is known by its head.
+/// Makes a part of a form, with the facts from its head.
 FormPart part_of(std::string_view head, std::string_view content) {
   FormPart part{.name = "", .filename = "", .content = content};
   for (const std::string& line : lines_of(head)) {

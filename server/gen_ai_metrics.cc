@@ -58,7 +58,7 @@ void GenAiMetrics::record(const FinishedRequest& request) {
 
 std::string GenAiMetrics::otlp(std::string_view resource, std::string_view model, std::int64_t begin_unix_ns,
                                std::int64_t now_unix_ns) const {
-  // protobuf's JSON writes 64-bit integers as texts.
+  // protobuf's JSON writes 64-bit integers as strings.
   Json metrics = Json::array();
   for (std::size_t i = 0; i < kMetrics; ++i) {
     Json points = Json::array();

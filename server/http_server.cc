@@ -50,12 +50,12 @@ using Parser = http::request_parser<http::string_body>;
 
 constexpr std::size_t kHeadBytesMax = 64 << 10;   ///< request line and headers
 constexpr std::size_t kTargetBytesMax = 8 << 10;  ///< path and query
-/// The ending server checks at this interval whether its threads have ended.
+/// Interval at which the ending server checks its threads.
 constexpr Duration kTick = std::chrono::milliseconds(10);
-/// A client may go on sending a refused body for this time before it must read why.
+/// Time for a client to finish sending a refused body before it must read the reason.
 constexpr Duration kLinger = std::chrono::seconds(5);
 
-/// When the server ends: first no new requests, then none at all.
+/// State of the server's end: first no new requests, then none at all.
 struct Ending {
   std::atomic<bool> stopping = false, aborting = false;
 };
@@ -68,16 +68,16 @@ class Connection : public WaitingSocket {
 
   bool server_ends() const { return ending_.aborting; }
   int handle() { return socket_.native_handle(); }
-  /// Also true of a client that only said that it will send nothing more: they do not do that.
+  /// Also true for a client that half-closed its connection, which clients do not do.
   bool client_gone() { return ready(POLLRDHUP, Duration::zero()); }
-  /// The client's address, in numbers.
+  /// Returns the client's numeric address.
   std::string peer() const {
     error_code failed;
     const tcp::endpoint peer = socket_.remote_endpoint(failed);
     return failed ? "" : peer.address().to_string();
   }
 
-  /// @return whether something comes before the server begins to end.
+  /// @return true if data comes before the server begins to end
   bool wait_for_request(Duration idle_timeout) {
     idle_since_ = now().time_since_epoch().count();
     bool comes = false;
@@ -86,12 +86,12 @@ class Connection : public WaitingSocket {
     idle_since_ = kBusy;
     return comes;
   }
-  /// When it began to wait for a request, in no unit that means anything; kBusy if it does not. Any thread.
+  /// Start of its wait for a request, in arbitrary units; kBusy if it is not waiting. Any thread.
   std::int64_t idle_since() const { return idle_since_; }
   /// Ends a wait for a request as if the client had closed the connection. Any thread.
   void end_wait() { ::shutdown(socket_.native_handle(), SHUT_RD); }
   static constexpr std::int64_t kBusy = std::numeric_limits<std::int64_t>::max();
-  /// Says that all is said, and lets the client read it: closing with unread input would discard it.
+  /// Ends the output, and lets the client read it: closing with unread input would discard it.
   void end(Duration linger) {
     error_code failed;
     if (tls_ != nullptr) tls_->end();
@@ -109,13 +109,13 @@ class Connection : public WaitingSocket {
   std::atomic<std::int64_t> idle_since_ = now().time_since_epoch().count();  ///< also before its thread has begun
 };
 
-/// The connections that are open, shared by those who opened them.
+/// The open connections, with their clients.
 class OpenConnections {
  public:
   explicit OpenConnections(int count_max) : shares_(count_max) {}
 
-  /// Lets a connection in, where its client has no room for it instead of his that waits longest for a request.
-  /// @return whether it is in.
+  /// Admits a connection; if its client has no room, in place of the client's longest idle one. @return true if
+  /// admitted
   bool enter(const std::shared_ptr<Connection>& connection, const std::string& client) {
     const std::lock_guard lock(mutex_);
     if (!shares_.take(client, 1)) {
@@ -134,7 +134,7 @@ class OpenConnections {
   void leave(const std::shared_ptr<Connection>& connection) {
     const std::lock_guard lock(mutex_);
     const auto known = connections_.find(connection);
-    if (known == connections_.end()) return;  // another has its place
+    if (known == connections_.end()) return;  // replaced by another
     shares_.give_back(known->second, 1);
     connections_.erase(known);
   }
@@ -142,16 +142,16 @@ class OpenConnections {
  private:
   std::mutex mutex_;
   Shares shares_;
-  std::map<std::shared_ptr<Connection>, std::string> connections_;  ///< and whose each is
+  std::map<std::shared_ptr<Connection>, std::string> connections_;  ///< with the client of each
 };
 
-/// Memory that the requests under way are counted as.
+/// Memory reserved by running requests.
 class Memory {
  public:
   explicit Memory(std::int64_t bytes_max) : bytes_max_(bytes_max), shares_(bytes_max) {}
-  /// @return the most that one request may take, which leaves as much for others.
+  /// Returns the limit of one request, half of all.
   std::int64_t most_of_one() const { return bytes_max_ / 2; }
-  /// The same as Shares::change(), for many threads.
+  /// Shares::change(), for many threads.
   bool change(const std::string& client, std::int64_t from, std::int64_t to) {
     const std::lock_guard lock(mutex_);
     return shares_.change(client, from, to);
@@ -163,22 +163,22 @@ class Memory {
   Shares shares_;
 };
 
-/// One request's part of the memory.
+/// One request's share of the memory.
 class Room {
  public:
   Room(std::shared_ptr<Memory> memory, std::string client) : memory_(std::move(memory)), client_(std::move(client)) {}
   ~Room() { take(0); }
   Room(const Room&) = delete;
   Room& operator=(const Room&) = delete;
-  /// Replaces the reservation by `bytes`. @return whether so much is free; otherwise the reservation stays.
+  /// Replaces the reservation by `bytes`. @return true if so much was free; otherwise the reservation stays
   bool take(std::int64_t bytes) {
-    // glibc keeps memory that a thread has freed. A large part of it must return to the others.
+    // glibc keeps freed memory per thread. A large part of it must be returned.
     if (bytes_ - bytes > kTrimBytes) malloc_trim(0);
     if (!memory_->change(client_, bytes_, bytes)) return false;
     bytes_ = bytes;
     return true;
   }
-  /// It is HttpRequest::hold.
+  /// See HttpRequest::hold.
   std::optional<ApiError> hold(std::int64_t bytes) {
     const std::int64_t most = memory_->most_of_one();
     if (bytes > most)
@@ -196,7 +196,7 @@ class Room {
 
 std::string text(beast::string_view view) { return {view.data(), view.size()}; }
 
-/// An address as one client: of IPv6 the first half, since a host that has one address has all that share it.
+/// Maps an address to a client: for IPv6 the first half, since a host has all addresses of a prefix.
 std::string client_of(const std::string& address) {
   error_code failed;
   const auto v6 = net::ip::make_address_v6(address, failed);
@@ -210,7 +210,7 @@ bool is_loopback(const std::string& address) {
   return address == "127.0.0.1" || address == "::1" || address == "::ffff:127.0.0.1";
 }
 
-/// It names a client without a key of its own, for HttpRequest::client.
+/// Names a client without a key of its own, for HttpRequest::client.
 std::string client_of(const Head& head, const std::string& peer) {
   if (!is_loopback(peer)) return client_of(peer);
   const auto [begin, end] = head.equal_range("X-Forwarded-For");
@@ -220,7 +220,7 @@ std::string client_of(const Head& head, const std::string& peer) {
   return failed ? peer : client_of(address.to_string());
 }
 
-/// The path of a request's target: without the query, and with what %XX stand for.
+/// Returns the path of a request's target: without the query, and percent-decoded.
 std::string path_of(const Head& head) {
   const std::string target = text(head.target());
   return percent_decoded(std::string_view(target).substr(0, target.find('?')));
@@ -232,8 +232,8 @@ std::string query_of(const Head& head) {
   return begin == target.npos ? "" : target.substr(begin + 1);
 }
 
-/// Refuses heads that Beast takes and that leave open where a request ends: another server on the way may see another
-/// one begin within it (RFC 9112, 6.3).
+/// Rejects heads that Beast accepts although the end of the request is ambiguous: another server on the way may see a
+/// second one within it (RFC 9112, 6.3).
 error_code framing_error(const Head& head) {
   const std::string length = text(head[http::field::content_length]);
   if (head.count(http::field::content_length) > 1 || length.find_first_not_of("0123456789") != length.npos)
@@ -244,32 +244,32 @@ error_code framing_error(const Head& head) {
   return {};
 }
 
-/// @return whether a head breaks off at a Content-Length that no integer holds. Such a number is a length all the same.
+/// @return true if a head breaks off at a Content-Length beyond any integer, which counts as a length all the same
 bool is_huge_length(std::string_view unread) {
   const std::string_view line = unread.substr(0, unread.find('\r'));
   return line.size() - line.find_last_not_of("0123456789") > 20;
 }
 
-/// The client and the target of a request, as far as its head names them.
+/// The client and the target of a request, from its head.
 struct Asked {
   const HttpRoute* route = nullptr;
-  std::string path = {};                   ///< as the route has it
-  std::string id = {};                     ///< as HttpRequest::id
-  std::string request_id = {};             ///< as HttpRequest's
-  std::shared_ptr<const ApiKey> key = {};  ///< null where the server has none, or the route wants none
-  std::string client = "";                 ///< as HttpRequest::client
+  std::string path = {};                   ///< in the route's form
+  std::string id = {};                     ///< see HttpRequest::id
+  std::string request_id = {};             ///< see HttpRequest
+  std::shared_ptr<const ApiKey> key = {};  ///< null if the server has none, or the route needs none
+  std::string client = "";                 ///< see HttpRequest::client
 };
 
-/// A body counts three times while it is read: a string that grows is there up to three times.
+/// A body counts three times while it is read, since a growing string may exist up to three times.
 std::int64_t reading_bytes(std::size_t body_bytes) { return 3 * static_cast<std::int64_t>(body_bytes); }
 
-/// It counts a body before it is parsed.
+/// Returns the memory to reserve for a body before it is parsed.
 std::int64_t counted_bytes(std::size_t text_bytes, std::size_t file_bytes) {
   return static_cast<std::int64_t>(text_bytes) * kBytesPerBodyByte +
          static_cast<std::int64_t>(file_bytes) * kBytesPerFileByte;
 }
 
-/// Names by which a server may be asked. One with keys may have any: a page that comes under another name has no key.
+/// Host names under which a server may be addressed. One with keys accepts any: a page under another name has no key.
 std::vector<std::string> names_of(const HttpOptions& options) {
   if (options.keys != nullptr && options.allowed_hosts.empty()) return {"*"};
   std::vector<std::string> names = own_names(options.host);
@@ -277,7 +277,7 @@ std::vector<std::string> names_of(const HttpOptions& options) {
   return names;
 }
 
-/// It lists the paths that may be meant: base URLs of clients end with /v1 or not, and with a slash or not.
+/// Returns the possible paths: clients' base URLs may or may not end with /v1, and with a slash.
 std::vector<std::string> meanings(std::string path) {
   while (path.starts_with("//")) path.erase(0, 1);
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
@@ -286,7 +286,7 @@ std::vector<std::string> meanings(std::string path) {
   return paths;
 }
 
-/// Names a request in its reply and in what its client logs: the client's own name for it, if it is one to print.
+/// Names a request in its reply and in its client's log: by the client's own name, if printable.
 std::string id_of(const Head& head) {
   constexpr std::size_t kIdBytesMax = 128;
   const std::string given = text(head["X-Request-Id"]);
@@ -296,7 +296,7 @@ std::string id_of(const Head& head) {
   return fmt::format("req_{:016x}", random_number());
 }
 
-/// @return what the {id} of a route's path stands for, "" if it has none; nothing if it is not the route of this path.
+/// @return the part of the path for {id}, "" if the route has none; none if the path does not match
 std::optional<std::string_view> match(std::string_view pattern, std::string_view path) {
   constexpr std::string_view kAny = "{id}";
   const std::size_t at = pattern.find(kAny);
@@ -307,7 +307,7 @@ std::optional<std::string_view> match(std::string_view pattern, std::string_view
   return path.substr(at, end - at);
 }
 
-/// The end of the string that begins behind `begin`, at its quote or the body's end.
+/// Returns the end of the string that starts after `begin`: its quote or the body's end.
 std::size_t end_of_string(std::string_view body, std::size_t begin) {
   std::size_t at = begin;
   while (at < body.size() && body[at] != '"') at += body[at] == '\\' ? 2 : 1;
@@ -351,7 +351,7 @@ class Server final : public HttpServer {
     for (const TimePoint deadline = now() + drain; requests_ > 0 && now() < deadline;)
       std::this_thread::sleep_for(kTick);
     ending_->aborting = true;
-    ::shutdown(acceptor_.native_handle(), SHUT_RDWR);  // accept() returns
+    ::shutdown(acceptor_.native_handle(), SHUT_RDWR);  // makes accept() return
     thread_.join();
     while (connections_ > 0) std::this_thread::sleep_for(kTick);
   }
@@ -378,14 +378,14 @@ class Server final : public HttpServer {
     }
   }
 
-  /// A thread for a connection, which leaves when it ends. @return whether there is one.
+  /// Starts a thread for a connection, which ends with it. @return false if there is none
   bool start_thread(std::shared_ptr<Connection> connection) {
     ++connections_;
     try {
       std::thread([this, connection]() mutable {
         serve(*connection);
         open_.leave(connection);
-        connection.reset();  // before the server that it belongs to may end
+        connection.reset();  // before its server may end
         --connections_;
       }).detach();
       return true;
@@ -397,8 +397,8 @@ class Server final : public HttpServer {
     }
   }
 
-  /// Without a thread, so it waits for nothing: a reply fits into what the system holds for a new connection. With TLS
-  /// there is none, which would take a conversation.
+  /// Runs without a thread, and so does not wait: the reply fits the system's buffer for a new connection. With TLS
+  /// there is no reply, since it would need a handshake.
   void refuse(Connection& connection, const std::string& reason) {
     if (options_.tls == nullptr) send(connection, error_reply({503, reason}), Head(), id_of(Head()), /*close=*/true);
     connection.end(Duration::zero());
@@ -430,8 +430,7 @@ class Server final : public HttpServer {
     return !failed;
   }
 
-  /// @param buffer  of the connection: what was read beyond the last request
-  /// @return whether another request may follow.
+  /// @param buffer  the connection's: bytes read beyond the last request @return true if another request may follow
   bool serve_request(Connection& connection, beast::flat_buffer& buffer) {
     Parser parser;
     parser.header_limit(kHeadBytesMax);
@@ -439,12 +438,12 @@ class Server final : public HttpServer {
     connection.read_deadline = now() + options_.request_timeout;
     error_code failed;
     http::read_header(connection, buffer, parser, failed);
-    const Head head = parser.get();  // without what may come as a trailer
+    const Head head = parser.get();  // without trailers
     if (!failed) failed = framing_error(head);
     Asked asked{.request_id = id_of(head)};
     std::optional<HttpReply> reply;
     if (!failed) reply = refusal(head, connection, asked);
-    std::shared_ptr<const void> under_way;  // until the reply is out
+    std::shared_ptr<const void> under_way;  // until the reply is sent
     if (!failed && !reply && asked.key != nullptr && asked.route->method == "POST") {
       auto begun = asked.key->begin(now());
       if (begun)
@@ -453,7 +452,7 @@ class Server final : public HttpServer {
         reply = error_reply(begun.error());
     }
     const auto room = std::make_shared<Room>(memory_, asked.client);
-    Room reading(reading_, asked.client);  // of half of it: those that are read leave room for one that has been
+    Room reading(reading_, asked.client);  // of half of it: room is left for requests already read
     if (!failed && !reply && asked.route->method == "POST") {
       const auto length = parser.content_length();
       const std::int64_t bytes = reading_bytes(length ? static_cast<std::size_t>(*length) : body_bytes_max());
@@ -473,7 +472,7 @@ class Server final : public HttpServer {
     }
     if (!reply && asked.route->method == "POST") {
       const std::string& body = parser.get().body();
-      const bool is_form = asked.route->takes == kFormType;  // of which nobody makes tokens
+      const bool is_form = asked.route->takes == kFormType;  // files are not tokenised
       const std::size_t files = is_form ? body.size() : file_characters(body), text = body.size() - files;
       if (is_form)
         reply = wait_for_room(connection, *room, counted_bytes(text, files));
@@ -483,7 +482,7 @@ class Server final : public HttpServer {
         reply = wait_for_room(connection, *room, counted_bytes(text, files));
       reading.take(0);
     }
-    // The body of a request that is refused, or of a GET, is not read: it would be taken for the next request.
+    // The body of a refused request, or of a GET, is not read, and would be taken for the next request.
     const bool close = !parser.is_done() || !parser.keep_alive() || head.version() != 11;
     const TraceContext trace = options_.traces ? TraceContext::begin(text(head["traceparent"])) : TraceContext();
     const auto hold = [room, under_way](std::int64_t bytes) { return room->hold(bytes); };
@@ -498,8 +497,8 @@ class Server final : public HttpServer {
     return send(connection, *std::move(reply), head, asked.request_id, close) && !close;
   }
 
-  /// @return why a request could not be read; none if no client is left to tell, or if not one line arrived.
-  /// @param unread  what came and was not parsed
+  /// @return the error for an unreadable request; none if no client is left, or not even one line arrived @param unread
+  /// received bytes that were not parsed
   std::optional<ApiError> read_error(error_code failed, const Parser& parser, std::string_view unread,
                                      bool server_ends) const {
     if (failed == beast::error::timeout) {
@@ -523,7 +522,7 @@ class Server final : public HttpServer {
                              options_.request_bytes_max, options_.file_bytes_max)};
   }
 
-  /// Why a request is not to be answered, judged by its head; none: asked.route will.
+  /// Returns the refusal of a request by its head; none: asked.route answers it.
   std::optional<HttpReply> refusal(const Head& head, const Connection& connection, Asked& asked) const {
     if (head.method() == http::verb::unknown) return error_reply({400, "no such method"});
     if (head.target().size() > kTargetBytesMax) return error_reply({414, "the request's URI is too long"});
@@ -537,12 +536,12 @@ class Server final : public HttpServer {
       asked.key = options_.keys->find(authorization.empty() ? text(head["X-Api-Key"])  // Anthropic's clients
                                                             : key_of_authorization(authorization));
       if (asked.key == nullptr) return no_key_reply(*asked.route);
-      if (!asked.key->name().empty()) asked.client = "key " + asked.key->name();  // which no address looks like
+      if (!asked.key->name().empty()) asked.client = "key " + asked.key->name();  // cannot be an address
     }
     return asked.route->method == "POST" ? refuse_body(head, *asked.route) : std::nullopt;
   }
 
-  /// It refuses a request under another server's name, or of another server's page.
+  /// Refuses a request under another host name, or from another server's page.
   std::optional<ApiError> refuse_stranger(const Head& head) const {
     const std::size_t hosts = head.count(http::field::host);
     const std::string host = text(head[http::field::host]);
@@ -555,8 +554,8 @@ class Server final : public HttpServer {
     return guard_.check_origin(text(head[http::field::origin]), host);
   }
 
-  /// It answers a browser that asks whether a page of another server may send a request with JSON or a key.
-  /// @param headers  that it would send: the clients' libraries have many of their own
+  /// Answers a browser's preflight request for JSON or a key from another server's page. @param headers  that it would
+  /// send: client libraries add many
   static HttpReply preflight_reply(const std::string& headers) {
     return {.status = 200,
             .body = "",
@@ -565,7 +564,7 @@ class Server final : public HttpServer {
                         {"Access-Control-Max-Age", "600"}}};
   }
 
-  /// @return why there is none.
+  /// @return the reply if there is none
   std::optional<HttpReply> find_route(const Head& head, Asked& asked) const {
     const std::string method = text(head.method_string()), path = path_of(head);
     const std::string wanted = method == "HEAD" ? "GET" : method;
@@ -608,7 +607,7 @@ class Server final : public HttpServer {
   }
 
   static std::optional<HttpReply> refuse_body(const Head& head, const HttpRoute& route) {
-    // A browser asks its user's leave before a page sends this type to another host.
+    // Browsers ask for permission before a page sends this type to another host.
     std::string type = text(head[http::field::content_type]);
     type = type.substr(0, type.find_first_of("; \t"));
     if (!route.takes.empty() && !beast::iequals(type, route.takes))
@@ -620,7 +619,7 @@ class Server final : public HttpServer {
     return std::nullopt;
   }
 
-  /// Waits until there is so much memory. @return that there was none in time.
+  /// Waits for memory. @return the reply if there was none in time
   static std::optional<HttpReply> wait_for_room(Connection& connection, Room& room, std::int64_t bytes) {
     while (!room.take(bytes)) {
       if (now() >= connection.read_deadline || connection.server_ends() || connection.client_gone())
@@ -653,12 +652,11 @@ class Server final : public HttpServer {
     }
   }
 
-  /// @param request  what it answers, as far as it was read
-  /// @param close  the connection ends with it
-  /// @return whether all of it went out.
+  /// @param request  the answered one, as far as it was read @param close  the connection ends with it @return true if
+  /// all of it was sent
   bool send(Connection& connection, HttpReply reply, const Head& request, const std::string& request_id, bool close) {
     const bool head_only = request.method() == http::verb::head;
-    const bool chunks = request.version() == 11;  // else the end of the connection ends a stream
+    const bool chunks = request.version() == 11;  // otherwise the connection's end ends a stream
     http::response<http::string_body> message;
     message.result(static_cast<unsigned>(reply.status));
     message.set(http::field::content_type, reply.content_type);
@@ -696,7 +694,7 @@ class Server final : public HttpServer {
       if (failed) return;
     }
     if (chunks) net::write(connection, http::make_chunk_last(), failed);
-    if (sent != reply.length.value_or(sent)) failed = net::error::eof;  // what is missing must not be awaited
+    if (sent != reply.length.value_or(sent)) failed = net::error::eof;  // the client must not wait for the rest
   }
 
   const HttpOptions options_;
@@ -705,8 +703,8 @@ class Server final : public HttpServer {
   OpenConnections open_;
   std::shared_ptr<Memory> memory_, reading_;
   std::shared_ptr<Ending> ending_ = std::make_shared<Ending>();
-  std::atomic<int> connections_ = 0, requests_ = 0;  ///< that are open
-  net::io_context io_;  ///< of the sockets, whose calls all wait for themselves: nobody runs it
+  std::atomic<int> connections_ = 0, requests_ = 0;  ///< open ones
+  net::io_context io_;  ///< of the sockets, whose calls are all synchronous: it is never run
   tcp::acceptor acceptor_{io_};
   std::jthread thread_;
 };
@@ -715,7 +713,7 @@ class Server final : public HttpServer {
 
 std::size_t file_characters(std::string_view body) {
   constexpr std::size_t kCharactersMin = 1024;
-  constexpr std::string_view kOthers = "+/=:;,.-%\\";  // a backslash is before an end of a line, or a slash
+  constexpr std::string_view kOthers = "+/=:;,.-%\\";  // a backslash precedes a line end, or a slash
   static const auto kOfFile = [&] {
     std::array<bool, 256> of_file{};
     for (int c = 0; c < 256; ++c)

@@ -25,7 +25,7 @@ bool is_mixed(const Json& list) {
   return std::ranges::any_of(list, &Json::is_number) && std::ranges::any_of(list, &Json::is_string);
 }
 
-/// A prompt as /v1/completions takes it; null: it is none.
+/// Converts a prompt to /v1/completions' form; null: invalid.
 Json prompt_of(const Json& prompt, const Tokenizer& tokenizer) {
   if (prompt.is_object()) return member(prompt, "multimodal_data").is_null() ? member(prompt, "prompt_string") : Json();
   if (!prompt.is_array() || !is_mixed(prompt)) return prompt;
@@ -40,8 +40,8 @@ Json prompt_of(const Json& prompt, const Tokenizer& tokenizer) {
   return tokens;
 }
 
-/// logit_bias by token: pairs of a token or a text with a bias, or an object whose keys are either. `false` is never.
-/// @return null: it is something else
+/// Reads logit_bias: pairs of a token or a text with a bias, or an object with either as keys. `false` means never.
+/// @return null: invalid
 Json biases_of(const Json& given, const Tokenizer& tokenizer) {
   Json biases = Json::object();
   const auto add = [&](const Json& what, const Json& bias) {
@@ -62,14 +62,14 @@ Json biases_of(const Json& given, const Tokenizer& tokenizer) {
   return ok ? biases : Json();
 }
 
-/// Takes a field out of a body.
+/// Removes and returns a field of a body.
 Json take(Json& body, const char* key) {
   Json value = member(body, key);
   body.erase(key);
   return value;
 }
 
-/// Only the wanted fields of a reply's object, by their names.
+/// Returns an object with the wanted fields of a reply.
 Json pick(const Json& object, const std::vector<std::string>& names) {
   if (names.empty()) return object;
   Json picked = Json::object();
@@ -88,13 +88,13 @@ Json pick(const Json& object, const std::vector<std::string>& names) {
 /// A request of /completion.
 struct LlamaCompletion {
   CompletionRequest completion;
-  Json settings;                             ///< what was asked for, to be said again
-  std::vector<std::string> response_fields;  ///< only these of the reply, as "a/b" of what is in an object; empty: all
+  Json settings;                             ///< the request's settings, repeated in the reply
+  std::vector<std::string> response_fields;  ///< of the reply, "a/b" for nested ones; empty: all
   bool several = false;                      ///< a list of prompts: a list of answers
   bool return_tokens = false;
-  std::size_t probs = 0;  ///< alternatives of each token; 0: no probabilities at all
+  std::size_t probs = 0;  ///< alternatives per token; 0: no probabilities
 };
-/// @param stops  the model's own, which ignore_eos rules out
+/// @param stops  the model's own, which ignore_eos masks
 ApiResult<LlamaCompletion> parse_llama_completion(std::string_view body, const Tokenizer& tokenizer,
                                                   std::span<const TokenId> stops, const ApiDefaults& defaults) {
   ASSIGN_OR_RETURN(Json json, parse_object(body));
@@ -107,7 +107,7 @@ ApiResult<LlamaCompletion> parse_llama_completion(std::string_view body, const T
   if (!request.settings.contains("logit_bias")) request.settings["logit_bias"] = Json::array();
   if (member(json, "ignore_eos") == true && request.settings["logit_bias"].is_array())
     for (const TokenId stop : stops) request.settings["logit_bias"].push_back({{"token", stop}, {"bias", nullptr}});
-  if (!request.settings.contains("adaptive_decay")) request.settings["adaptive_decay"] = nullptr;  // nothing decays
+  if (!request.settings.contains("adaptive_decay")) request.settings["adaptive_decay"] = nullptr;  // no decay
   const Json probs = take(json, "n_probs");
   if (!probs.is_null() && (!probs.is_number_integer() || probs < 0 || probs > kLogprobsMax))
     return ApiError{.message = fmt::format("n_probs is {}, wanted 0 to {}", show(probs), kLogprobsMax),
@@ -140,7 +140,7 @@ ApiResult<LlamaCompletion> parse_llama_completion(std::string_view body, const T
   return request;
 }
 
-/// Objects of a completion that is whole, or one for each event that says something.
+/// Writes a whole completion, or one object per event with content.
 class LlamaWriter final : public ReplyWriter {
  public:
   /// @param tokenizer  outlives it
@@ -176,7 +176,7 @@ class LlamaWriter final : public ReplyWriter {
     warnings_ = member(notes, "warnings");
     return "";
   }
-  /// The last object of each choice.
+  /// Returns the last object of each choice.
   std::string end(const ApiError* error) override {
     if (error != nullptr) return data_event(error_body(*error));
     std::string events;
@@ -211,7 +211,7 @@ class LlamaWriter final : public ReplyWriter {
     std::string finish_reason = {};
     StopReason stop_reason = {};
   };
-  /// Stream and reply say this of a choice's tokens.
+  /// Returns the members about a choice's tokens, for stream and reply.
   Json said(std::size_t index, const std::string& text, const std::vector<TokenScore>& scores) const {
     Json object = {{"index", index}, {"content", text}, {"id_slot", -1}};
     if (request_.probs > 0) object["completion_probabilities"] = probabilities(scores);
@@ -243,7 +243,7 @@ class LlamaWriter final : public ReplyWriter {
     Json list = Json::array();
     for (const TokenScore& score : scores) {
       Json entry = scored(score.token, score.scored ? Json(score.token.logprob) : Json());
-      // The chosen one is there too, perhaps beyond the most probable. Equal ones are in the order of their names.
+      // Includes the chosen one, even if not among the most probable. Equal ones are ordered by name.
       std::vector<std::tuple<float, std::string, const ScoredText*>> top;
       if (score.scored) top.emplace_back(-score.token.logprob, std::to_string(score.token.id), &score.token);
       for (const ScoredText& other : score.top)
@@ -299,7 +299,7 @@ std::vector<HttpRoute> llama_routes(ApiServer& api, std::string model_path) {
         .body = to_text({{"model_path", model_path},
                          {"model_alias", api.model_name()},
                          {"build_info", api.version()},
-                         {"total_slots", 1},  // there are none: texts share what memory there is
+                         {"total_slots", 1},  // no slots: sequences share the memory
                          {"default_generation_settings",
                           {{"n_ctx", text.context_max},
                            {"params",

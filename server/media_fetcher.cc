@@ -12,7 +12,7 @@
 namespace outrider {
 namespace {
 
-/// Why what a server sends, as far as the head of its reply says, is no file.
+/// Returns the reason that a server's reply is no file, by its head.
 std::optional<Error> no_file(const HttpAnswer& head) {
   if (head.status != 200) return Error(Errc::kNotFound, "answers with status {}", head.status);
   const std::string encoding = in_lower_case(head.header("content-encoding"));

@@ -11,22 +11,20 @@
 
 namespace outrider {
 
-/// Gets the files that http(s) URLs in requests name, from where its operator has allowed it, and from nowhere that
-/// only this machine can reach: a name is looked up once, each of its addresses is checked, and one of those is
-/// connected to (docs/http.md, "Pictures from elsewhere"). Any thread, many at once.
+/// Fetches files from http(s) URLs in requests, from servers allowed by the operator, and never from addresses that
+/// only this machine can reach: a name is resolved once, each of its addresses is checked, and one of those is
+/// connected to (docs/http.md, "Pictures from elsewhere"). Any thread, many concurrently.
 class MediaFetcher {
  public:
-  /// It is a function like addresses_of().
+  /// The signature of addresses_of().
   using Resolve = std::function<Result<std::vector<std::string>>(const std::string& host, TimePoint, const Gone&)>;
 
-  /// @param domains  HOST[:PORT], *.DOMAIN[:PORT], or * for any; without a PORT 80 and 443. An address in numbers may
-  ///   be one that is not public.
-  /// @return kInvalidArgument for an entry that has none of these forms.
+  /// @param domains  HOST[:PORT], *.DOMAIN[:PORT], or * for any; without a PORT 80 and 443. A numeric address may be a
+  /// private one. @return kInvalidArgument for an entry in another form
   static Result<MediaFetcher> create(const std::vector<std::string>& domains, Resolve resolve = addresses_of);
 
-  /// @param admit  asked before the body is read, with the bytes that it takes at most
-  /// @return the file; or why not, with the server's name: kInvalidArgument for one that is not allowed, what
-  ///   call_http() said, or what `admit` said.
+  /// @param admit  called before the body is read, with an upper bound of its bytes @return the file; or an error with
+  /// the server's name: kInvalidArgument if it is not allowed, call_http()'s error, or `admit`'s
   Result<std::string> fetch(const std::string& url, const std::function<Result<void>(std::int64_t bytes)>& admit,
                             TimePoint deadline, const Gone& gone) const;
 
@@ -39,7 +37,7 @@ class MediaFetcher {
 
   MediaFetcher(std::vector<Domain> domains, Resolve resolve)
       : domains_(std::move(domains)), resolve_(std::move(resolve)) {}
-  /// @return all addresses of its host, each of which may be connected to.
+  /// @return all addresses of its host, each of which is allowed
   Result<std::vector<std::string>> checked_addresses(const HttpUrl& url, TimePoint deadline, const Gone& gone) const;
 
   std::vector<Domain> domains_;

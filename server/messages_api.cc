@@ -16,7 +16,7 @@ namespace outrider {
 namespace {
 using Json = nlohmann::json;
 
-/// A picture: its file, or its URL.
+/// Reads a picture: its file, or its URL.
 void read_image(const JsonFields& block, ChatMessage& message, std::vector<MediumFile>& media) {
   if (block.find("source") == nullptr) return block.wrong("source", "an object with a picture's file or URL");
   const JsonFields source = block.object("source");
@@ -25,7 +25,7 @@ void read_image(const JsonFields& block, ChatMessage& message, std::vector<Mediu
   read_picture(source, is_file ? nullptr : "url", block.name(), message, media);
 }
 
-/// It reads a block that chat/completions has too; an image has a form of its own.
+/// Reads a block that chat/completions has too; an image has a form of its own.
 void read_block(const JsonFields& block, const std::string& type, ChatMessage& message,
                 std::vector<MediumFile>& media) {
   if (type != "image")
@@ -34,13 +34,13 @@ void read_block(const JsonFields& block, const std::string& type, ChatMessage& m
     read_image(block, message, media);
 }
 
-/// A content that is a string, or blocks of which each is a part.
+/// Reads a content: a string, or an array of blocks.
 void read_blocks(const JsonFields& fields, const char* key, ChatMessage& message, std::vector<MediumFile>& media) {
   read_content(fields, key, message,
                [&](const JsonFields& block, const std::string& type) { read_block(block, type, message, media); });
 }
 
-/// The answer to a call, which is text.
+/// Reads the result of a call, as text.
 ChatMessage read_result(const JsonFields& block, std::vector<MediumFile>& media) {
   ChatMessage result;
   result.role = ChatMessage::Role::kTool;
@@ -57,7 +57,7 @@ ToolCall read_use(const JsonFields& block) {
       .id = block.text("id", ""), .name = read_name(block), .arguments = input == nullptr ? Json::object() : *input};
 }
 
-/// Adds what one message says: a user's may answer calls, an assistant's may make some.
+/// Adds one message: a user's may answer calls, an assistant's may make some.
 void read_message(const JsonFields& fields, Conversation& conversation, std::vector<MediumFile>& media) {
   ChatMessage message = read_role(fields);
   bool says = false;
@@ -76,7 +76,7 @@ void read_message(const JsonFields& fields, Conversation& conversation, std::vec
 }
 
 ToolDeclaration read_tool(const JsonFields& tool) {
-  if (tool.text("type", "custom") != "custom") tool.wrong("type", "\"custom\"");  // else its server would run it
+  if (tool.text("type", "custom") != "custom") tool.wrong("type", "\"custom\"");  // otherwise its server would run it
   return read_function(tool, "input_schema");
 }
 
@@ -102,13 +102,13 @@ void read_conversation(const JsonFields& fields, Conversation& conversation, std
   fields.each("tools", "an array of tools",
               [&](const JsonFields& tool) { conversation.tools.push_back(read_tool(tool)); });
   if (messages_choice(fields).kind == ToolChoice::Kind::kNone) conversation.tools.clear();
-  // The reply goes on with what the assistant has begun to say.
+  // The reply continues the assistant's unfinished message.
   const ChatMessage* const last = conversation.messages.empty() ? nullptr : &conversation.messages.back();
   const bool begun = last != nullptr && last->role == ChatMessage::Role::kAssistant && last->tool_calls.empty();
   read_ending(fields, begun, conversation);
 }
 
-/// A body, without what needs not be done: earlier thoughts are the template's business.
+/// Parses a body. Ignores edits that clear thoughts, since the template drops earlier ones; refuses other edits.
 ApiResult<Json> object_of(std::string_view body) {
   ASSIGN_OR_RETURN(Json json, parse_object(body));
   for (const Json& edit : member(member(json, "context_management"), "edits")) {
@@ -127,7 +127,7 @@ Json messages_usage(const Usage& usage) {
           {"output_tokens", usage.completion_tokens}};
 }
 
-/// Why a message ended, as its two fields.
+/// Returns the end of a message in its two fields.
 Json stop_of(const std::string& finish_reason, const StopReason& reason) {
   const auto* text = std::get_if<std::string>(&reason);
   const char* const why = text != nullptr                 ? "stop_sequence"
@@ -226,12 +226,12 @@ class MessagesWriter final : public ReplyWriter {
     return events + delta({{"type", kind + "_delta"}, {kind, piece}});
   }
 
-  std::string open_;  ///< kind of the block that is open
+  std::string open_;  ///< kind of the open block
   int index_ = 0;
   Json stop_, end_ = {{"type", "message_delta"}};
 };
 
-/// It words an error as Anthropic does. @param reply  of error_reply()
+/// Converts an error to Anthropic's form. @param reply  from error_reply()
 HttpReply messages_error(HttpReply reply) {
   const char* type = reply.status == 404   ? "not_found_error"
                      : reply.status == 429 ? "rate_limit_error"

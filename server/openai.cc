@@ -27,12 +27,12 @@ ChatMessage read_message(const JsonFields& fields, std::vector<MediumFile>& medi
     message.reasoning = fields.text("reasoning", fields.text("reasoning_content", ""));
     fields.each("tool_calls", "an array of calls",
                 [&](const JsonFields& call) { message.tool_calls.push_back(read_tool_call(call)); });
-    for (const char* name : {"function_call", "audio"})  // what it called, or said, before
+    for (const char* name : {"function_call", "audio"})  // earlier calls, or speech
       if (fields.find(name) != nullptr) fields.refuse(name, "is not supported");
   }
   read_content(fields, "content", message,
                [&](const JsonFields& part, const std::string& type) { read_part(part, type, message, media); });
-  // Said instead of a content.
+  // Used instead of a content.
   if (message.role == Role::kAssistant && fields.find("content") == nullptr)
     message.content = fields.text("refusal", "");
   if (message.role != Role::kTool) return message;
@@ -58,7 +58,7 @@ ToolChoice read_tool_choice(const JsonFields& fields) {
   return {.kind = ToolChoice::Kind::kForced, .name = chosen.object("function").text("name", {}, "the name of a tool")};
 }
 
-/// @param media  gets the files of its pictures and sounds
+/// @param media  receives the files of its pictures and sounds
 Conversation read_conversation(const JsonFields& fields, std::vector<MediumFile>& media) {
   Conversation conversation;
   fields.each("messages", "an array of messages",
@@ -112,7 +112,7 @@ ApiResult<CompletionRequest> completion_of(const Json& json, std::string_view bo
     read_stream_options(fields, request);
     request.sampling.grammar = read_answer_grammar(fields, body);
     request.add_special_tokens = fields.boolean("add_special_tokens", true);
-    const Json* predict = fields.find("n_predict");  // llama.cpp's -1: as many as there is room for
+    const Json* predict = fields.find("n_predict");  // llama.cpp's -1: as many as fit
     const bool unbounded = predict != nullptr && *predict == -1;
     if (!request.max_tokens && !unbounded)
       request.max_tokens = std::max(kDefaultMaxTokens, request.sampling.min_tokens);

@@ -12,23 +12,23 @@
 #include "server/reply_writer.h"
 #include "server/request.h"
 
-// OpenAI's HTTP API as pure functions: bodies of requests to structs, and results to bodies. Fields and
-// defaults are OpenAI's, then vLLM's; docs/http.md lists them.
+// OpenAI's HTTP API as pure functions: bodies of requests to structs, and results to bodies. Fields and defaults are
+// OpenAI's, then vLLM's; docs/http.md lists them.
 
 namespace outrider {
 
-/// @param path  of the request as it was asked: its API says which fields are known
+/// @param path  of the request: determines the API and its known fields
 ApiResult<CompletionRequest> parse_chat_completion(std::string_view body, const ApiDefaults& defaults,
                                                    std::string_view path = "");
 ApiResult<CompletionRequest> parse_completion(std::string_view body, const ApiDefaults& defaults,
                                               std::string_view path = "");
 
-/// It is parse_completion() for a body with fields renamed to OpenAI's. @param body  its text before that
+/// parse_completion() for a body with fields renamed to OpenAI's. @param body  its original text
 ApiResult<CompletionRequest> completion_of(const nlohmann::json& json, std::string_view body,
                                            const ApiDefaults& defaults, std::string_view path);
 
 ApiResult<TokenizeRequest> parse_tokenize(std::string_view body, const ApiDefaults& defaults);
-/// /detokenize: vLLM's, which names the model, or llama.cpp's.
+/// /detokenize: vLLM's, with the model's name, or llama.cpp's.
 struct DetokenizeRequest {
   std::vector<TokenId> tokens;  ///< within the vocabulary
   bool of_vllm = false;
@@ -38,16 +38,16 @@ ApiResult<DetokenizeRequest> parse_detokenize(std::string_view body, const ApiDe
 /// Writes OpenAI's bodies and chunks. A chunk is one whole server-sent event.
 std::shared_ptr<ReplyWriter> openai_writer();
 
-// Other APIs write these parts in OpenAI's form.
+// Parts that other APIs write in OpenAI's form.
 
-/// {"warnings", "speculative", "metrics", "timings"}: a request and its making, of its last chunk or its body. Warnings
-/// are there if there are some, timings if there is one choice.
+/// {"warnings", "speculative", "metrics", "timings"}: facts about a request and its processing, in its last chunk or
+/// its body. Warnings only if there are some, timings only with one choice.
 nlohmann::json reply_notes(const ReplyHead& head, const Usage& usage);
 /// llama.cpp's `timings`, of one stream of tokens.
 nlohmann::json timings_of(const Usage& usage);
 /// The list under a chat's logprobs.content.
 nlohmann::json content_logprobs(const ReplyHead& head, const std::vector<TokenScore>& scores);
-/// @param call  complete ones of the choice before it
+/// @param call  number of the choice's earlier calls
 std::string call_id(const ReplyHead& head, std::size_t index, std::size_t call);
 
 }  // namespace outrider

@@ -14,9 +14,9 @@
 
 namespace outrider {
 namespace {
-using OrderedJson = nlohmann::ordered_json;  // clients take the first of a token's alternatives for the chosen one
+using OrderedJson = nlohmann::ordered_json;  // clients take the first of a token's alternatives as the chosen one
 
-/// It keeps the members' order, which the other to_text() would sort.
+/// Keeps the members' order, which the other to_text() would sort.
 std::string ordered_text(const OrderedJson& value) {
   return value.dump(-1, ' ', /*ensure_ascii=*/false, OrderedJson::error_handler_t::replace);
 }
@@ -30,13 +30,13 @@ OrderedJson call_json(const ReplyHead& head, std::size_t index, std::size_t call
           {"function", {{"name", name}, {"arguments", arguments}}}};
 }
 
-/// Bytes of a token as OpenAI's completions call them.
+/// Bytes of a token in the notation of OpenAI's completions.
 std::string named_bytes(std::string_view bytes) {
   std::string name = "bytes:";
   for (const char byte : bytes) name += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
   return name;
 }
-/// @return the token's name in log-probabilities. JSON cannot hold a part of a character.
+/// @return the token's name in log-probabilities; JSON cannot represent a partial character
 std::string name_of(const ReplyHead& head, const ScoredText& text) {
   if (head.tokens_as_ids) return fmt::format("token_id:{}", text.id);
   return is_utf8(text.bytes) ? text.bytes : named_bytes(text.bytes);
@@ -48,7 +48,7 @@ OrderedJson scored_json(const ReplyHead& head, const ScoredText& text) {
   return {{"token", name_of(head, text)}, {"logprob", text.logprob}, {"bytes", std::move(bytes)}};
 }
 
-/// A chat writes scores like this.
+/// Score in a chat's form.
 OrderedJson score_json(const ReplyHead& head, const TokenScore& score) {
   OrderedJson entry = scored_json(head, score.token);
   OrderedJson& top = entry["top_logprobs"] = OrderedJson::array();
@@ -56,15 +56,15 @@ OrderedJson score_json(const ReplyHead& head, const TokenScore& score) {
   return entry;
 }
 
-/// It makes one token's entry for each of the lists under "logprobs".
+/// Returns one token's entry for each of the lists under "logprobs".
 std::vector<std::pair<const char*, OrderedJson>> score_entries(const ReplyHead& head, const TokenScore& score) {
   if (head.chat) return {{"content", score_json(head, score)}};
-  OrderedJson logprob, top;  // null of the first of an echoed prompt
+  OrderedJson logprob, top;  // null for the first of an echoed prompt
   if (score.scored) {
     logprob = top[name_of(head, score.token)] = score.token.logprob;  // always there: up to N + 1 entries
     for (const ScoredText& other : score.top) {
       if (other.id == score.token.id) continue;
-      // A character may be a token, and so may its only byte.
+      // A character and its only byte may both be tokens.
       const std::string name = name_of(head, other);
       top[top.contains(name) ? named_bytes(other.bytes) : name] = other.logprob;
     }
@@ -75,8 +75,8 @@ std::vector<std::pair<const char*, OrderedJson>> score_entries(const ReplyHead& 
           {"text_offset", score.text_offset}};
 }
 
-/// vLLM's prompt_logprobs: of each token it and the most probable ones, by their ids; null for the first. As text at
-/// once, as logprobs_text().
+/// Returns vLLM's prompt_logprobs: per token itself and the most probable ones, by their ids; null for the first.
+/// Written as text directly, like logprobs_text().
 std::string prompt_logprobs_text(const ReplyHead& head, const Choice& choice) {
   if (!head.prompt_logprobs) return "null";
   std::string list;
@@ -102,13 +102,13 @@ OrderedJson stop_json(const StopReason& reason) {
   return nullptr;
 }
 
-/// A JSON object's text with one more member. @param json  its value
+/// Adds a member to a JSON object's text. @param json  its value
 std::string with_member(std::string object, const char* key, std::string_view json) {
   object.pop_back();
   return object.append(fmt::format("{}\"{}\":", object.size() > 1 ? "," : "", key)).append(json) += '}';
 }
 
-/// It writes text at once: the tree of a long answer's scores would be ten times as large.
+/// Writes text directly: a tree of a long answer's scores would be ten times as large.
 std::string logprobs_text(const ReplyHead& head, const std::vector<TokenScore>& scores) {
   if (!head.logprobs) return "null";
   std::vector<std::pair<const char*, std::string>> lists = {{"content", ""}};
@@ -144,7 +144,7 @@ OrderedJson ratio(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-/// vLLM's metrics.speculative_decoding: rounds with drafts by how many of these they kept. Null for plain decoding.
+/// vLLM's metrics.speculative_decoding: rounds with drafts, by the number accepted. Null for plain decoding.
 OrderedJson acceptance_json(const Usage& usage) {
   const RequestMetrics& m = usage.metrics;
   if (usage.draft_length_max == 0) return {};
@@ -163,7 +163,7 @@ OrderedJson acceptance_json(const Usage& usage) {
           {"num_spec_tokens", usage.draft_length_max}};
 }
 
-/// vLLM's `metrics`, under which tools look for times and acceptance: of one stream of tokens, else null.
+/// vLLM's `metrics`, in which tools look for times and acceptance: for one stream of tokens, else null.
 OrderedJson stream_metrics_json(const Usage& usage) {
   const RequestMetrics& m = usage.metrics;
   if (usage.choices != 1) return {};
@@ -173,7 +173,7 @@ OrderedJson stream_metrics_json(const Usage& usage) {
                       {"tokens_per_second", nullptr},
                       {"speculative_decoding", acceptance_json(usage)}};
   const std::int64_t scheduled_ns = m.prefill_ns - m.queue_ns + m.decode_ns;
-  if (scheduled_ns <= 0) return json;  // nobody was left to measure
+  if (scheduled_ns <= 0) return json;  // without measurements
   json["time_to_first_token_ms"] = ms(m.prefill_ns - m.queue_ns);
   json["generation_time_ms"] = ms(m.decode_ns);
   json["queue_time_ms"] = ms(m.queue_ns);
@@ -183,8 +183,8 @@ OrderedJson stream_metrics_json(const Usage& usage) {
   return json;
 }
 
-/// It makes llama.cpp's `timings` of one stream of tokens. The first token comes with the prompt, so the rates are
-/// of those after it.
+/// Returns llama.cpp's `timings` of one stream of tokens. The first token comes with the prompt, so that rates are
+/// those of later ones.
 OrderedJson timings_json(const Usage& usage) {
   const RequestMetrics& m = usage.metrics;
   const std::int64_t computed = usage.prompt_tokens - usage.cached_tokens, steps = usage.completion_tokens - 1;
@@ -203,7 +203,7 @@ OrderedJson timings_json(const Usage& usage) {
   return json;
 }
 
-/// It adds the notes of a reply, or of a stream's last piece, on its request and its making.
+/// Adds notes on a request and its processing to a reply, or a stream's last piece.
 void add_notes(OrderedJson& json, const ReplyHead& head, const Usage& usage) {
   if (!head.warnings.empty()) json["warnings"] = head.warnings;
   json["speculative"] = speculative_json(usage.metrics);
@@ -225,8 +225,7 @@ OrderedJson chunk_json(const ReplyHead& head, OrderedJson choices) {
   return chunk;
 }
 OrderedJson no_text(const ReplyHead& head) { return head.chat ? OrderedJson::object() : OrderedJson(""); }
-/// A chunk of one choice.
-/// @param delta  of chat; of a completion, its text
+/// Makes a chunk of one choice. @param delta  of chat; of a completion, its text
 OrderedJson choice_chunk(const ReplyHead& head, std::size_t index, OrderedJson delta, const ChunkNotes& notes,
                          const std::string& finish_reason) {
   OrderedJson logprobs = notes.scores.empty() ? OrderedJson() : OrderedJson::parse(logprobs_text(head, notes.scores));
@@ -263,7 +262,7 @@ std::string completion_body(const ReplyHead& head, const std::vector<Choice>& ch
     } else {
       choice["text"] = message.content;
     }
-    // As in vLLM these keys are present, and null, if they are not wanted.
+    // As in vLLM, these keys are present, and null, if not requested.
     choice["token_ids"] = head.token_ids ? OrderedJson(choices[i].token_ids) : OrderedJson();
     if (!head.chat) choice["prompt_token_ids"] = head.token_ids ? OrderedJson(choices[i].prompt_ids) : OrderedJson();
     choice["stop_reason"] = stop_json(choices[i].stop_reason);
@@ -312,7 +311,7 @@ std::string choice_text(const ReplyHead& head, const ChoiceEvent& event, const C
   return event_text(chunk);
 }
 
-/// speculative.report_rounds: before the chunks of what the round says.
+/// speculative.report_rounds: precedes the chunks with the round's text.
 std::string choice_text(const ReplyHead& head, const ChoiceEvent& event, const ReportedRound& reported) {
   OrderedJson chunk = choice_chunk(head, event.index, no_text(head), {}, "");
   OrderedJson& json = chunk["outrider_round"] = {{"source", nullptr},

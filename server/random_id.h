@@ -14,7 +14,7 @@ inline std::uint64_t random_number() {
   return generator();
 }
 
-/// `begin` and 128 bits that cannot be guessed, in hexadecimal digits.
+/// Returns `begin` and 128 unpredictable bits, in hexadecimal digits.
 inline std::string random_id(const char* begin) {
   std::random_device random;
   return fmt::format("{}{:08x}{:08x}{:08x}{:08x}", begin, random(), random(), random(), random());

@@ -26,7 +26,7 @@ constexpr auto kOthers = {
     // llama.cpp's
     "samplers", "image_data", "grammar_lazy", "n_probs", "return_progress", "reasoning_budget_message"};
 
-/// These fields are read, besides the sampling parameters.
+/// Supported fields, besides the sampling parameters.
 constexpr std::string_view kRead =
     "model messages prompt max_tokens max_completion_tokens n_predict repeat_penalty repeat_last_n logit_bias seed "
     "stop stop_token_ids ignore_eos include_stop_str_in_output echo add_special_tokens truncate_prompt_tokens "
@@ -37,7 +37,7 @@ constexpr std::string_view kRead =
     "enable_thinking speculative best_of modalities web_search_options skip_special_tokens parse_tool_calls "
     "reasoning_format";
 
-/// These have no effect, and need none.
+/// Fields that are accepted without effect.
 constexpr std::string_view kIdle =
     "user metadata safety_identifier session_id request_id user_profile_id workspace_id diagnostics store "
     "service_tier speed inference_geo priority billing_policy access_programs background_options fallbacks "
@@ -49,7 +49,7 @@ constexpr std::string_view kIdle =
     "dynatemp_exponent adaptive_decay chat_format chat_parser generation_prompt preserved_tokens grammar_triggers "
     "reasoning_control reasoning_in_content thinking_forced_open";
 
-/// It lists the fields that an API alone has.
+/// Returns the fields of one API only.
 std::string_view own_fields(std::string_view path) {
   if (path == "/v1/responses") {
     return "input instructions max_output_tokens text include previous_response_id background truncation image "
@@ -61,7 +61,7 @@ std::string_view own_fields(std::string_view path) {
   return "";
 }
 
-/// These fields bound a thought. 0 allows no thought at all; only a negative number is no limit.
+/// Limits of a thought. 0 allows no thought at all; only a negative number is no limit.
 constexpr auto kThoughtLimits = {"thinking_token_budget", "thinking_budget_tokens", "reasoning_budget_tokens"};
 
 bool asks_for_nothing(const Json& value) { return value.empty() || value == false || value == 0 || value == ""; }
@@ -92,7 +92,7 @@ std::vector<UnknownField> unknown_fields(const Json& request, std::vector<std::s
   for (const auto& [name, value] : request.items()) {
     if (std::ranges::binary_search(known, name) || name.starts_with("speculative.")) continue;  // llama.cpp's
     if (unknown.size() == kUnknownFieldsMax) break;
-    // A name that is longer than any known name has no neighbour.
+    // A name longer than any known name has no neighbour.
     unknown.push_back({name, name.size() > kWordMax
                                  ? "is no known field"
                                  : fmt::format("is no known field; the nearest is {}", nearest_of(known, name))});
@@ -115,7 +115,7 @@ void refuse_unsupported(const JsonFields& fields) {
     const Json* value = fields.find(name);
     if (value != nullptr && !(value->is_number() && *value < 0)) fields.refuse(name, "is not supported");
   }
-  // Asked for by its presence.
+  // Requested by its presence.
   if (fields.find("web_search_options") != nullptr) fields.refuse("web_search_options", "is not supported");
   if (fields.integer("best_of", 1, 1, std::numeric_limits<std::int32_t>::max()) != 1)
     fields.refuse("best_of", "is not supported");

@@ -18,56 +18,56 @@
 #include "common/model/tokenizer/chat.h"
 #include "server/api_error.h"
 
-// A request to generate, as ApiServer takes it from the parser of any API (OpenAI's, Responses, Messages,
-// transcriptions, llama.cpp's). request_reader.h has what the parsers share.
+// A generation request in ApiServer's form, from any API's parser (OpenAI's, Responses, Messages, transcriptions,
+// llama.cpp's). request_reader.h has the parsers' common part.
 
 namespace outrider {
 
 template <typename T>
 using ApiResult = Result<T, ApiError>;
 
-/// A body that is a JSON object of no more than kJsonDepthMax levels.
+/// Parses a body that is a JSON object of no more than kJsonDepthMax levels.
 ApiResult<nlohmann::json> parse_object(std::string_view body);
 
-/// Levels of brackets in what may be JSON. Asked before a parser builds a tree of them, whose copies and
-/// texts are made by recursion.
+/// Returns the nesting depth of brackets in a text that may be JSON. Checked before a parser builds a tree, whose
+/// copies and texts are made recursively.
 int json_nesting(std::string_view json);
-/// A request may nest this deep: arguments and schemas kChatJsonDepthMax, some levels below the body's own.
+/// Limit of a request's nesting: arguments and schemas have kChatJsonDepthMax, some levels below the body.
 inline constexpr int kJsonDepthMax = kChatJsonDepthMax + 8;
 
-/// Longest answer of a chat that does not say. Not the whole context, which vLLM takes: the verifier sets the memory
-/// of the longest possible answer aside, so that few such requests would fit at once.
+/// Default limit of a chat's answer. Not the whole context, as in vLLM: the verifier reserves memory for the longest
+/// possible answer, so that few such requests would fit at once.
 inline constexpr std::int64_t kMaxChatTokens = 8192;
 
-/// The server answers with these where a request does not say.
+/// Default values for requests.
 struct ApiDefaults {
-  std::string model;  ///< the one model that there is
+  std::string model;  ///< the only model
   std::int32_t vocab_size = 0;
-  SamplingParams sampling = {};  ///< as the checkpoint advises
+  SamplingParams sampling = {};  ///< the checkpoint's recommendation
   AnswerControls controls = {};  ///< of its vocabulary
   DraftLength draft_length = {};
-  bool strict_fields = false;  ///< a field that nobody knows is refused
+  bool strict_fields = false;  ///< refuse unknown fields
 };
 
 /// Text, or tokens.
 using Prompt = std::variant<std::string, std::vector<TokenId>>;
 
-/// It words the errors of a request in which more is wrong than its parser sees.
+/// Facts about a request for errors that its parser does not detect.
 struct RequestSource {
-  const char* turns = "messages";  ///< the field that its conversation came in
-  std::int64_t bytes = 0;          ///< of the JSON that was read, and of what stood for files in it
+  const char* turns = "messages";  ///< the field with its conversation
+  std::int64_t bytes = 0;          ///< of the JSON that was read, and of the placeholders of its files
 };
 
-/// One request to generate: a chat's, or a plain completion's.
+/// A generation request: a chat's, or a plain completion's.
 struct CompletionRequest {
   RequestSource source;
   bool chat = false;
-  Conversation conversation;      ///< of chat
+  Conversation conversation;      ///< of a chat
   std::vector<MediumFile> media;  ///< of the conversation, in its order; kMediaMax at most
   std::vector<Prompt> prompts;    ///< of a completion; at least one
   SamplingParams sampling;        ///< with a seed, if the request has one
   bool has_seed = false;
-  std::optional<std::int64_t> max_tokens;  ///< none: what the context holds; 0: the prompt's echo alone
+  std::optional<std::int64_t> max_tokens;  ///< none: as much as the context has; 0: the prompt's echo alone
   std::int32_t n = 1;
   DraftLength draft_length = {};
   std::vector<std::string> stop;
@@ -75,37 +75,37 @@ struct CompletionRequest {
   bool ignore_eos = false;        ///< without the model's own
   bool stream = false, include_usage = false;
   bool usage_in_each_chunk = false;         ///< of a stream
-  std::optional<std::int64_t> prompt_tail;  ///< only so many tokens of a prompt, its last; 0: what the context holds
-  bool tail_is_head = false;                ///< its first instead of its last
-  bool add_special_tokens = true;           ///< <bos> before a prompt that is text
-  bool echo = false;                        ///< the answer begins with the prompt; of a chat, with what it goes on with
-  bool include_stop = false;                ///< the stop text that ends the answer belongs to it
+  std::optional<std::int64_t> prompt_tail;  ///< keep only so many tokens at a prompt's end; 0: the context's
+  bool tail_is_head = false;                ///< keep its start instead of its end
+  bool add_special_tokens = true;           ///< <bos> before a text prompt
+  bool echo = false;                        ///< the answer begins with the prompt; in a chat, with the last message
+  bool include_stop = false;                ///< keep the stop string that ends the answer
   bool return_token_ids = false, tokens_as_ids = false;
   std::vector<std::string> bad_words;   ///< as texts
   bool return_prompt_logprobs = false;  ///< sampling.prompt_logprobs is not for the echo alone
   bool verbose = false;                 ///< llama.cpp's: the reply has the prompt's text
   bool timings_in_each_chunk = false;   ///< of a stream: llama.cpp's too
   bool include_reasoning = true;        ///< the reply has the model's thoughts
-  bool report_rounds = false;           ///< of a stream: how each round went
-  std::string cache_salt;               ///< prefixes are shared only with requests of the same
-  std::vector<std::string> warnings;    ///< of fields that nobody knows; printable ASCII
+  bool report_rounds = false;           ///< of a stream: the outcome of each round
+  std::string cache_salt;               ///< prefixes are shared only with requests of the same salt
+  std::vector<std::string> warnings;    ///< about unknown fields; printable ASCII
 };
 
 /// Most choices of one request: prompts times n.
 inline constexpr std::int64_t kChoicesMax = 64;
 
-/// A prompt whose tokens are asked for. Of /tokenize: a prompt or a conversation, as vLLM's; or llama.cpp's `content`.
+/// A prompt to be tokenized. For /tokenize: a prompt or a conversation, as in vLLM; or llama.cpp's `content`.
 struct TokenizeRequest {
-  /// It is the form of the reply.
+  /// The form of the reply.
   struct Form {
     bool token_strings = false;
-    bool of_llama = false;  ///< asked in llama.cpp's words
-    bool pieces = false;    ///< then: of each token, its text
+    bool of_llama = false;  ///< llama.cpp's form of the request
+    bool pieces = false;    ///< for llama.cpp: the text of each token
   };
   std::variant<std::string, Conversation> text;
-  std::vector<MediumFile> media;   ///< as CompletionRequest's
+  std::vector<MediumFile> media;   ///< see CompletionRequest
   bool add_special_tokens = true;  ///< <bos>, of a prompt
-  bool parse_special = true;       ///< of a prompt: text that spells a control token is one
+  bool parse_special = true;       ///< of a prompt: parse control tokens in the text
   Form form;
   RequestSource source = {};
 };

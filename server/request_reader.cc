@@ -1,4 +1,4 @@
-// This file reads the fields and conversations that all APIs share.
+// Readers of fields and conversations that all APIs share.
 #include "server/request_reader.h"
 
 #include <algorithm>
@@ -19,10 +19,10 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::int64_t kIntMax = std::numeric_limits<std::int32_t>::max();
-constexpr std::size_t kNamedBytesMax = 200;  ///< of what is wrong in a list
-constexpr std::size_t kCacheSaltMax = 256;   ///< bytes; less than a message's, with whose it is
+constexpr std::size_t kNamedBytesMax = 200;  ///< of an invalid list, in messages
+constexpr std::size_t kCacheSaltMax = 256;   ///< bytes; below a message's limit, to leave room for the key's name
 
-/// Each names one of the sampling parameters that everybody is offered.
+/// Names of the sampling parameters.
 struct SamplingNames {
   std::vector<std::string>& names;
 
@@ -58,7 +58,7 @@ void read_sampling(const JsonFields& fields, const ApiDefaults& defaults, Comple
   if (const Json* window = fields.find("repeat_last_n"); window != nullptr && *window != -1 && sampling.has_penalties())
     fields.refuse("repeat_last_n", fmt::format("is {}, only -1 is supported: penalties are over all", show(*window)));
   const Json* seed = fields.find("seed");
-  request.has_seed = seed != nullptr && *seed != -1;  // any, with vLLM and llama.cpp
+  request.has_seed = seed != nullptr && *seed != -1;  // any, in vLLM and llama.cpp
   sampling.seed = static_cast<std::uint64_t>(
       fields.integer("seed", 0, std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()));
   const JsonFields logit_bias = fields.object("logit_bias");
@@ -66,7 +66,7 @@ void read_sampling(const JsonFields& fields, const ApiDefaults& defaults, Comple
   if (entries.size() > kSamplingListMax)
     return fields.refuse("logit_bias",
                          fmt::format("has {} entries, wanted at most {}", entries.size(), kSamplingListMax));
-  std::string no_tokens;  // all at once, as vLLM says it
+  std::string no_tokens;  // all of them, as in vLLM
   for (const auto& [key, bias] : entries.items()) {
     const TokenId token = to_number<TokenId>(key).value_or(-1);
     if (token < 0 || token >= defaults.vocab_size) {
@@ -82,12 +82,12 @@ void read_sampling(const JsonFields& fields, const ApiDefaults& defaults, Comple
                                             defaults.vocab_size));
 }
 
-/// It reads which tokens may not be chosen, apart from grammars. Bad words become tokens where the tokenizer is.
+/// Reads the allowed and forbidden tokens, without grammars. Bad words are tokenized later.
 void read_masks(const JsonFields& fields, const ApiDefaults& defaults, CompletionRequest& request) {
   if (const Json* ids = fields.find("allowed_token_ids")) {
     request.sampling.allowed_tokens = token_ids(fields, "allowed_token_ids", ids, defaults);
     if (ids->is_array() && ids->empty()) fields.wrong("allowed_token_ids", "at least one token id");
-    // Once each, however often they are named.
+    // Removes duplicates.
     std::ranges::sort(request.sampling.allowed_tokens);
     const auto again = std::ranges::unique(request.sampling.allowed_tokens);
     request.sampling.allowed_tokens.erase(again.begin(), again.end());
@@ -116,7 +116,7 @@ void read_length(const JsonFields& fields, const char* own_name, CompletionReque
   }
 }
 
-/// @param key  of the texts
+/// @param key  of the strings
 void read_stops(const JsonFields& fields, const char* key, const ApiDefaults& defaults, CompletionRequest& request) {
   request.ignore_eos = fields.boolean("ignore_eos", false);
   if (const Json* ids = fields.find("stop_token_ids"))
@@ -145,7 +145,7 @@ void read_prompt_tail(const JsonFields& fields, CompletionRequest& request) {
   request.tail_is_head = fields.choice("truncation_side", "left", {"left", "right"}) == "right";
 }
 
-/// @param wanted  a chat's are, in words of its API
+/// @param wanted  a chat requests them in its API's own field
 void read_logprobs(const JsonFields& fields, const ApiDefaults& defaults, bool wanted, CompletionRequest& request) {
   std::optional<std::int32_t>& logprobs = request.sampling.logprobs;
   request.tokens_as_ids = fields.boolean("return_tokens_as_token_ids", false);
@@ -188,7 +188,7 @@ void read_speculative(const JsonFields& speculative, const ApiDefaults& defaults
                                     "behind it, or auto",
                                     kDraftLengthMax, kDraftLengthMax));
   } else if (length != nullptr) {
-    // The operator's choice to draft ahead stays in force.
+    // The operator's setting of drafting ahead stays in force.
     request.draft_length.policy = DraftPolicy::kFixed;
     request.draft_length.length = static_cast<int>(speculative.integer("draft_length", 0, 0, kDraftLengthMax));
   }
@@ -197,7 +197,7 @@ void read_speculative(const JsonFields& speculative, const ApiDefaults& defaults
   if (request.report_rounds && !request.stream) speculative.refuse("report_rounds", "is only for stream: true");
 }
 
-/// It warns of fields that no API here knows.
+/// Warns of fields that no API here knows.
 void read_unknown(const JsonFields& fields, const ApiDefaults& defaults, std::string_view path,
                   CompletionRequest& request) {
   std::vector<std::string> known;
@@ -209,7 +209,7 @@ void read_unknown(const JsonFields& fields, const ApiDefaults& defaults, std::st
   }
 }
 
-/// Refuses fields for whose results the reply has no room.
+/// Refuses fields whose results the reply cannot represent.
 void refuse_for_want_of_room(const JsonFields& fields) {
   for (const char* name : {"n", "logprobs", "prompt_logprobs", "return_token_ids", "verbose"}) {
     const Json* value = fields.find(name);
@@ -218,8 +218,8 @@ void refuse_for_want_of_room(const JsonFields& fields) {
   }
 }
 
-/// @return whether the model is to think. The template's own words decide first, which some clients write beside them;
-/// then Anthropic's `thinking`; then the effort (vLLM's rule; Gemma's templates know no degrees).
+/// @return true if the model is to think. The template's own variables, which some clients add, take precedence; then
+/// Anthropic's `thinking`; then the effort (vLLM's rule; Gemma's templates have no degrees)
 bool read_thinking(const JsonFields& fields) {
   const auto effort_of = [](const JsonFields& of, const char* key, const std::string& otherwise) {
     return of.choice(key, otherwise, {"none", "minimal", "low", "medium", "high", "xhigh", "max"});
@@ -354,7 +354,7 @@ std::string read_name(const JsonFields& fields) {
 
 ToolCall read_call(const JsonFields& fields) {
   ToolCall call{.id = "", .name = read_name(fields), .arguments = {}};
-  // Any text: models do not always write valid JSON, and clients send back what they got.
+  // Any text: models do not always write valid JSON, and clients send back the text that they got.
   const std::string arguments = fields.text("arguments", "");
   if (arguments.empty()) return call;
   if (json_nesting(arguments) <= kChatJsonDepthMax) call.arguments = parse_json(arguments);
@@ -374,7 +374,7 @@ ChatMessage read_role(const JsonFields& fields) {
   const auto* const known = std::ranges::find(kRoles, role, &std::pair<std::string_view, Sender>::first);
   message.role = known != std::end(kRoles) ? known->second : Sender::kOther;
   if (message.role == Sender::kOther) message.other_role = role;
-  // "model" is how the templates spell an assistant, whose turns they write otherwise.
+  // "model" is the templates' name of an assistant, whose turns have another form.
   if (message.role == Sender::kOther && (!is_word(role, "_-") || role == "model"))
     fields.wrong("role", "system, developer, user, assistant, tool, or another word of letters, digits, '_' and '-'");
   return message;

@@ -9,25 +9,25 @@
 #include "common/client/client_core.h"
 #include "server/trace_context.h"
 
-// A running request is recorded in structs of a fixed size, without text and without spans. A thread of its own makes
-// spans of the records later (tracer.h).
+// A running request is recorded in structs of a fixed size, without text or spans. Another thread makes spans of the
+// records later (tracer.h).
 
 namespace outrider {
 
-/// One round, as RoundReport has it. The durations were measured by the coordinator and its workers, each with its own
-/// clock, so that no clocks of two hosts are ever compared.
+/// One round of a RoundReport. The durations were measured by the coordinator and its workers, each with its own clock,
+/// so that clocks of two hosts are never compared.
 struct TracedRound {
-  TimePoint end{};  ///< its tokens arrived
+  TimePoint end{};  ///< arrival of its tokens
   float round_s = 0, draft_s = 0, draft_wire_s = 0, draft_waited_s = 0, verify_s = 0, waited_s = 0;
   std::int32_t batch_rows = 0;
   std::int16_t wanted = 0, drafted = 0, accepted = 0;
-  std::uint16_t verifier = 0, drafter = 0;  ///< in TracedChoice::workers
+  std::uint16_t verifier = 0, drafter = 0;  ///< indices into TracedChoice::workers
   DraftSource source = DraftSource::kAssistant;
   bool ahead = false;
 };
 
 struct TracedChoice {
-  /// A trace keeps so many rounds, and of more only the number.
+  /// Rounds kept in a trace; further ones are only counted.
   static constexpr std::size_t kRoundsMax = 8192;
 
   TimePoint first_token{}, end{};  ///< TimePoint(): there was none
@@ -38,7 +38,7 @@ struct TracedChoice {
   std::string finish_reason = {};  ///< empty: it was cut short
   RequestMetrics metrics = {};
 
-  /// Tokens came. @param report  of their round; null: the first one's, or the request came to another coordinator
+  /// Records tokens. @param report  of their round; null: the first one's, or the request moved to another coordinator
   void add(TimePoint now, const RoundReport* report, const std::string& verifier) {
     if (first_token == TimePoint()) first_token = now;
     end = now;
@@ -79,7 +79,7 @@ struct RequestTrace {
   TraceContext context;
   TimePoint arrived{}, end{};
   std::string path, id = {}, error = {};
-  std::string_view operation = "chat";  ///< as FinishedRequest's
+  std::string_view operation = "chat";  ///< see FinishedRequest
   int status = 200;
   std::int64_t prompt_tokens = 0;
   std::vector<TracedChoice> choices = {};

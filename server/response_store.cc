@@ -11,7 +11,7 @@ namespace outrider {
 namespace {
 using Json = nlohmann::json;
 
-constexpr Duration kClientLook = std::chrono::milliseconds(100);  ///< for whether the client still waits
+constexpr Duration kClientLook = std::chrono::milliseconds(100);  ///< between checks that the client still waits
 
 }  // namespace
 
@@ -29,7 +29,7 @@ void ResponseStore::put(const std::string& id, const std::string& owner, const J
   for (auto old = std::ranges::find_if(owners_, is_old); old != owners_.end();
        old = std::ranges::find_if(owners_, is_old))
     forget_oldest_of(old->second);
-  constexpr std::size_t kBytesOfOne = kBytesMax / kCountMax;  // so that many small ones are as much as a large one
+  constexpr std::size_t kBytesOfOne = kBytesMax / kCountMax;  // so that many small ones count as much as a large one
   const auto share = [](const auto& other) {
     return other.second.bytes + other.second.oldest_first.size() * kBytesOfOne;
   };
@@ -67,7 +67,7 @@ Json ResponseStore::get(const std::string& id, const std::string& owner, TimePoi
 }
 
 BackgroundResponses::~BackgroundResponses() {
-  for (const auto& job : jobs_) job->cancelled = true;  // nobody begins one any more
+  for (const auto& job : jobs_) job->cancelled = true;  // none of them begins any more
   jobs_.clear();
 }
 

@@ -19,25 +19,24 @@
 #include "common/base/time.h"
 #include "server/http_message.h"
 
-// This file keeps the responses of /v1/responses, and makes those that run in the background.
+// Stores the responses of /v1/responses, and makes those that run in the background.
 
 namespace outrider {
 
-/// Responses and the conversations that they end, for a day at most, and bounded: the owner of the largest share loses
-/// his oldest response. Any thread.
+/// Responses with their conversations, kept for a day at most, in bounded memory: the owner of the largest share loses
+/// its oldest response. Any thread.
 class ResponseStore {
  public:
   static constexpr std::size_t kCountMax = 1024, kBytesMax = 32 << 20;
   static constexpr Duration kAgeMax = std::chrono::hours(24);
 
-  /// @param id  that it has not had
-  /// @param owner  only who says the same finds it
+  /// @param id  a new one @param owner  the only one who can find it
   void put(const std::string& id, const std::string& owner, const nlohmann::json& kept, TimePoint time = now());
-  /// @return the stored response, as text; empty if there is none (any more).
+  /// @return the stored response, as text; empty if there is none (any more)
   std::string text(const std::string& id, const std::string& owner, TimePoint time = now()) const;
-  /// @return null if there is none (any more).
+  /// @return null if there is none (any more)
   nlohmann::json get(const std::string& id, const std::string& owner, TimePoint time = now()) const;
-  /// @return whether there was one.
+  /// @return true if there was one
   bool forget(const std::string& id, const std::string& owner);
 
  private:
@@ -54,30 +53,28 @@ class ResponseStore {
 
   mutable std::mutex mutex_;
   std::map<std::string, Entry> entries_;
-  std::map<std::string, Owner> owners_;  ///< of one entry or more
+  std::map<std::string, Owner> owners_;  ///< with at least one entry
   std::size_t bytes_ = 0;
 };
 
-/// Responses that are made after their request was answered, each on a thread of its own; some at a time, shared by
-/// client. Those that are over go to the store. Its destructor cuts off what is left. Any thread.
+/// Responses that are made after their request was answered, each on a thread of its own; a bounded number at a time,
+/// shared by client. Finished ones move to the store. The destructor cuts off the rest. Any thread.
 class BackgroundResponses {
  public:
   static constexpr int kCountMax = 64;
-  /// @param store  outlives it.
+  /// @param store  outlives it
   explicit BackgroundResponses(ResponseStore& store) : store_(store) {}
   ~BackgroundResponses();
 
-  /// It makes of a reply the response that the store keeps.
+  /// Converts a reply to the response that the store keeps.
   using Finish = std::function<nlohmann::json(const HttpReply& reply)>;
-  /// Waits until `chat` has found nothing wrong with its request.
-  /// @param http  whose memory and whose place among its key's requests go with it
-  /// @param response  as it is while it is made
-  /// @return why it was not begun.
+  /// Waits until `chat` has found its request valid. @param http  its memory and its place among its key's requests are
+  /// kept @param response  its state while in progress @return the error if it was not begun
   std::optional<HttpReply> begin(const std::string& id, HttpRequest http, nlohmann::json response, HttpHandler chat,
                                  Finish finish);
-  /// @return null if it is none of these (any more).
+  /// @return null if there is none (any more)
   nlohmann::json get(const std::string& id, const std::string& owner) const;
-  /// @return the response that it has become, which the store has; null if it is none of these (any more).
+  /// @return the final response, which the store has; null if there is none (any more)
   nlohmann::json cancel(const std::string& id, const std::string& owner);
 
  private:
@@ -88,18 +85,18 @@ class BackgroundResponses {
     Finish finish;
     State state = State::kPreparing;
     std::atomic<bool> cancelled = false;
-    std::optional<HttpReply> refusal;  ///< of one that was over before it was made
+    std::optional<HttpReply> refusal;  ///< set if it ended before it was made
     std::jthread thread;
   };
   void run(Job& job, const HttpRequest& http, const HttpHandler& chat);
-  /// @return a response that is being made; null if there is none.
+  /// @return a response in progress; null if there is none
   Job* find(const std::string& id, const std::string& owner) const;
 
   ResponseStore& store_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   Shares places_{kCountMax};
-  std::vector<std::shared_ptr<Job>> jobs_;  ///< also those that are over, until the next one begins
+  std::vector<std::shared_ptr<Job>> jobs_;  ///< includes finished ones, until the next one begins
 };
 
 }  // namespace outrider

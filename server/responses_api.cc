@@ -22,7 +22,7 @@ namespace outrider {
 namespace {
 using Json = nlohmann::json;
 
-/// vLLM's: what the model read and wrote, as text and as tokens.
+/// vLLM's field: the model's input and output, as text and as tokens.
 constexpr const char* kRawMessages = "enable_response_messages";
 
 /// Reads text, of any role, and pictures.
@@ -30,21 +30,21 @@ void read_parts(const JsonFields& fields, const char* key, ChatMessage& message,
   read_content(fields, key, message, [&](const JsonFields& part, const std::string& type) {
     if (type == "input_text" || type == "output_text")
       message.parts.push_back({.text = part.text("text")});
-    else if (type != "input_image" || part.find("image_url") == nullptr)  // an uploaded file, say
+    else if (type != "input_image" || part.find("image_url") == nullptr)  // for example an uploaded file
       read_part(part, type, message, media);
     else if (may_have_medium(part, type, message))
       read_picture(part, "image_url", part.name(), message, media);
   });
 }
 
-/// The assistant's message that the next item of its turn belongs to.
+/// Returns the assistant's message for the next item of its turn.
 ChatMessage& assistant(std::vector<ChatMessage>& messages) {
   if (messages.empty() || messages.back().role != ChatMessage::Role::kAssistant)
     messages.emplace_back().role = ChatMessage::Role::kAssistant;
   return messages.back();
 }
 
-/// Adds a message. Text that follows a thought or a call of the same turn is in their message.
+/// Adds a message. Text after a thought or a call of the same turn joins their message.
 void read_message(const JsonFields& item, std::vector<ChatMessage>& messages, std::vector<MediumFile>& media) {
   ChatMessage message = read_role(item);
   read_parts(item, "content", message, media);
@@ -85,7 +85,7 @@ void read_item(const JsonFields& item, std::vector<ChatMessage>& messages, std::
   }
 }
 
-/// The conversation that the response ended.
+/// The conversation up to an earlier response.
 struct EarlierTurns {
   std::vector<ChatMessage> messages;
   std::vector<MediumFile> media;
@@ -123,7 +123,7 @@ void read_conversation(const JsonFields& fields, EarlierTurns earlier, Conversat
     fields.each("input", "", [&](const JsonFields& item) { read_item(item, messages, media); });
   else
     fields.wrong("input", "a string or a list of items");
-  if (fields.find("instructions") != nullptr)  // the request's own: the next one has its own
+  if (fields.find("instructions") != nullptr)  // not inherited by the next one
     read_instructions(fields, *messages.emplace(messages.begin()));
   check_turns(fields, "input", conversation, media);
   fields.each("tools", "an array of tools", [&](const JsonFields& tool) {
@@ -134,7 +134,7 @@ void read_conversation(const JsonFields& fields, EarlierTurns earlier, Conversat
   read_ending(fields, /*goes_on=*/false, conversation);
 }
 
-/// Refuses what only this API has and Outrider has not.
+/// Refuses features of this API that Outrider lacks.
 void refuse_other_ways(const JsonFields& fields) {
   const auto is = [&](const char* key, const Json& value) { return member(fields.raw(), key) == value; };
   if (is("background", true) && is("store", false))
@@ -164,7 +164,7 @@ Json or_default(const Json& request, const char* key, Json otherwise) {
   return value.is_null() ? otherwise : value;
 }
 
-/// A response that has only begun.
+/// Makes a response that has just begun.
 Json begun_response(const Json& request, const std::string& id, std::int64_t created, const std::string& model) {
   return {{"id", id},
           {"object", "response"},
@@ -191,7 +191,7 @@ Json begun_response(const Json& request, const std::string& id, std::int64_t cre
           {"usage", nullptr}};
 }
 
-// Items of an output, whole.
+// Complete items of an output.
 Json thought_item(const std::string& id, const Json& text) {
   return {{"id", id},
           {"type", "reasoning"},
@@ -221,10 +221,10 @@ Json raw_message(const std::string& text, const std::vector<TokenId>& tokens) {
   return Json::array({{{"type", "raw_message_tokens"}, {"message", text}, {"tokens", tokens}}});
 }
 
-/// Makes a response of a chat's events, and the events that tell of it.
+/// Builds a response from a chat's events, and writes its own events.
 class ResponsesWriter final : public ReplyWriter {
  public:
-  /// Gets the whole response.
+  /// Receives the complete response.
   using OnEnd = std::function<void(const Json& response)>;
   ResponsesWriter(Json request, std::string id, TextOf text_of, OnEnd on_end)
       : request_(std::move(request)), id_(std::move(id)), text_of_(std::move(text_of)), on_end_(std::move(on_end)) {}
@@ -252,7 +252,7 @@ class ResponsesWriter final : public ReplyWriter {
 
   std::string end(const ApiError* error) override {
     std::string events;
-    if (error == nullptr && response_["output"].empty() && open_.empty()) events = open("message");  // it says nothing
+    if (error == nullptr && response_["output"].empty() && open_.empty()) events = open("message");  // an empty answer
     events += close();
     if (error != nullptr) {
       response_["status"] = "failed";
@@ -308,7 +308,7 @@ class ResponsesWriter final : public ReplyWriter {
     data.update({{"output_index", response_["output"].size()}, {"item_id", item_id()}});
     return event(type, std::move(data));
   }
-  /// It makes the id of the item that is next in the output; it begins as OpenAI's do.
+  /// Returns the id of the next output item, with OpenAI's prefix.
   std::string item_id() const {
     const char* const kind = open_ == "reasoning" ? "rs" : open_.empty() ? "fc" : "msg";
     return fmt::format("{}_{}_{}", kind, id_, response_.at("output").size());
@@ -320,7 +320,7 @@ class ResponsesWriter final : public ReplyWriter {
     return data;
   }
 
-  /// Begins an item, after the one that is open.
+  /// Begins an item, after ending the open one.
   std::string open(const std::string& kind) {
     std::string events = close();
     open_ = kind;
@@ -343,7 +343,7 @@ class ResponsesWriter final : public ReplyWriter {
     return events +
            item_event(thought ? "response.reasoning_text.delta" : "response.output_text.delta", timed(std::move(data)));
   }
-  /// Ends the item that is open.
+  /// Ends the open item.
   std::string close() {
     if (open_.empty()) return "";
     const bool thought = open_ == "reasoning";
@@ -382,10 +382,10 @@ class ResponsesWriter final : public ReplyWriter {
   const std::string id_;
   const TextOf text_of_;
   const OnEnd on_end_;
-  bool tells_ = true;  ///< somebody wants the events
+  bool tells_ = true;  ///< events are wanted
   Json response_, usage_, timings_;
   std::string finish_reason_;
-  std::string open_, text_;        ///< the item that is open, "reasoning" or "message", and its text
+  std::string open_, text_;        ///< the open item, "reasoning" or "message", and its text
   Json logprobs_ = Json::array();  ///< of that text
   int sequence_ = 0;
 };
@@ -420,7 +420,7 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
     return {.status = 200, .body = to_text({{"object", "response.input_tokens"}, {"input_tokens", *tokens}})};
   }
 
-  /// Removes a response. A response that is being made ends.
+  /// Removes a response, and ends one in progress.
   HttpReply remove(const HttpRequest& http) {
     background_.cancel(http.id, http.owner());
     if (!store_.forget(http.id, http.owner())) return not_found(http);
@@ -432,7 +432,7 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
     return response.is_null() ? not_found(http) : HttpReply{.status = 200, .body = to_text(response)};
   }
 
-  /// Cancels a response. A finished response stays as it is.
+  /// Cancels a response. A finished one stays unchanged.
   HttpReply cancel(const HttpRequest& http) {
     Json response = background_.cancel(http.id, http.owner());
     if (response.is_null()) response = remembered(http);
@@ -458,7 +458,7 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
     }
     return body;
   }
-  /// Takes all items of the conversation so far out of a body.
+  /// Removes and returns all items of the conversation so far from a body.
   static Json items_of(ResponsesBody& body) {
     Json items = body.before.is_null() ? Json::array() : std::move(body.before["items"]);
     if (!body.before.is_null())
@@ -473,7 +473,7 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
   HttpReply in_background(const HttpRequest& http, const std::string& id, CompletionRequest request, const Json& asked,
                           const Json& items) {
     Json response = begun_response(asked, id, unix_seconds(), backend_.defaults.model);
-    const auto all = std::make_shared<Json>();  // what is remembered of it
+    const auto all = std::make_shared<Json>();  // to be stored
     const auto keep = [all, items](const Json& whole) { *all = {{"items", items}, {"response", whole}}; };
     const auto chat = [this, request = std::move(request),
                        writer = std::make_shared<ResponsesWriter>(asked, id, backend_.text_of, keep)](

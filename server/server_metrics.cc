@@ -35,7 +35,7 @@ using prometheus::Histogram;
 using prometheus::MetricFamily;
 using prometheus::Registry;
 
-// vLLM's, and below them what a small model needs.
+// vLLM's buckets, and below them those for small models.
 const Histogram::BucketBoundaries kFirstTokenSeconds = {
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560};
 const Histogram::BucketBoundaries kInterTokenSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1,
@@ -50,7 +50,7 @@ double seconds(Duration duration) { return std::chrono::duration<double>(duratio
 double seconds_of_ns(std::int64_t ns) { return static_cast<double>(ns) / 1e9; }
 double number(std::int64_t count) { return static_cast<double>(count); }
 
-// Names are without the prefix here: reply() adds it.
+// Names are without the prefix, which reply() adds.
 
 struct Point {
   double value;
@@ -62,11 +62,11 @@ MetricFamily family_of(prometheus::MetricType type, const char* name, const char
   for (const Point& point : points) {
     prometheus::ClientMetric& metric = family.metric.emplace_back();
     metric.label = point.labels;
-    metric.gauge.value = metric.counter.value = point.value;  // the family's type says which is meant
+    metric.gauge.value = metric.counter.value = point.value;  // the family's type selects one
   }
   return family;
 }
-/// Present values, and counts of another process, which begin at 0 with that process.
+/// Present values, and counts of another process, which restart with that process.
 MetricFamily gauges(const char* name, const char* help, const std::vector<Point>& points) {
   return family_of(prometheus::MetricType::Gauge, name, help, points);
 }
@@ -80,7 +80,7 @@ bool is_drafter(const WorkerStatus& worker) { return worker.role == Role::kDraft
 bool keeps_kv(const WorkerStatus& worker) { return worker.kv_bytes_max > 0; }
 bool has_rtt(const WorkerStatus& worker) { return worker.rtt_ns > 0; }
 
-/// These are of the coordinator and its workers, which are there or not from one scrape to the next.
+/// Metrics of the coordinator and its workers, which may appear and disappear between scrapes.
 std::vector<MetricFamily> families_of(const Status& status) {
   const auto each = [&](bool (*chosen)(const WorkerStatus&), auto member, double unit = 1) {
     std::vector<Point> points;
@@ -136,15 +136,15 @@ std::vector<MetricFamily> families_of(const Status& status) {
       gauges("worker_kv_bytes_max", "K/V memory that a worker has", each(keeps_kv, &WorkerStatus::kv_bytes_max))};
 }
 
-/// The system says these of this process; a value that it does not say is 0.
+/// The system's facts about this process; an unknown value is 0.
 struct ProcessFacts {
   double start_unix_s = 0;
-  double cpu_s = 0;  ///< of all threads, in the system too
+  double cpu_s = 0;  ///< of all threads, system time included
   std::int64_t resident_bytes = 0, virtual_bytes = 0;
   std::int64_t open_fds = 0, max_fds = 0;
 };
 
-/// Unix seconds at which the system started.
+/// Returns the system's start in Unix seconds.
 double boot_time() {
   timespec now{}, up{};
   clock_gettime(CLOCK_REALTIME, &now);
@@ -155,7 +155,7 @@ double boot_time() {
 std::int64_t open_files() {
   std::error_code failed;
   const std::filesystem::directory_iterator files("/proc/self/fd", failed);
-  return failed ? 0 : std::distance(begin(files), end(files)) - 1;  // less the one that reads this
+  return failed ? 0 : std::distance(begin(files), end(files)) - 1;  // minus the one that reads this
 }
 
 ProcessFacts process_facts() {
@@ -175,7 +175,7 @@ ProcessFacts process_facts() {
   return facts;
 }
 
-/// These names are those of all Prometheus clients, for any program.
+/// The standard names of Prometheus clients.
 std::vector<MetricFamily> families_of(const ProcessFacts& process) {
   return {gauges("process_start_time_seconds", "When the process began, in Unix seconds", {{process.start_unix_s}}),
           counts("process_cpu_seconds_total", "CPU time of all of the process's threads", {{process.cpu_s}}),
@@ -258,7 +258,7 @@ struct ServerMetrics::Families {
       counter("broken_tool_calls_total", "Tool calls that the model began and did not write as such: content");
   Family<Counter>& http_responses = counters("http_responses_total", "Answers over HTTP by status");
 
-  // The headline metrics of the last answer, as `outrider run` prints them.
+  // Headline metrics of the last answer, as printed by `outrider run`.
   Gauge& backbone_only_tok_per_sec = last("backbone_only_tok_per_sec", "Of the last answer that had no drafts");
   Gauge& speculative_tok_per_sec = last("speculative_tok_per_sec", "Of the last answer that had drafts");
   Gauge& draft_tokens_per_batch =
@@ -269,7 +269,7 @@ struct ServerMetrics::Families {
   Gauge& assistant_draft_ms =
       last("assistant_draft_ms", "Mean over the assistant's rounds of the last answer that had such");
 
-  /// Labelled ones are there, as zeros, before they are first counted: else the first event would not count in a rate.
+  /// Labelled counters start at zero before their first event, which otherwise would not count in a rate.
   Families() {
     for (const char* reason : {"stop", "length", "tool_calls", "abort", "error"})
       request_success.Add({{"finished_reason", reason}});

@@ -14,8 +14,8 @@ struct MetricsOptions {
   std::string version = "";         ///< of the program
 };
 
-/// It writes /metrics in Prometheus' text format: vLLM's names where it has one, under a prefix (docs/http.md lists
-/// them all). Sums since the start, from which a reader makes rates; a worker's facts are those of the moment.
+/// Writes /metrics in Prometheus' text format: vLLM's names where they exist, under a prefix (docs/http.md lists all).
+/// Sums since the start; a worker's facts are current.
 class ServerMetrics {
  public:
   explicit ServerMetrics(MetricsOptions options = {});
@@ -24,10 +24,10 @@ class ServerMetrics {
   // Any thread, many at once.
 
   void record(const FinishedRequest& request);
-  /// Counts one answer that went out, of any writer.
+  /// Counts a sent response, of any writer.
   void record_response(int status);
 
-  /// @param status  of the coordinator; an error: then its workers' metrics are absent
+  /// @param status  of the coordinator; an error: its workers' metrics are absent
   HttpReply reply(const Result<Status>& status) const;
 
  private:

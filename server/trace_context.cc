@@ -18,7 +18,7 @@ std::uint64_t random_id_not_0() {
 
 TraceContext TraceContext::begin(std::string_view traceparent) {
   TraceContext context{.span = random_id_not_0()};
-  // 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01; later versions may have more behind it.
+  // 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01; later versions may append more.
   constexpr std::size_t kSize = 55;
   const bool has_form = traceparent.size() >= kSize && traceparent[2] == '-' && traceparent[35] == '-' &&
                         traceparent[52] == '-' && (traceparent.size() == kSize || traceparent[kSize] == '-') &&

@@ -40,7 +40,7 @@ class ChoiceSpans {
     const std::int64_t cached = choice_.metrics.cached_prompt_tokens;
     const SpanAttribute prompt[] = {{"outrider.prompt_tokens", trace_.prompt_tokens / count()},
                                     {"outrider.cached_tokens", cached}};
-    if (!choice_.finish_reason.empty()) {  // else nobody knows
+    if (!choice_.finish_reason.empty()) {  // otherwise unknown
       if (started > opened) add({.host = kCoordinator, .name = "queue", .begin_ns = opened, .end_ns = started});
       const std::uint16_t first = choice_.rounds.empty() ? std::uint16_t{0} : choice_.rounds[0].verifier;
       const std::string_view verifier = choice_.workers.empty() ? kCoordinator : worker(first);
@@ -50,7 +50,7 @@ class ChoiceSpans {
   }
 
  private:
-  /// @param at  the round before ended. @return when this one did.
+  /// @param at  end of the previous round @return end of this one
   std::int64_t visit(const TracedRound& round, std::int64_t at) {
     const std::int64_t end = std::max(time(round.end), at);
     const std::int64_t begin = std::clamp(end - nanoseconds(round.round_s), at, end);
@@ -70,7 +70,7 @@ class ChoiceSpans {
   }
 
   void visit_draft(const TracedRound& round, std::uint64_t parent, std::int64_t begin, std::int64_t end) {
-    const bool late = round.drafted == 0;  // nobody knows what the drafter did
+    const bool late = round.drafted == 0;  // the drafter's work is unknown
     const std::uint64_t wire = add_wire(parent, begin, end, late);
     const std::int64_t work = std::min(nanoseconds(round.draft_s), end - begin);
     if (late || work == 0) return;
@@ -140,7 +140,7 @@ class ChoiceSpans {
   std::uint64_t& ids_;
 };
 
-// ---- text, without an object for each value: a round has five spans ----
+// ---- text, without an object per value: a round has five spans ----
 
 std::string quoted(std::string_view text) {
   const bool plain = std::ranges::all_of(text, [](char c) { return c >= 0x20 && c < 0x7f && c != '"' && c != '\\'; });
@@ -271,7 +271,7 @@ std::string OtlpWriter::take() {
 // ---- Chrome ----
 
 void ChromeWriter::begin(const RequestTrace& trace) {
-  // Requests come in the order of their ends: what fits behind the last one of a lane overlaps no other there.
+  // Requests come in the order of their ends: one that starts after the last one of a lane overlaps none there.
   lanes_wanted_ = std::max<std::size_t>(trace.choices.size(), 1);
   for (lane_ = 0; lane_ < lanes_.size(); ++lane_) {
     const std::size_t last = std::min(lane_ + lanes_wanted_, lanes_.size());

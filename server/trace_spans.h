@@ -19,7 +19,7 @@ struct SpanAttribute {
   std::variant<std::int64_t, double, bool, std::string_view, std::span<const std::string_view>> value;
 };
 
-/// A stretch of a request's time at one host.
+/// A time span of a request at one host.
 struct Span {
   enum class Kind : std::uint8_t { kInternal = 1, kServer = 2, kClient = 3 };  ///< OTLP's numbers
 
@@ -29,36 +29,35 @@ struct Span {
   std::uint64_t id = 0, parent = 0;
   std::int64_t begin_ns = 0, end_ns = 0;  ///< since 1970
   std::span<const SpanAttribute> attributes = {};
-  std::string_view error = {};  ///< why it failed; empty: it did not
-  bool wasted = false;          ///< work whose result was thrown away
+  std::string_view error = {};  ///< reason of a failure; empty: none
+  bool wasted = false;          ///< work whose result was discarded
   std::int32_t choice = 0;
 };
 
-/// These are known of a trace besides the request itself.
+/// Facts about a trace besides the request itself.
 struct TraceFacts {
-  std::string_view server, model;   ///< the server's name as a node, and the model's
-  std::string_view kept;            ///< why the trace was not left out
+  std::string_view server, model;   ///< the server's node name, and the model's
+  std::string_view kept;            ///< reason that the trace is kept
   std::int64_t unix_offset_ns = 0;  ///< from TimePoint to the time since 1970
 };
 
-/// All spans of a request, parents first: the request; of each choice queue and prefill; of each round `round`, and in
-/// it a `wire` for each message that was answered, which holds what the other host did meanwhile, `draft` or `verify`.
-/// A host's part lies in the middle of its wire: the rest is split evenly between both directions, as in NTP. Rejected
-/// drafts are a span `rejected` within their draft.
-/// @param spans  called with each; what it points to lives as long as the call
+/// Visits all spans of a request, parents first: the request; per choice queue and prefill; per round `round`, and in
+/// it a `wire` for each answered message, which contains the other host's work, `draft` or `verify`. A host's part is
+/// in the middle of its wire: the rest is split evenly between both directions, as in NTP. Rejected drafts are a span
+/// `rejected` within their draft. @param spans  called with each; its contents are valid during the call
 void visit_spans(const RequestTrace& trace, const TraceFacts& facts, const std::function<void(const Span&)>& spans);
 
-/// @return the resource that emits spans, as OTLP's JSON. @param host  the node's name
+/// @return the resource that emits spans, in OTLP's JSON @param host  the node's name
 std::string otlp_resource(std::string_view version, std::string_view host);
 
-/// Spans as OTLP's JSON (https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding), by host.
+/// Writes spans in OTLP's JSON (https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding), by host.
 class OtlpWriter {
  public:
   explicit OtlpWriter(std::string version) : version_(std::move(version)) {}
   void add(const TraceContext& trace, const Span& span);
   std::int64_t spans() const { return spans_; }
   std::size_t bytes() const { return bytes_; }
-  /// Takes all that was added, as one ExportTraceServiceRequest without a line feed. @pre spans() > 0
+  /// Returns the added spans as one ExportTraceServiceRequest without a line feed. @pre spans() > 0
   std::string take();
 
  private:
@@ -68,17 +67,17 @@ class OtlpWriter {
   std::size_t bytes_ = 0;
 };
 
-/// Spans as events of Chrome's trace format, which Perfetto reads too: a process for each host, in it a thread for each
-/// of the requests that are under way at once. Wasted work is red.
+/// Writes spans as events of Chrome's trace format, which Perfetto reads too: a process per host, with a thread per
+/// concurrent request. Wasted work is red.
 class ChromeWriter {
  public:
-  /// A request's spans follow.
+  /// Begins the spans of a request.
   void begin(const RequestTrace& trace);
   void add(const TraceContext& trace, const Span& span, std::string& out);
 
  private:
   std::map<std::string, int, std::less<>> hosts_;
-  std::vector<TimePoint> lanes_;  ///< when the last request of each ended
+  std::vector<TimePoint> lanes_;  ///< end of the last request of each
   std::size_t lane_ = 0, lanes_wanted_ = 1;
 };
 

@@ -17,10 +17,10 @@ namespace outrider {
 namespace {
 
 constexpr std::size_t kWaitingBytesMax = 64u << 20;
-/// The size of one body to a collector, or of one line of the file: collectors refuse more than some MiB.
+/// Size of one body to a collector, or of one line of the file: collectors refuse more than some MiB.
 constexpr std::size_t kBodyBytes = 1u << 20;
 constexpr Duration kCollectorTimeout = std::chrono::seconds(10), kLastWords = std::chrono::seconds(5);
-/// Spans wait so long for others to go with, where few come.
+/// Time that spans wait for others, to be sent together.
 constexpr Duration kTogether = std::chrono::milliseconds(200);
 
 std::int64_t unix_offset_ns() {
@@ -90,11 +90,11 @@ Tracer::~Tracer() {
     const std::lock_guard lock(mutex_);
     give_up_ = now() + kLastWords;
   }
-  if (thread_.joinable()) {  // else a file or a collector was none
+  if (thread_.joinable()) {  // otherwise a file or a collector could not be opened
     thread_.request_stop();
     thread_.join();
   }
-  // The last event's comma needs one behind it.
+  // The last event's comma must be followed by another event.
   if (perfetto_) std::fputs("{\"ph\":\"M\",\"name\":\"outrider\",\"pid\":0,\"args\":{}}\n]\n", perfetto_.get());
 }
 
@@ -178,7 +178,7 @@ void Tracer::send_metrics() {
     body = metrics_.otlp(otlp_resource(options_.version, options_.server), options_.model, unix_ns(began_),
                          unix_ns(now()));
   }
-  // They are sums, so the next message makes up for a lost one.
+  // Metrics are sums, so that the next message replaces a lost one.
   const auto why = post("/v1/metrics", std::move(body));
   if (!why) return;
   if (const auto more = warned_.pass(now())) log_warn("event=metrics_lost reason=\"{}\"{}", *why, *more);

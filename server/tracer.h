@@ -22,44 +22,44 @@
 namespace outrider {
 
 struct TraceOptions {
-  std::filesystem::path file = {};      ///< OTLP's JSON, a line each; goes on behind what is there
-  std::filesystem::path perfetto = {};  ///< Chrome's JSON, begun anew
+  std::filesystem::path file = {};      ///< OTLP's JSON, one per line; appended
+  std::filesystem::path perfetto = {};  ///< Chrome's JSON, overwritten
   std::string otlp = {};                ///< http://HOST:PORT of a collector
-  double share = 1;                     ///< of the requests that nothing else keeps, 0 to 1
+  double share = 1;                     ///< of the requests not kept for another reason, 0 to 1
   std::string server = {}, model = {}, version = {};
 
   bool on() const { return !file.empty() || !perfetto.empty() || !otlp.empty(); }
 };
 
-/// Which traces are kept, once it is known how their requests ended.
+/// Decides which traces are kept, after the end of their requests.
 class TraceSampler {
  public:
   explicit TraceSampler(double share) : share_(share) {}
-  /// @return why it is kept: "failed", "moved" (another verifier or coordinator had to go on with it), "slow" (among
-  ///   the slowest twentieth of the last requests, by time per token), "asked" (whoever sent its `traceparent` keeps
-  ///   the trace), "share" (by its id, so that everybody who takes that share takes the same); null: it is not.
+  /// @return the reason to keep it: "failed", "moved" (another verifier or coordinator continued it), "slow" (among the
+  /// slowest twentieth of recent requests, by time per token), "asked" (the sender of its `traceparent` keeps the
+  /// trace), "share" (by its id, so that equal shares select the same traces everywhere); null: it is not kept
   const char* why(const RequestTrace& trace);
 
  private:
-  static constexpr std::size_t kLast = 128, kFirst = 20;  ///< requests that count; before so many, none is slow
+  static constexpr std::size_t kLast = 128, kFirst = 20;  ///< window of requests; the least for one to be slow
   const double share_;
   std::vector<float> last_;  ///< seconds per token, a ring
   std::size_t next_ = 0;
 };
 
-/// Writes traces down: takes them from any thread, and makes text of them on a thread of its own, of the lowest
-/// priority. What is kept in memory is bounded: traces beyond that are left out and counted.
+/// Writes traces: receives them from any thread, and formats them on a thread of its own, of the lowest priority.
+/// Memory is bounded: traces beyond the bound are dropped and counted.
 class Tracer {
  public:
-  /// @param options  on(). @return kIo for a file that cannot be written, kInvalidArgument for a URL, kNotFound for a
-  ///   collector whose name nobody knows: it is looked up once, here.
+  /// @param options  on() @return kIo for a file that cannot be written, kInvalidArgument for a URL, kNotFound for a
+  /// collector with an unknown name, which is resolved once, here
   static Result<std::unique_ptr<Tracer>> start(TraceOptions options);
-  /// Writes all waiting traces, for 5 s at most if the collector is slow.
+  /// Writes all queued traces, for 5 s at most if the collector is slow.
   ~Tracer();
 
-  /// A request has ended. Any thread.
+  /// Records a finished request. Any thread.
   void record(RequestTrace trace);
-  /// Counts a request in the metrics that a collector gets, whether or not its trace is kept. Any thread.
+  /// Counts a request in the collector's metrics, whether or not its trace is kept. Any thread.
   void measure(const FinishedRequest& request);
 
  private:
@@ -70,17 +70,17 @@ class Tracer {
     RequestTrace trace;
     const char* why;
   };
-  /// It is the default of OpenTelemetry's SDKs.
+  /// The default of OpenTelemetry's SDKs.
   static constexpr Duration kMetricsEvery = std::chrono::seconds(60);
   explicit Tracer(TraceOptions options);
   void run(const std::stop_token& stop);
   void write(const Kept& kept);
-  /// It passes OtlpWriter's requests to the file and the collector.
+  /// Passes OtlpWriter's requests to the file and the collector.
   void flush();
-  /// The metrics so far, to the collector, if there is one.
+  /// Sends the metrics so far to the collector, if there is one.
   void send_metrics();
   std::int64_t unix_ns(TimePoint time) const { return time.time_since_epoch().count() + unix_offset_ns_; }
-  /// @return why the collector did not take all of it
+  /// @return the reason that the collector did not accept all of it
   std::optional<std::string> post(const char* path, std::string body);
   void lost(std::int64_t spans, const std::string& why);
 
@@ -102,7 +102,7 @@ class Tracer {
   struct {
     std::deque<Kept> traces;
     std::size_t bytes = 0;
-    std::int64_t left_out = 0;  ///< while there was no room
+    std::int64_t left_out = 0;  ///< dropped for lack of room
   } waiting_;
   std::jthread thread_;  // last: it uses the others
 };

@@ -17,7 +17,7 @@ namespace outrider {
 namespace {
 using Json = nlohmann::json;
 
-/// ISO 639-1's codes of the languages that clients of OpenAI's name by them.
+/// ISO 639-1 codes of languages that OpenAI's clients use.
 constexpr std::pair<std::string_view, std::string_view> kLanguages[] = {
     {"af", "Afrikaans"},  {"am", "Amharic"},   {"ar", "Arabic"},   {"az", "Azerbaijani"}, {"be", "Belarusian"},
     {"bg", "Bulgarian"},  {"bn", "Bengali"},   {"bs", "Bosnian"},  {"ca", "Catalan"},     {"cs", "Czech"},
@@ -36,10 +36,10 @@ constexpr std::pair<std::string_view, std::string_view> kLanguages[] = {
     {"tr", "Turkish"},    {"uk", "Ukrainian"}, {"ur", "Urdu"},     {"uz", "Uzbek"},       {"vi", "Vietnamese"},
     {"yo", "Yoruba"},     {"zh", "Chinese"},   {"zu", "Zulu"}};
 
-/// A translation begins with this.
+/// Prefix of a translation.
 constexpr std::string_view kTranslation = "English:";
 
-/// The name of a language, from it or its code, as en or en-GB. @return empty for a code that is none
+/// Returns the name of a language from its name or its code, such as en or en-GB. @return empty for an unknown code
 std::string language_name(const std::string& language) {
   const std::string code = in_lower_case(language.substr(0, language.find_first_of("-_")));
   if (code.size() > 3) return language;
@@ -48,9 +48,8 @@ std::string language_name(const std::string& language) {
   return "";
 }
 
-/// It is the prompt of Gemma 4's model card ("Audio"); for an unknown language that of Google's guide to Gemma's
-/// audio.
-/// @param language  its name, or empty
+/// Returns the prompt of Gemma 4's model card ("Audio"); for an unknown language that of Google's guide to Gemma's
+/// audio. @param language  its name, or empty
 std::string prompt_of_speech(SpeechTask task, const std::string& language, const std::string& hint) {
   std::string prompt;
   if (task == SpeechTask::kTranscribe) {
@@ -73,7 +72,7 @@ std::string prompt_of_speech(SpeechTask task, const std::string& language, const
   return prompt;
 }
 
-/// A field of a form as JSON has it; names and salts are texts whatever they look like.
+/// Converts a form's field to JSON; names and salts are always strings.
 Json value_of_field(const FormPart& part) {
   const std::string text(part.content);
   for (const char* name : {"model", "user", "safety_identifier", "cache_salt"})
@@ -86,7 +85,7 @@ ApiError refused_field(std::string_view name, std::string why) {
   return {.message = fmt::format("{} {}", name, why), .param = std::string(name)};
 }
 
-/// It says why a field that only these endpoints have is wrong.
+/// Returns the error of an invalid field that only these endpoints have.
 std::optional<ApiError> wrong_field(std::string_view name, std::string_view value) {
   constexpr const char* kNoTimes = "the model says no times";
   if (name == "response_format" && value != "json" && value != "text")
@@ -103,7 +102,7 @@ std::optional<ApiError> wrong_field(std::string_view name, std::string_view valu
   return std::nullopt;
 }
 
-/// Only these endpoints have these fields. Messages are made here.
+/// Fields of these endpoints only; messages are made here.
 constexpr std::string_view kOwnFields[] = {"file", "language", "prompt", "response_format", "chunking_strategy",
                                            "n",    "messages"};
 
@@ -112,7 +111,7 @@ std::string field(const std::vector<FormPart>& form, std::string_view name) {
   return found == form.end() ? "" : std::string(found->content);
 }
 
-/// A reply as transcript.text.delta and transcript.text.done, or whole.
+/// Writes a reply as transcript.text.delta and transcript.text.done, or whole.
 class SpeechWriter final : public ReplyWriter {
  public:
   SpeechWriter(SpeechTask task, bool as_text) : text_(task), as_text_(as_text) {}
@@ -142,7 +141,7 @@ class SpeechWriter final : public ReplyWriter {
   }
 
   bool as_text() const { return as_text_; }
-  /// @return the warning that the answer was cut off, else empty. OpenAI's formats have no place for the fact.
+  /// @return the warning that the answer was cut off, else empty. OpenAI's formats have no field for it
   const std::string& cut_off() const { return cut_off_; }
 
  private:

@@ -15,7 +15,7 @@
 namespace outrider {
 namespace {
 
-/// @return a client's word, cut short for a message.
+/// @return a client's text, cut short for a message
 std::string_view shown(std::string_view text) { return text.substr(0, 100); }
 
 bool has(const std::vector<std::string>& list, std::string_view wanted) {

@@ -21,10 +21,10 @@ namespace {
 /// WireLimits::tensor_bytes_max for the donors of every published model. Hidden rows of several layers may be wider.
 constexpr Position kKvRowsMax = 4096;
 
-/// Between two looks whether masks are made.
+/// Interval between checks that masks are ready.
 constexpr Duration kMaskLook = std::chrono::milliseconds(5);
 
-/// An uninitialised byte block that a WireTensor can share.
+/// Allocates an uninitialised byte block that a WireTensor can share.
 std::pair<std::byte*, SharedBytes> allocate_shared(std::size_t bytes) {
   const std::shared_ptr<std::byte[]> owner(new std::byte[bytes]);
   return {owner.get(), SharedBytes(owner, {owner.get(), bytes})};
@@ -36,7 +36,7 @@ WireTensor wire_row(std::span<const float> row, DType dtype) {
   return {.dtype = dtype, .shape = {static_cast<std::int64_t>(row.size())}, .data = std::move(shared)};
 }
 
-/// Soft tokens as an encoder has sent them: a frame of the network has no alignment.
+/// Decodes an encoder's soft tokens, which are unaligned in a network frame.
 Tensor decoded(const WireTensor& content) {
   Tensor rows(content.shape[0], content.shape[1]);
   std::memcpy(rows.view().data(), content.data.bytes().data(), content.data.bytes().size());
@@ -48,7 +48,7 @@ SamplingScratch& thread_scratch() {
   return scratch;
 }
 
-/// The token after a prompt: an outcome without drafts.
+/// Chooses the token after a prompt: an outcome without drafts.
 Result<VerifyOutcome> first_token(Sampler& sampler, std::span<const float> logits) {
   ASSIGN_OR_RETURN(const TokenId token, sampler.choose(logits, thread_scratch()));
   return VerifyOutcome{0, token};
@@ -104,7 +104,7 @@ KvCost BackboneEngine::kv_cost() const {
   KvCost cost;
   const int shards = place_of(backbone().shards()).count;
   for (int rank = 0; rank < shards; ++rank) {
-    // The first shard alone keeps the rows of hidden layers.
+    // Only the first shard keeps the rows of hidden layers.
     const KvCache cache = rank == 0
                               ? backbone().make_cache()
                               : KvCache(activation_dtype(backbone().weight_type()),
@@ -156,13 +156,13 @@ std::vector<std::optional<BackboneEngine::Decision>> BackboneEngine::decide_all(
 }
 
 VerifyOutcome BackboneEngine::synthetic_outcome(Matrix<const float> logits, const VerifyWork& work) const {
-  // The same at the same place of a sequence, so that what is measured in turns has the same luck.
+  // Depends on the position only, so that alternating measurements get the same random numbers.
   const double coin = CounterRng(static_cast<std::uint64_t>(work.base)).uniform();
   const TokenTree tree(std::ssize(work.tokens) - 1, work.depths);
   VerifyOutcome outcome{};
   std::vector<std::int64_t> next;
   while (true) {
-    // It costs what the rule costs: the argmax of each kept row and the next.
+    // Does the work of the rule: the argmax of each kept row and of the next.
     outcome.next_token = static_cast<TokenId>(argmax(logits[outcome.row].span()));
     next = tree.children(outcome.row);
     const auto depth = static_cast<std::size_t>(outcome.accepted);
@@ -170,7 +170,7 @@ VerifyOutcome BackboneEngine::synthetic_outcome(Matrix<const float> logits, cons
     outcome.row = next.front();
     ++outcome.accepted;
   }
-  // What replaces a lost draft is another token.
+  // The replacement of a rejected draft must be another token.
   if (!next.empty() && outcome.next_token == work.tokens[static_cast<std::size_t>(next.front())]) {
     const auto row = logits[outcome.row].span();
     const auto place = row.begin() + outcome.next_token;
@@ -193,7 +193,7 @@ std::map<SessionId, BackboneEngine::Session>::iterator BackboneEngine::open(
     const SessionId from = work.reuse->from;
     CHECK(sequences_.has(from), "session {} is to continue {}, which is not here", value(work.session), value(from));
     const auto length = static_cast<Position>(work.reuse->tokens.size());
-    // The start of a longer text is copied even so: the pages of its rest would stay, and are in nobody's books.
+    // The start of a longer sequence is still copied, since the pages of its rest would stay, unaccounted.
     if (work.reuse->take && sequences_.cache(from).length() == length) {
       sequences_.rename(from, work.session);
     } else {

@@ -14,58 +14,57 @@
 
 namespace outrider {
 
-/// Runs the verifier core's batches on a backbone: one forward for the rows of all sessions, each
-/// session's sampler on its rows, rollback of what was rejected. Used by one thread.
+/// Runs the verifier core's batches on a backbone: one forward for the rows of all sessions, each session's sampler on
+/// its rows, rollback of rejected drafts. Used by one thread.
 class BackboneEngine {
  public:
-  /// @param synthetic_acceptance as in VerifierOptions.
-  /// @param towers  makes soft tokens of the pictures and sounds that sessions have, and outlives this
+  /// @param synthetic_acceptance  see VerifierOptions @param towers  make soft tokens of sessions' media; outlive this
+  /// object
   explicit BackboneEngine(std::unique_ptr<Backbone> backbone, std::vector<double> synthetic_acceptance = {},
                           Towers* towers = nullptr)
       : sequences_(std::move(backbone)), synthetic_acceptance_(std::move(synthetic_acceptance)), towers_(towers) {}
 
-  /// @param between_steps called after every layer that is computed or copied, after the head, while masks of grammars
-  ///   are made, and for every session when all tokens are chosen, so that a caller's loop stays awake in a long batch.
+  /// @param between_steps  called after every layer that is computed or copied, after the head, while grammar masks are
+  /// made, and per session when all tokens are chosen, so that a caller's loop can run during a long batch
   std::vector<VerifyResult> run(
       const std::vector<VerifyWork>& batch, const std::function<void()>& between_steps = [] {});
   void release(SessionId session);
   const Backbone& backbone() const { return sequences_.backbone(); }
-  /// What a session's K/V take, at all shards together, for its Capacity.
+  /// Returns a session's K/V memory, on all shards together, for Capacity.
   KvCost kv_cost() const;
 
  private:
   struct Session {
     Sampler sampler;
-    /// Of the pictures and sounds of a prompt that is under way, by their order: [soft tokens, hidden_size], or not yet
-    /// there.
+    /// Per medium of a prompt in progress: [soft tokens, hidden_size], or empty until encoded.
     std::vector<Tensor> soft = {};
   };
-  /// A session's first rows are due: its sequence, empty or with what it reuses.
+  /// Opens a session at its first rows: its sequence, empty or with reused rows.
   std::map<SessionId, Session>::iterator open(const VerifyWork& work, const std::function<void()>& between_steps);
-  /// The soft tokens among a prompt's rows, encoded when their first is due.
+  /// Returns the soft tokens among a prompt's rows; encodes a medium at its first row.
   std::vector<SoftRows> soft_rows(const VerifyWork& work, Session& session, const std::function<void()>& between_steps);
-  /// Makes the grammars' masks of a batch's rows on a thread of its own: which tokens may follow depends on the drafts,
-  /// not on their logits. Where no thread is to be had, get() does it. Invalid: no session has a grammar.
+  /// Computes the grammar masks of a batch's rows on a thread of its own: allowed tokens depend on the drafts, not on
+  /// their logits. Without a thread, get() does it. Invalid: no session has a grammar.
   std::future<void> masks_ahead(const std::vector<VerifyWork>& batch);
-  /// Committed donor rows [from, to) of a cache, copied out of its rings.
+  /// Copies committed donor rows [from, to) out of a cache's rings.
   KvRows donor_rows(const KvCache& cache, Position from, Position to, WireForm form) const;
-  /// The end of the donor rows from `from` on that one message carries.
+  /// Returns the end of the donor rows from `from` on that one message can carry.
   Position donor_rows_end(const KvCache& cache, Position from) const;
-  /// What the session's rule makes of a sequence's rows of logits; of a prompt, of its last row.
+  /// Result of the session's rule on a sequence's logits; for a prompt, on its last row.
   struct Decision {
     Result<VerifyOutcome> outcome;
-    std::vector<TokenLogprobs> logprobs;  ///< of the drafts kept and the token after them, if the session wants them
+    std::vector<TokenLogprobs> logprobs;  ///< of the accepted drafts and the next token, if requested
   };
   Decision decide(const VerifyWork& work, Matrix<const float> logits);
-  /// All sequences at once: the logits of one take the time of a layer. Nothing for those that have none.
+  /// Decides for all sequences concurrently: one's logits take the time of a layer. None for those without logits.
   std::vector<std::optional<Decision>> decide_all(const std::vector<VerifyWork>& batch,
                                                   std::span<const Sequences::Rows> rows, Matrix<const float> logits);
   std::vector<TokenLogprobs> logprobs_along(const Sampler& sampler, Matrix<const float> logits, const VerifyWork& work,
                                             const VerifyOutcome& outcome);
-  /// What a coin makes of the drafts.
+  /// Accepts drafts by random numbers.
   VerifyOutcome synthetic_outcome(Matrix<const float> logits, const VerifyWork& work) const;
 
-  Sequences sequences_;  ///< those of sessions, and of what has ended, until the core releases them
+  Sequences sequences_;  ///< of sessions, and ended ones until the core releases them
   std::map<SessionId, Session> sessions_;
   std::vector<double> synthetic_acceptance_;
   Towers* towers_;

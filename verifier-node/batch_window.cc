@@ -10,7 +10,7 @@ namespace outrider {
 
 namespace {
 
-/// No way is more regular than this, however its last times agreed (RFC 6298's clock granularity).
+/// Least deviation of a round trip, however regular its last times were (RFC 6298's clock granularity).
 constexpr double kDeviationMin = 50e-6;
 
 }  // namespace
@@ -55,7 +55,7 @@ Duration BatchWindow::wait(std::int64_t requests, std::int64_t rows, TimePoint n
     std::int64_t rows;
   };
   std::vector<Coming> coming;
-  std::vector<double> away_s;  // of those who are there, after their verdicts
+  std::vector<double> away_s;  // times of those present, after their verdicts
   for (const auto& [id, text] : texts_) {
     if (const auto in_s = back_in(text, now)) {
       coming.push_back({*in_s, text.rows});

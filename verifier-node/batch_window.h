@@ -11,46 +11,46 @@
 
 namespace outrider {
 
-/// How long a forward that could begin should wait for rounds that are about to arrive. A forward's time hardly
-/// depends on its rows, but rounds with drafts come one by one: each sequence drafts for a while after its verdict. Two
-/// sequences whose drafts take less than a forward would alternate for ever, each waiting for the other's, at half the
-/// speed of both in one. (Plain rounds keep step by themselves: they come back at once.)
+/// Decides how long a forward that could begin should wait for rounds that are about to arrive. A forward's time hardly
+/// depends on its rows, but rounds with drafts arrive one by one: each sequence drafts for a while after its verdict.
+/// Two sequences whose drafts take less than a forward would alternate for ever, each waiting for the other's, at half
+/// the speed of both in one. (Plain rounds stay in step: they come back at once.)
 ///
-/// A wait of w for J sequences pays where the sum of the moments at which rounds are done falls. k sequences are there,
-/// M rows of them and M' of the others. Without it, k are done after T(M), J after T(M) + T(M'), and each of the k,
-/// back meanwhile, then waits for the rest of that second forward. With it all are done after w + T(M + M'). Who comes
-/// when the forward would have ended misses nothing by it, and is not waited for.
+/// A wait of w for J sequences pays if the sum of the times at which rounds are done falls. k sequences are present,
+/// with M rows; the others have M' rows. Without the wait, k are done after T(M), J after T(M) + T(M'), and each of the
+/// k, back meanwhile, then waits for the rest of that second forward. With it all are done after w + T(M + M'). A
+/// sequence that arrives after the forward's end loses nothing by it, and is not waited for.
 ///
-/// When a sequence is back is forecast from how long it was away before, as TCP forecasts an acknowledgement (RFC
-/// 6298): mean + deviation, given up after mean + 4 deviations.
+/// A sequence's return is forecast from its earlier absences, as TCP forecasts an acknowledgement (RFC 6298): mean +
+/// deviation, given up after mean + 4 deviations.
 class BatchWindow {
  public:
   /// @param rows_max  of one forward
   explicit BatchWindow(std::int64_t rows_max) : rows_max_(rows_max) {}
-  /// The sequence's verdict went out.
+  /// Records that the sequence's verdict was sent.
   void left(SessionId text, TimePoint now);
-  /// Its next round is here, with so many rows.
+  /// Records its next round, with its rows.
   void came_back(SessionId text, std::int64_t rows, TimePoint now);
   void forget(SessionId text) { texts_.erase(text); }
-  /// A forward of nothing but rounds.
+  /// Records a forward without prompts.
   void observe_forward(std::int64_t rows, Duration took);
 
-  /// @param requests, rows  that could begin now: also more than fit. @return zero: let them.
+  /// @param requests, rows  that could begin now; may be more than fit @return zero: begin
   Duration wait(std::int64_t requests, std::int64_t rows, TimePoint now) const;
 
  private:
   struct Away {
-    bool known = false;  ///< it came back so once
+    bool known = false;  ///< it has returned before
     double mean_s = 0, deviation_s = 0;
   };
   struct Text {
     std::optional<TimePoint> away_since;
     std::int64_t rows = 1;  ///< of its last round
-    /// To come back without drafts, and with some. The next round is taken to be of the last one's kind.
+    /// Returning without drafts, and with some. The next round is assumed to be of the last one's kind.
     std::array<Away, 2> away = {};
     std::size_t drafts() const { return rows > 1 ? 1 : 0; }
   };
-  /// Seconds until it is probably back; none where that is not known, or it is later than ever.
+  /// Seconds until its probable return; none if unknown, or if it is later than ever.
   static std::optional<double> back_in(const Text& text, TimePoint now);
   double forward_s(std::int64_t rows) const;
 

@@ -7,7 +7,7 @@
 namespace outrider {
 namespace {
 
-/// Positions below `end` up to where one of two sequences has a picture or a sound that the other has not.
+/// Returns the positions below `end` up to the first medium that only one of two sequences has.
 Position same_media(std::span<const WireMedium> a, std::span<const WireMedium> b, Position end) {
   for (std::size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
     const Position first = std::min(i < a.size() ? a[i].first : end, i < b.size() ? b[i].first : end);
@@ -26,7 +26,7 @@ void PrefixSearch::offer(const Text& text) {
   common_ = std::max(common_, common);
   if (text.under_way && common > text.have) soon_ = std::max(soon_, common);
   const Position usable = std::min(common, text.have);
-  // As KvCache::holds: whether rings that were written up to `written` still have what a text of this length needs.
+  // As in KvCache::holds: rings written up to `written` still have the rows that a sequence of this length needs.
   const bool held = ring_rows_ == 0 || text.written <= ring_rows_ || usable + rows_max_ >= text.written;
   if (usable > best_ && held) best_ = usable, from_ = text.id, written_ = text.written;
 }
@@ -52,9 +52,9 @@ void PrefixCache::keep(KeptText text) {
 
 bool PrefixCache::use(SessionId id, Position length) {
   const auto text = find(id);
-  if (text == texts_.end()) return false;  // of a session that goes on
+  if (text == texts_.end()) return false;  // of a session in progress
   if (!text->shared && std::ssize(text->tokens) == length) {
-    erase(text);  // a conversation goes on: the new sequence will be all of the old one and more
+    erase(text);  // the new sequence continues it, and will contain all of it
     return true;
   }
   texts_.splice(texts_.end(), texts_, text);

@@ -12,21 +12,21 @@
 
 namespace outrider {
 
-/// A sequence whose K/V are there.
+/// A sequence with cached K/V.
 struct KeptText {
   SessionId id{};
   std::vector<TokenId> tokens;         ///< of the positions [0, size)
-  Position written = 0;                ///< end of the rows ever written: a ring has lost what lies far before it
-  bool shared = false;                 ///< the start of several sequences: it stays for the next one
-  std::string scope = {};              ///< as its Prefill's cache_scope
-  std::vector<WireMedium> media = {};  ///< likewise; where they are the tokens do not count
+  Position written = 0;                ///< end of the rows ever written: a ring has lost rows far before it
+  bool shared = false;                 ///< common prefix of several sequences: stays for the next one
+  std::string scope = {};              ///< see Prefill::cache_scope
+  std::vector<WireMedium> media = {};  ///< see Prefill; the token ids at their positions do not count
 };
 
-/// Finds the sequence that has most of a prompt's start, among those offered of its scope.
+/// Finds the sequence with the longest common prefix with a prompt, among the offered ones of its scope.
 class PrefixSearch {
  public:
-  /// @param prompt, scope, media  outlive the search.
-  /// @param ring_rows rows of a sliding layer's ring; 0: there is none. @param rows_max of one forward.
+  /// @param prompt, scope, media  outlive the search @param ring_rows  rows of a sliding layer's ring; 0: no ring
+  /// @param rows_max  of one forward
   PrefixSearch(std::span<const TokenId> prompt, std::string_view scope, std::int64_t ring_rows, std::int64_t rows_max,
                std::span<const WireMedium> media = {})
       : prompt_(prompt), scope_(scope), ring_rows_(ring_rows), rows_max_(rows_max), media_(media) {}
@@ -36,18 +36,18 @@ class PrefixSearch {
     SessionId id;
     std::string_view scope;
     std::span<const TokenId> tokens;
-    Position have = 0;       ///< so many tokens have K/V
-    Position written = 0;    ///< as KeptText's
-    bool under_way = false;  ///< the other tokens will have theirs soon
+    Position have = 0;       ///< tokens with K/V
+    Position written = 0;    ///< see KeptText
+    bool under_way = false;  ///< the other tokens will have K/V soon
     std::span<const WireMedium> media = {};
   };
   void offer(const Text& text);
 
   SessionId from() const { return from_; }
   Position written() const { return written_; }
-  Position best() const { return best_; }      ///< positions that can be had from `from`
-  Position soon() const { return soon_; }      ///< positions that a sequence under way has or will have
-  Position common() const { return common_; }  ///< positions that some text has in common, though its rings may not
+  Position best() const { return best_; }      ///< positions reusable from `from`
+  Position soon() const { return soon_; }      ///< positions that a sequence in progress has or will have
+  Position common() const { return common_; }  ///< positions in common with some sequence, even if its rings lost them
 
  private:
   std::span<const TokenId> prompt_;
@@ -58,33 +58,34 @@ class PrefixSearch {
   Position written_ = 0, best_ = 0, soon_ = 0, common_ = 0;
 };
 
-/// Books on the K/V of sequences that have ended, and of starts of sequences: kept while nobody else needs the memory.
-/// The rows themselves are the engine's. Pure.
+/// Accounts for the K/V of ended sequences, and of common prefixes: kept until the memory is needed. The rows
+/// themselves are the engine's. Pure.
 class PrefixCache {
  public:
   explicit PrefixCache(const KvCost& cost) : cost_(cost) {}
 
   void offer_all(PrefixSearch& search) const;
-  /// Its text is the one used last.
+  /// Adds a sequence as the most recently used one.
   void keep(KeptText text);
-  /// A prompt continues the first `length` positions of a sequence, which thereby is the one used last; one that it
-  /// continues whole, and no other will, leaves the cache. @return whether it left: its rows may be taken, not copied.
+  /// A prompt reuses the first `length` positions of a sequence, which becomes the most recently used; it leaves the
+  /// cache if it is continued whole, and nothing else will use it. @return true if it left: its rows may be moved, not
+  /// copied
   bool use(SessionId id, Position length);
-  /// @return whether it was there.
+  /// @return true if it was there
   bool drop(SessionId id);
-  /// Drops those used longest ago until the rest fits. @return which.
+  /// Drops the least recently used until the rest fits. @return the dropped ones
   std::vector<SessionId> trim(std::int64_t bytes_max, std::int64_t texts_max);
   std::int64_t bytes() const { return bytes_; }
 
  private:
   using Texts = std::list<KeptText>;
   Texts::iterator find(SessionId id);
-  /// Of its K/V rows, pictures and sounds.
+  /// Returns the bytes of its K/V rows and media.
   std::int64_t bytes_of(const KeptText& text) const;
   void erase(Texts::iterator text);
 
   KvCost cost_;
-  Texts texts_;  ///< used longest ago first
+  Texts texts_;  ///< least recently used first
   std::int64_t bytes_ = 0;
 };
 

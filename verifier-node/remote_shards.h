@@ -9,25 +9,25 @@
 
 namespace outrider {
 
-/// Where the other shards of VerifierOptions::shards join a verifier from other hosts.
+/// Listener for shards of VerifierOptions::shards on other hosts.
 struct RemoteShards {
-  std::string listen = {};  ///< as listen_tcp() takes it; empty: they are this host's
+  std::string listen = {};  ///< argument of listen_tcp(); empty: all shards are on this host
   Security security = {};
-  std::function<void(const std::string& address)> on_listening = {};  ///< as run_coordinator()'s
+  std::function<void(const std::string& address)> on_listening = {};  ///< see run_coordinator()
 };
-/// As run_verifier() of verifier_node.h, of a group of several hosts.
+/// run_verifier() of verifier_node.h for a group on several hosts.
 Result<void> run_verifier(TransportContext& context, const VerifierOptions& options, const RemoteShards& remote,
                           std::stop_token stop);
 
-/// A part of the backbone of a verifier on another host.
+/// A shard of a verifier on another host.
 struct RemoteShardOptions {
   std::filesystem::path backbone = {};
-  std::string join = {};  ///< RemoteShards::listen; several with commas between
+  std::string join = {};  ///< RemoteShards::listen; several are separated by commas
   int threads = 0;        ///< 0: every core
   Security security = {};
 };
-/// Loads its part and computes what the verifier says. When the verifier is gone, frees the part and joins again, until
-/// `stop` (then Ok). @return why it cannot: a verifier refuses it, or the weights cannot be read
+/// Loads its part and computes for the verifier. When the verifier is gone, frees the part and joins again, until
+/// `stop` (then Ok). @return the error: a verifier refuses it, or the weights cannot be read
 Result<void> run_remote_shard(const RemoteShardOptions& options, std::stop_token stop);
 
 }  // namespace outrider

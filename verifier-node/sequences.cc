@@ -7,20 +7,20 @@
 namespace outrider {
 namespace {
 
-/// Words go through the shards' gather() in rows of so many.
+/// Words per row in the shards' gather().
 constexpr std::int64_t kWordsPerRow = 1024;
 
 std::int64_t low(SessionId id) { return static_cast<std::int32_t>(value(id)); }
 std::int64_t high(SessionId id) { return static_cast<std::int32_t>(value(id) >> 32); }
 
-/// Words as gather() moves them, which looks at none.
+/// Views words as floats for gather(), which only copies them.
 Matrix<float> as_floats(std::vector<std::int32_t>& words, std::int64_t rows, std::int64_t columns) {
   return {reinterpret_cast<float*>(words.data()), {rows, columns}};
 }
 
 }  // namespace
 
-/// Words of calls, read in order.
+/// Reads the words of calls in order.
 struct Sequences::CallReader {
   std::span<const std::int32_t> words;
 

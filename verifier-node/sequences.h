@@ -14,9 +14,9 @@
 
 namespace outrider {
 
-/// A backbone and the K/V of sequences by their ids. Where the backbone is one of several shards, the first one leads:
-/// what is called here is called at the others too, in the same order, since all of them follow(). Calls are kept until
-/// the next one that computes, and sent together with it.
+/// A backbone and the K/V of sequences by id. With several shards, the first one leads: calls here are repeated on the
+/// others, in the same order, since all of them follow(). Calls are collected until the next one that computes, and
+/// sent together with it.
 class Sequences {
  public:
   explicit Sequences(std::unique_ptr<Backbone> backbone) : backbone_(std::move(backbone)) {}
@@ -25,15 +25,15 @@ class Sequences {
   bool has(SessionId sequence) const { return caches_.contains(sequence); }
   const KvCache& cache(SessionId sequence) const { return caches_.at(sequence); }
 
-  /// A sequence without K/V.
+  /// Adds a sequence without K/V.
   void open(SessionId sequence);
-  /// A sequence with a copy of another's first rows. @param between_layers  as KvCache::copy_from()
+  /// Adds a sequence with a copy of another's first rows. @param between_layers  see KvCache::copy_from()
   void copy(SessionId sequence, SessionId from, Position length, const std::function<void()>* between_layers);
-  /// The same K/V under another id.
+  /// Changes the id of a sequence.
   void rename(SessionId from, SessionId to);
   void release(SessionId sequence);
 
-  /// As Segment, of the sequence that is to go on.
+  /// A Segment for a sequence by id.
   struct Rows {
     SessionId sequence{};
     std::span<const TokenId> tokens;
@@ -41,12 +41,12 @@ class Sequences {
     std::span<const SoftRows> soft = {};
     std::span<const std::int32_t> depths = {};
   };
-  /// One pass of the backbone. What `rows` point at is used until the next one.
+  /// One pass of the backbone. Memory that `rows` point at must stay valid until the next one.
   Backbone::Output forward(std::span<const Rows> rows, const std::function<void()>* between_layers);
-  /// As Backbone::keep_path(), of the last pass's i-th rows.
+  /// Backbone::keep_path() for the last pass's i-th rows.
   void keep_path(std::size_t i, std::int64_t row);
 
-  /// Does what the first shard does, for ever: until the shards' gather() throws.
+  /// Repeats the first shard's calls for ever: until the shards' gather() throws.
   [[noreturn]] void follow();
 
  private:
@@ -54,11 +54,11 @@ class Sequences {
   struct CallReader;
   bool leads() const { return backbone_->shards() != nullptr && backbone_->shards()->place().rank == 0; }
   void record(Call call, std::initializer_list<std::int64_t> numbers);
-  /// Numbers of at most 32 bits, ids in halves.
+  /// Numbers of at most 32 bits; ids are split in halves.
   void record(std::initializer_list<std::int64_t> numbers);
   void record(std::span<const std::int32_t> words) { calls_.insert(calls_.end(), words.begin(), words.end()); }
   void record(std::span<const Rows> rows);
-  /// The first shard's `calls_`, to all.
+  /// Sends the first shard's `calls_` to all.
   void send();
   void apply(CallReader& calls);
   void apply_forward(CallReader& calls);
@@ -72,7 +72,7 @@ class Sequences {
     std::vector<Tensor> values;
     std::vector<SoftRows> soft;
   };
-  std::vector<FollowerRows> follower_rows_;  ///< where this shard follows: what the segments point at
+  std::vector<FollowerRows> follower_rows_;  ///< on a following shard: memory that the segments point at
   std::vector<std::int32_t> calls_;
 };
 

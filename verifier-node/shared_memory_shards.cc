@@ -17,12 +17,12 @@
 namespace outrider {
 namespace {
 
-/// Floats that make a piece of a team's copying: some 3 us.
+/// Floats per piece of a team's copying: some 3 us.
 constexpr std::int64_t kCopiedPerPiece = 16 * 1024;
 
 constexpr timespec kLook{.tv_sec = 0, .tv_nsec = 100'000'000};
 
-/// Not std::atomic's own wait(), which is for threads of one process.
+/// std::atomic's own wait() works within one process only.
 void sleep_on(std::atomic<std::uint32_t>& count, std::uint32_t seen) {
   syscall(SYS_futex, &count, FUTEX_WAIT, seen, &kLook, nullptr, 0);
 }
@@ -39,10 +39,10 @@ void copy(Matrix<const float> from, Matrix<float> to) {
 
 }  // namespace
 
-/// What a shard says of itself.
+/// A shard's shared state.
 struct SharedMemoryShards::Post {
-  alignas(64) std::atomic<std::uint32_t> gathers;   ///< so many has it written its columns for
-  alignas(64) std::atomic<std::uint32_t> sleepers;  ///< who wait for that to count up
+  alignas(64) std::atomic<std::uint32_t> gathers;   ///< number of gathers with written columns
+  alignas(64) std::atomic<std::uint32_t> sleepers;  ///< number of waiting shards
   struct {
     std::int64_t rows, width;
     Columns own;
@@ -57,7 +57,7 @@ std::size_t memory_bytes(int count) {
 }  // namespace
 
 Result<Descriptor> SharedMemoryShards::create(int count) {
-  Descriptor memory(memfd_create("outrider shards", 0));  // for processes that this one starts
+  Descriptor memory(memfd_create("outrider shards", 0));  // inherited by processes that this one starts
   if (memory < 0 || ftruncate(memory, static_cast<off_t>(memory_bytes(count))) != 0)
     return system_error("memory of shards", "make");
   return memory;
@@ -101,13 +101,13 @@ void SharedMemoryShards::gather_piece(Matrix<float> rows, Columns own) {
 }
 
 void SharedMemoryShards::wait_for(Post& theirs) const {
-  // One may be a gather ahead already.
+  // Another shard may already be one gather ahead.
   const auto has_come = [&](std::uint32_t written) { return static_cast<std::int32_t>(written - gathers()) > 0; };
   const TimePoint start = now();
   do {
     for (int i = 0; i < 64; ++i)
       if (has_come(theirs.gathers.load(std::memory_order_acquire))) return;
-    std::this_thread::yield();  // to another shard, where there are more of them than cores
+    std::this_thread::yield();  // for another shard, if there are more shards than cores
   } while (now() - start < kSpin);
   theirs.sleepers.fetch_add(1);
   for (std::uint32_t seen; !has_come(seen = theirs.gathers.load());) {

@@ -16,9 +16,9 @@ namespace outrider {
 /// of one gather may write the next: by then nobody reads the slot before.
 class SharedMemoryShards final : public Shards {
  public:
-  /// Memory for so many shards: a file without a name, which is there as long as somebody has it.
+  /// Creates memory for so many shards: an anonymous file, which lives as long as a descriptor of it.
   static Result<Descriptor> create(int count);
-  /// @param memory  what create() made, of this process or of the one that started it
+  /// @param memory  from create(), in this process or the one that started it
   static Result<std::unique_ptr<SharedMemoryShards>> join(int memory, ShardPlace place);
   ~SharedMemoryShards() override;
 

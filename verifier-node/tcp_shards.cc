@@ -28,11 +28,11 @@
 namespace outrider {
 namespace {
 
-/// How long who connects may take to say what it has.
+/// Time allowed to a new connection for its hello.
 constexpr Duration kHelloTimeout = std::chrono::seconds(5);
-/// Connections of which that is waited for; more are closed.
+/// Connections waiting for a hello; further ones are closed.
 constexpr std::size_t kJoiningMax = 256;
-/// What is looked for within a wait: a stop, a deadline.
+/// Interval of checks for a stop or a deadline.
 constexpr int kTickMs = 100;
 constexpr int kRowsMax = 1 << 20, kTimeoutMax = 86'400;
 
@@ -42,7 +42,7 @@ void set_option(int socket, int level, int name, int value) { setsockopt(socket,
 
 CurveKeyPair tls_key(const KeyPair& pair) { return {pair.secret, pair.open}; }
 
-/// Whether a list of keys lets this one join as a verifier.
+/// Returns true if a key list lets this key join as a verifier.
 bool is_authorized(const std::filesystem::path& list, const Key& key) {
   const auto text = read_text(list);
   const AuthorizedKeys lines = text ? parse_authorized_keys(*text) : AuthorizedKeys();
@@ -54,7 +54,7 @@ std::string hello_text(std::uint64_t weights) {
   return to_text(nlohmann::json{{"outrider", OUTRIDER_VERSION}, {"weights", fmt::format("{:016x}", weights)}});
 }
 
-/// @return kMismatch: why a shard that says so does not belong to a verifier with these weights
+/// @return kMismatch with the reason that a shard with this hello does not fit a verifier with these weights
 Result<void> check_hello(const std::string& text, std::uint64_t weights) {
   struct Hello {
     std::string version, weights;
@@ -113,8 +113,8 @@ void ShardLink::set_timeout(int seconds) {
   set_option(socket_, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(socket_, IPPROTO_TCP, TCP_KEEPIDLE, 1);
   set_option(socket_, IPPROTO_TCP, TCP_KEEPINTVL, 1);
-  set_option(socket_, IPPROTO_TCP, TCP_KEEPCNT, std::min(seconds, 127));  // the kernel takes no more
-  set_option(socket_, IPPROTO_TCP, TCP_USER_TIMEOUT, 1000 * seconds);     // which goes before that
+  set_option(socket_, IPPROTO_TCP, TCP_KEEPCNT, std::min(seconds, 127));  // the kernel's limit
+  set_option(socket_, IPPROTO_TCP, TCP_USER_TIMEOUT, 1000 * seconds);     // takes precedence over the one before
 }
 
 Error ShardLink::gone(const std::string& why) const { return {Errc::kPeerGone, "{}: {}", peer_, why}; }
@@ -176,7 +176,7 @@ Result<void> ShardLink::write_text(const std::string& text) {
   std::string bytes(sizeof size, '\0');
   std::memcpy(bytes.data(), &size, sizeof size);
   bytes += text;
-  ASSIGN_OR_RETURN(const std::size_t sent, write(bytes));  // whose buffer is empty still
+  ASSIGN_OR_RETURN(const std::size_t sent, write(bytes));  // whose buffer is still empty
   if (sent != bytes.size()) return gone("it takes no text");
   return {};
 }
@@ -377,7 +377,7 @@ Result<std::unique_ptr<TcpShards>> ShardListener::gather_group(const ShardTask& 
       links.push_back(std::move(shard.link));
     }
     if (all_told) return std::make_unique<TcpShards>(ShardPlace{0, task.place.count}, std::move(links));
-    joining.clear();  // one went while the others were told: these come again
+    joining.clear();  // one left while the others were told: these come again
   }
   return std::unique_ptr<TcpShards>();
 }

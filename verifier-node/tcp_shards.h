@@ -21,10 +21,10 @@ namespace outrider {
 
 class TlsSession;
 
-/// A connection between two shards, in clear or in TLS. Nothing blocks. Move only.
+/// A connection between two shards, with or without TLS. Non-blocking. Move only.
 class ShardLink {
  public:
-  /// @param socket  connected. @param tls  null: none
+  /// @param socket  connected @param tls  null: none
   ShardLink(Descriptor socket, std::unique_ptr<TlsSession> tls);
   ShardLink(ShardLink&&) noexcept;
   ShardLink& operator=(ShardLink&&) noexcept;
@@ -33,20 +33,20 @@ class ShardLink {
   int socket() const { return socket_; }
   /// The other end's address.
   const std::string& peer() const { return peer_; }
-  /// The kernel asks each second whether the other end's host is there, and breaks off after so long without an answer.
+  /// Makes the kernel probe the other end's host each second, and break the connection after so long without an answer.
   void set_timeout(int seconds);
 
-  // Each is kPeerGone once the connection is of no use.
-  /// Exchanges TLS's first messages, which the other calls do too. @return whether they are over
+  // Each is kPeerGone once the connection has failed.
+  /// Continues TLS's handshake, which the other calls do too. @return true when it is complete
   Result<bool> shake_hands();
   /// @return bytes, 0: none yet
   Result<std::size_t> read(std::span<char> bytes);
-  /// @return bytes, 0: none yet. Then again with the same ones first
+  /// @return bytes, 0: none yet. The next call must begin with the same ones
   Result<std::size_t> write(std::span<const char> bytes);
-  /// A text of at most kTextBytesMax, before any rows. @return none: not all of it has come; kMalformed: it is longer
+  /// Reads a text of at most kTextBytesMax, before any rows. @return none: incomplete; kMalformed: longer
   Result<std::optional<std::string>> read_text();
   Result<void> write_text(const std::string& text);
-  /// Ok while the other end is there; what has come is not read.
+  /// Ok while the other end is there; received bytes are not read.
   Result<void> check() const;
 
   static constexpr std::size_t kTextBytesMax = 4096;
@@ -57,12 +57,12 @@ class ShardLink {
 
   Descriptor socket_;
   std::unique_ptr<TlsSession> tls_;
-  bool ready_ = false;  ///< no handshake is left
+  bool ready_ = false;  ///< the handshake is complete
   std::string peer_;
-  std::vector<char> text_;  ///< what has come of read_text()'s, its length in front
+  std::vector<char> text_;  ///< read_text()'s bytes so far, including its length
 };
 
-/// What the first shard tells another.
+/// The first shard's message to each other shard.
 struct ShardTask {
   ShardPlace place = {};
   WeightType weight_type = WeightType::kBf16;
@@ -70,35 +70,35 @@ struct ShardTask {
   int peer_timeout_s = 3;
 };
 
-/// Shards of several hosts, which gather over TCP (ADR 17). Each is connected to the first, which passes on what comes
-/// from one to the others. A frame is the columns of one shard; the bytes of a peer are checked, and end the group
-/// where they are no frame of this gather.
+/// Shards of several hosts, which gather over TCP (ADR 17). Each is connected to the first, which forwards one's data
+/// to the others. A frame is the columns of one shard; a peer's bytes are checked, and end the group if they are not a
+/// frame of this gather.
 class TcpShards final : public Shards {
  public:
   /// @param links  of the first: to all others, in order; of another: to the first
   TcpShards(ShardPlace place, std::vector<ShardLink> links);
 
-  /// Ok while all that are connected are there.
+  /// Ok while all connected shards are there.
   Result<void> check() const;
 
  private:
-  /// In front of a frame's floats. Little-endian, as all hosts that this program runs on.
+  /// Precedes a frame's floats. Little-endian, like all supported hosts.
   struct Header {
     std::uint32_t gather, rows, begin, count;
   };
   struct Peer {
     ShardLink link;
-    int rank;  ///< of what comes from it, as far as messages say
+    int rank;  ///< for messages
     Header header = {};
-    std::vector<char> in = {};  ///< of the frame that comes: so many bytes as are wanted next
+    std::vector<char> in = {};  ///< of the incoming frame: as many bytes as are wanted next
     std::size_t received = 0;   ///< of them
     std::vector<char> out = {};
     std::size_t sent = 0;
   };
   void gather_piece(Matrix<float> rows, Columns own) override;
-  /// Sends what the socket takes. @return whether that was something
+  /// Sends as much as the socket accepts. @return true if that was something
   bool send(Peer& peer);
-  /// Takes what has come of this gather. @param there  columns that are, of rows. @return as send()
+  /// Receives data of this gather. @param there  number of complete columns, over all rows @return as send()
   bool receive(Peer& peer, Matrix<float> rows, std::int64_t& there);
   bool is_ahead(const Peer& peer) const;
   void wait(bool for_rows);
@@ -107,27 +107,27 @@ class TcpShards final : public Shards {
   std::vector<Peer> peers_;
 };
 
-/// Where a verifier's other shards join it.
+/// Listener for a verifier's other shards.
 class ShardListener {
  public:
-  /// @param address  as listen_tcp() takes it; beyond this machine with keys, of which those of verifiers may join
+  /// @param address  for listen_tcp(); between machines with keys, of which those of verifiers may join
   static Result<std::unique_ptr<ShardListener>> listen(const std::string& address, const Security& security);
 
-  /// Where it listens.
+  /// The actual address.
   std::string address() const;
-  /// Waits until all others have joined that have these weights, and tells them their task.
-  /// @param task  of this process, the first. @return null after `stop`
+  /// Waits until all other shards with these weights have joined, and sends them their task. @param task  of this
+  /// process, the first @return null after `stop`
   Result<std::unique_ptr<TcpShards>> gather_group(const ShardTask& task, std::uint64_t weights, std::stop_token stop);
 
  private:
   struct Joining {
     ShardLink link;
     TimePoint deadline;
-    bool may_join = false;  ///< it said what it has, and that fits
+    bool may_join = false;  ///< its hello was accepted
   };
   ShardListener(Descriptor socket, std::optional<KeysToListen> keys) : socket_(std::move(socket)), keys_(keys) {}
   void accept_all(std::vector<Joining>& joining);
-  /// Hears a shard. @return what ends its connection
+  /// Handles a shard's hello. @return the error that ends its connection
   Result<void> hear(Joining& shard, std::uint64_t weights);
 
   Descriptor socket_;
@@ -138,10 +138,9 @@ struct JoinedShard {
   ShardTask task;
   std::unique_ptr<TcpShards> shards;
 };
-/// Joins a verifier at one of `addresses`, tries each once, and waits until its group is complete.
-/// @param weights  fingerprint of this one's
-/// @return none after `stop`; kPeerGone: nobody there (any more), try again; kMismatch where the verifier refuses this
-///   shard; as keys_to_connect()
+/// Joins a verifier at one of `addresses`, tries each once, and waits until its group is complete. @param weights
+/// fingerprint of this shard's @return none after `stop`; kPeerGone: no verifier there (any more), try again; kMismatch
+/// if the verifier refuses this shard; errors as keys_to_connect()
 Result<std::optional<JoinedShard>> join_shards(const std::string& addresses, const Security& security,
                                                std::uint64_t weights, std::stop_token stop);
 

@@ -19,7 +19,7 @@ void VerifierCore::on_message(Message message, TimePoint now) {
   if (const auto* verify = std::get_if<Verify>(&message.body)) return on_verify(message, *verify, now);
   if (std::holds_alternative<Free>(message.body)) {
     freed_.add(message.session, message.round);
-    // What has come back since, in a later round, stays.
+    // A session that has come back since, in a later round, stays.
     const auto ends = [&](RoundId round) { return round <= message.round; };
     if (const auto held = held_.find(message.session); held != held_.end() && ends(held->second.message.round))
       held_.erase(held);
@@ -86,7 +86,7 @@ Result<std::int64_t> VerifierCore::set_aside(std::int64_t held, Position positio
   const std::int64_t left = config_.capacity.kv_bytes_max - (kv_bytes_ - held);
   if (needed > left) {
     const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
-    // Alone it would fit: then it is worth another try.
+    // It would fit alone, and so may be retried.
     return Error(needed > config_.capacity.kv_bytes_max ? Errc::kUnsupported : Errc::kUnavailable,
                  "{} positions need {:.1f} MiB of K/V, {:.1f} MiB are left of this verifier's {:.1f} MiB: {:.1f} "
                  "MiB are missing",
@@ -127,10 +127,10 @@ void VerifierCore::on_prefill(const Message& message, std::shared_ptr<const Gram
     if (message.round < known->second.round) return;  // late
     std::optional<VerifyWork>& request = known->second.request;
     const bool repeated = message.round == known->second.round;
-    if (repeated && request && !prefill.kv_from) request->kv_from.reset();  // nobody wants its rows any more
+    if (repeated && request && !prefill.kv_from) request->kv_from.reset();  // its rows are not needed any more
     if (repeated) return on_repeated(known->second, message);
-    free(message.session);                            // it went elsewhere and is back
-    if (sessions_.contains(message.session)) return;  // once the batch is through: it is repeated
+    free(message.session);                            // it was elsewhere and is back
+    if (sessions_.contains(message.session)) return;  // retried after the batch: the request is repeated
   }
   if (value(message.session) >= kFirstKept) {
     return fail(message,
@@ -151,14 +151,14 @@ void VerifierCore::on_prefill(const Message& message, std::shared_ptr<const Gram
     return fail(message, {Errc::kUnsupported, "log-probabilities of a prompt with pictures or sounds"});
   Result<std::vector<PromptMedium>> media = place_media(prefill);
   if (!media) return fail(message, media.error());
-  // As with memory, one that is freed counts no more, though its rows may be in the batch that is out.
+  // As with memory, a freed session does not count, although its rows may be in the current batch.
   const auto open =
       std::count_if(sessions_.begin(), sessions_.end(), [](const auto& entry) { return !entry.second.freed; });
   if (open >= config_.capacity.sessions_max) {
     return fail(message,
                 {Errc::kUnavailable, "{} sessions, this verifier takes {}", open, config_.capacity.sessions_max});
   }
-  // Numbers are not used twice, but who knows what a coordinator does.
+  // Numbers are not reused, but a coordinator may be faulty.
   if (cache_.drop(message.session)) released_.push_back(message.session);
   const Result<std::int64_t> kv_bytes =
       set_aside(0, std::max(prefill.positions_max, static_cast<Position>(prefill.tokens.size())));
@@ -198,7 +198,7 @@ void VerifierCore::on_repeated(const Session& session, const Message& request) {
 void VerifierCore::on_verify(const Message& message, const Verify& verify, TimePoint now) {
   const auto known = sessions_.find(message.session);
   if (known == sessions_.end()) {
-    // A late duplicate, or this verifier was restarted; the coordinator knows which.
+    // A late duplicate, or this verifier was restarted; the coordinator can tell.
     return fail(message, {Errc::kNotFound, "session {} is not known here", value(message.session)});
   }
   Session& session = known->second;
@@ -263,8 +263,8 @@ void VerifierCore::form_batch(TimePoint now) {
   Batch batch;
   batch.room = config_.rows_max;
   batch.scored_room = config_.scored_rows_max;
-  // Verifies are short and somebody reads their text as it comes; prompts fill up. But not even a hundred sequences may
-  // keep prompts out: where the verifies left less than a chunk of a full forward, prompts go first in the next one.
+  // Verifies go first, since they are short and their answers are streamed; prompts fill up. But even a hundred
+  // sequences must not starve prompts: after verifies left them less than a chunk of a full forward, they go first.
   const bool prompts_first = std::exchange(prompts_first_, false);
   take_requests(prompts_first, batch);
   take_requests(!prompts_first, batch);
@@ -309,7 +309,7 @@ std::int64_t VerifierCore::whole_media(const VerifyWork& request, std::int64_t d
 
 std::optional<VerifyWork> VerifierCore::next_chunk(Session& session, Batch& batch) {
   const VerifyWork& request = *session.request;
-  // Before another sequence's K/V is taken for it: the first chunk after that may be a whole picture.
+  // Before another sequence's K/V is reused: the first chunk after that may be a whole picture.
   if (std::ranges::any_of(request.media, [&](const PromptMedium& medium) {
         return medium.together && medium.end > session.prompt.done && medium.end - medium.medium.first > batch.room;
       })) {
@@ -332,7 +332,7 @@ std::optional<VerifyWork> VerifierCore::next_chunk(Session& session, Batch& batc
   const std::int64_t scored_end = std::min(done + count + 1, total - request.answered);
   if (session.prompt.scored && done + 1 < scored_end)
     work.scored.assign(first + 1, request.tokens.begin() + scored_end);
-  // How many of the answer's tokens are among the first so many.
+  // Returns the number of the answer's tokens among the first `end`.
   const auto answered = [&](Position end) { return std::max<std::int64_t>(0, end - (total - request.answered)); };
   work.answered = answered(done + count) - answered(done);
   if (work.reuse) work.reuse->answered = answered(done);
@@ -352,7 +352,7 @@ std::optional<VerifyWork> VerifierCore::next_chunk(Session& session, Batch& batc
 }
 
 bool VerifierCore::begin_prompt(Session& session, VerifyWork* work) {
-  // The last token's row is computed in any case: its logits are wanted.
+  // The last token's row is always computed, since its logits are needed.
   const std::span<const TokenId> prompt(session.request->tokens.data(), session.request->tokens.size() - 1);
   PrefixSearch search(prompt, session.cache_scope, config_.capacity.kv_cost.ring_rows, config_.rows_max, session.media);
   cache_.offer_all(search);
@@ -369,8 +369,8 @@ bool VerifierCore::begin_prompt(Session& session, VerifyWork* work) {
   }
   if (search.soon() >= search.best() + config_.reuse_min) return false;
   const Position best = search.best() < config_.reuse_min ? 0 : search.best();
-  // A start that sequences have in common and that none can give any more, their rings having gone on: the next
-  // one finds it kept.
+  // A common prefix that no sequence can provide any more, because their rings have moved on, is kept for the next
+  // sequence.
   session.prompt.keep_at = search.common() >= best + config_.reuse_min ? search.common() : 0;
   if (best == 0) return true;
 
@@ -439,7 +439,7 @@ void VerifierCore::on_batch_done(std::vector<VerifyResult> results, TimePoint no
 
 void VerifierCore::commit(Session& session, const VerifyResult& result, std::int64_t rows) {
   const VerifyWork& request = *session.request;
-  // A prompt's tokens are all in the request, also those that were reused.
+  // All of a prompt's tokens are in the request, including the reused ones.
   session.prompt.done += request.prefill ? rows : 0;
   if (request.prefill) {
     session.text.insert(session.text.end(), request.tokens.begin() + std::ssize(session.text),
@@ -482,7 +482,7 @@ void VerifierCore::free(SessionId id) {
   const auto known = sessions_.find(id);
   if (known == sessions_.end()) return;
   known->second.freed = true;
-  // At once, though its rows may be in the batch that is out: whoever gets the memory runs after it.
+  // At once, although its rows may be in the current batch: later users of the memory run after it.
   kv_bytes_ -= std::exchange(known->second.kv_bytes, 0);
   if (known->second.rows_out == 0) release(known, true);
 }

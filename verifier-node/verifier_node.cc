@@ -37,7 +37,7 @@
 namespace outrider {
 namespace {
 
-/// As if the forward pass of these had taken so much longer.
+/// Simulates a longer forward pass.
 void slow_down(std::vector<VerifyResult>& results, int added_verify_us) {
   if (added_verify_us == 0) return;
   const TimePoint start = now();
@@ -45,7 +45,7 @@ void slow_down(std::vector<VerifyResult>& results, int added_verify_us) {
   for (VerifyResult& result : results) result.verdict.verify_ns += (now() - start).count();
 }
 
-/// Of a model's weights, whatever type they are loaded as.
+/// Returns the fingerprint of a model's weights, whatever their type when loaded.
 Result<std::uint64_t> weights_fingerprint(const ModelFiles& files) {
   if (is_pack(files.path())) {
     ASSIGN_OR_RETURN(const std::shared_ptr<const Pack> pack, Pack::open(files.path()));
@@ -58,7 +58,7 @@ Result<std::uint64_t> weights_fingerprint(const ModelFiles& files) {
 /// The processes that compute a verifier's backbone with it. Those that it has started end with this object.
 class ShardGroup {
  public:
-  /// Starts them on this host, and puts this process onto its own share of the cores.
+  /// Starts them on this host, and binds this process to its own share of the cores.
   Result<void> start(const VerifierOptions& options, int count, std::stop_token stop) {
     const int threads = std::max(1, (options.threads > 0 ? options.threads : team_size()) / count);
     ASSIGN_OR_RETURN(const Descriptor memory, SharedMemoryShards::create(count));
@@ -78,7 +78,7 @@ class ShardGroup {
     log_info("event=shards count={} threads_each={}", count, threads);
     return {};
   }
-  /// Waits until those of other hosts have joined. @return whether they have, before `stop`
+  /// Waits until those of other hosts have joined. @return false if `stop` came first
   Result<bool> wait_for(const RemoteShards& remote, const VerifierOptions& options, int count, const ModelFiles& files,
                         std::stop_token stop) {
     ASSIGN_OR_RETURN(const std::uint64_t weights, weights_fingerprint(files));
@@ -98,7 +98,7 @@ class ShardGroup {
   }
   /// Null: this process computes alone.
   Shards* shards() { return remote_ != nullptr ? static_cast<Shards*>(remote_.get()) : local_.get(); }
-  /// Throws where one has ended: what is left of the model is of no use.
+  /// Throws when one has ended: the rest of the model is of no use.
   void check() {
     for (std::size_t i = 0; i < children_.size(); ++i) {
       if (const auto status = children_[i].poll())
@@ -110,8 +110,8 @@ class ShardGroup {
   }
 
  private:
-  /// While others are waited for: looks after them. Where one is stopped and says nothing, this process still ends when
-  /// it is told to, once its sequences have had their time.
+  /// Watches the others during waits. If one is stopped without an error, this process still ends on request, after the
+  /// time for its sequences.
   void watch(Shards& shards, const VerifierOptions& options, std::stop_token stop) {
     const Duration patience = std::chrono::seconds(options.drain_wait_s + options.worker.peer_timeout_s);
     shards.set_watch([this, patience, stop = std::move(stop), told = std::optional<TimePoint>()]() mutable {
@@ -124,23 +124,23 @@ class ShardGroup {
     });
   }
 
-  std::unique_ptr<SharedMemoryShards> local_;  ///< where the others are this host's
-  std::unique_ptr<TcpShards> remote_;          ///< where they are on other hosts
+  std::unique_ptr<SharedMemoryShards> local_;  ///< if the others are on this host
+  std::unique_ptr<TcpShards> remote_;          ///< if they are on other hosts
   std::vector<Child> children_;
 };
 
-/// The numeric class of a backbone that shards compute together, of which each part must be of the same: what one says
-/// of itself, the others see. @return kMismatch where this one's is another than the first's, or, at the first, one's
+/// Returns the numeric class of a backbone computed by shards, each of which must have the same: they exchange their
+/// own. @return kMismatch if this one's differs from the first's, or, at the first, if another's does
 Result<std::string> common_numeric_class(Backbone& backbone) {
   Shards* const shards = backbone.shards();
   if (shards == nullptr) return numeric_class(backbone);
   const auto [rank, count] = shards->place();
-  // Others may be loading for minutes: until they read, more than this would fill their sockets, and the kernel takes
-  // a host that reads nothing for gone.
+  // Others may be loading for minutes: until they read, more than this would fill their sockets, and the kernel would
+  // take a host that reads nothing for gone.
   std::vector<float> loaded(static_cast<std::size_t>(count));
   shards->gather({loaded.data(), {1, count}}, {rank, 1});
   std::string own = numeric_class(backbone);
-  constexpr std::int64_t kFloats = 128;  // of text; the probe, which is at its end, is made by all together
+  constexpr std::int64_t kFloats = 128;  // of text; all compute the probe at its end together
   std::vector<float> said(static_cast<std::size_t>(count * kFloats));
   const auto text_of = [&](int shard) { return reinterpret_cast<char*>(said.data() + shard * kFloats); };
   constexpr std::size_t kBytes = kFloats * sizeof(float);
@@ -168,7 +168,7 @@ Result<std::unique_ptr<Backbone>> load_backbone(const ModelFiles& files, const V
   return backbone;
 }
 
-/// Loads a shard's part and does what the first shard does. @return why no more; kPeerGone: the verifier has gone
+/// Loads a shard's part and follows the first shard. @return the reason of its end; kPeerGone: the verifier is gone
 Result<void> follow(const ModelFiles& files, const ShardTask& task, Shards& shards) {
   ASSIGN_OR_RETURN(std::unique_ptr<Backbone> backbone,
                    Backbone::load(files, task.weight_type, task.rows_max, &shards));
@@ -180,7 +180,7 @@ Result<void> follow(const ModelFiles& files, const ShardTask& task, Shards& shar
   }
 }
 
-/// What the core asks of the model, and how much K/V there is memory for. @param grammars, towers  outlive the core
+/// Returns the core's configuration, with the available K/V memory. @param grammars, towers outlive the core
 VerifierConfig core_config(const VerifierOptions& options, const BackboneEngine& engine, GrammarCompiler& grammars,
                            const Towers& towers) {
   VerifierConfig config = options.core;
@@ -190,7 +190,7 @@ VerifierConfig core_config(const VerifierOptions& options, const BackboneEngine&
   };
   config.soft_tokens = [&towers](const WireMedium& medium) { return towers.soft_tokens(medium); };
   config.capacity.kv_cost = engine.kv_cost();
-  // The rest is for scratch, for messages under way and, on a machine of one's own, for the drafter.
+  // The rest is for scratch, messages in transit and, on a dedicated machine, the drafter.
   config.capacity.kv_bytes_max =
       options.memory_mib > 0 ? options.memory_mib << 20
                              : available_memory_bytes().value_or(std::numeric_limits<std::int64_t>::max()) / 4 * 3;
@@ -199,7 +199,7 @@ VerifierConfig core_config(const VerifierOptions& options, const BackboneEngine&
   return config;
 }
 
-/// Says so when another number of threads was found, once a minute at most: between two that are as fast it wavers.
+/// Logs a changed number of threads, once a minute at most: between two equally fast ones it fluctuates.
 class ThreadsLog {
  public:
   explicit ThreadsLog(const TeamSizer& sizer) : sizer_(sizer) {}
@@ -219,7 +219,7 @@ class ThreadsLog {
 }  // namespace
 
 Result<void> run_shard(const ShardOptions& options) {
-  // Who stops a service tells every process of it; the verifier drains, and needs its shards until its end.
+  // A service manager stops all processes; the verifier drains, and needs its shards until its end.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   std::signal(SIGTERM, SIG_IGN);
   use_share_of_cores(options.place.rank, options.place.count);
@@ -293,11 +293,11 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
   GrammarCompiler grammars([&files, size = backbone->config().vocab_size]() -> Result<GrammarVocabulary> {
     const Result<Tokenizer> tokenizer = Tokenizer::load(files);
     if (tokenizer) return grammar_vocabulary(*tokenizer, size);
-    log_warn("event=no_grammars reason=\"{}\"", tokenizer.error().message);  // which names files: for no client
+    log_warn("event=no_grammars reason=\"{}\"", tokenizer.error().message);  // names files, so not for clients
     return Error{tokenizer.error().code, "the verifier cannot read its tokenizer"};
   });
-  // At once: while a tower is loaded for a sequence that came, no heartbeat would go out. A model without one, or whose
-  // file has its config alone, reads.
+  // At once: loading a tower for a waiting sequence would delay heartbeats. A model without towers, or with their
+  // config alone, still serves text.
   Towers towers = options.no_towers ? Towers::none("this verifier has no towers (--no-towers)")
                                     : Towers::load(files, options.weight_type);
   std::string encoding_class = towers.encoding_class(options.weight_type, backbone->weights().fingerprint());

@@ -21,19 +21,19 @@ struct VerifierOptions {
   WeightType weight_type = WeightType::kBf16;
   std::string join = {};  ///< the coordinator's address
   WorkerOptions worker = {};
-  int threads = 0;              ///< of the forward pass; 0: as many as TeamSizer finds fastest
-  int shards = 1;               ///< processes that compute it together; 0: one for each of the host's memory nodes
-  std::int64_t memory_mib = 0;  ///< for the K/V of all sessions; 0: three quarters of what is free after loading
-  /// For measurements on random weights: the chance that at least 1, 2, ... drafts of a round are accepted, by a coin
-  /// instead of the rule (vLLM's synthetic mode). Empty: the rule. The sequence means nothing then.
+  int threads = 0;              ///< of the forward pass; 0: the fastest number, found by TeamSizer
+  int shards = 1;               ///< processes that compute it together; 0: one per memory node of the host
+  std::int64_t memory_mib = 0;  ///< for the K/V of all sessions; 0: three quarters of the free memory after loading
+  /// For measurements on random weights: probabilities that at least 1, 2, ... drafts of a round are accepted, at
+  /// random instead of by the rule (vLLM's synthetic mode). Empty: the rule. The answer is then meaningless.
   std::vector<double> synthetic_acceptance = {};
-  int added_verify_us = 0;  ///< for measurements: what a forward pass takes longer than it does here, microseconds
-  /// A block drafter's files, of which its configuration is read: the rows that it needs are kept and sent, instead of
-  /// an assistant's. Empty: an assistant's.
+  int added_verify_us = 0;  ///< for measurements: added time of a forward pass, microseconds
+  /// A block drafter's files, of which the configuration is read: its rows are kept and sent, instead of an
+  /// assistant's. Empty: an assistant's.
   std::filesystem::path hidden_rows_for = {};
-  bool no_towers = false;    ///< pictures and sounds come encoded, or not at all
-  int drain_wait_s = 20;     ///< after a stop: how long the sequences at hand may go on here
-  VerifierConfig core = {};  ///< what its capacity says of K/V is filled in once the model is there
+  bool no_towers = false;    ///< media must be encoded by an encoder
+  int drain_wait_s = 20;     ///< after a stop: time for the sequences in progress
+  VerifierConfig core = {};  ///< K/V capacity is set once the model is loaded
 };
 
 template <class Visitor>
@@ -64,22 +64,22 @@ void declare_options(Visitor&& visit, VerifierOptions& options) {
   visit("--exit-when-refused", options.core.link.exit_when_refused, kExitWhenRefused);
 }
 
-/// A part of another process's verifier.
+/// A shard of another process's verifier.
 struct ShardOptions {
   std::filesystem::path backbone = {};
   WeightType weight_type = WeightType::kBf16;
   std::int64_t rows_max = 0;
   int threads = 0;
-  int memory = -1;  ///< descriptor of SharedMemoryShards::create()
+  int memory = -1;  ///< descriptor from SharedMemoryShards::create()
   ShardPlace place = {};
 };
-/// Loads its part and computes what the verifier says, for ever: the verifier's end is the process's. @return why not
+/// Loads its part and computes for the verifier, whose end ends this process. @return the error
 Result<void> run_shard(const ShardOptions& options);
 
-/// Loads the backbone, joins the coordinator and serves until `stop` (then Ok) or until it cannot
-/// start, or is refused and not to try again (then the reason). After `stop` it takes no new sequence; those at hand
-/// move to another verifier or end here, for so long as drain_wait_s says. One thread does it all (ADR 3): messages and
-/// heartbeats go on between the steps of a long batch.
+/// Loads the backbone, joins the coordinator and serves until `stop` (then Ok), or until an error at the start or a
+/// final refusal. After `stop` it takes no new sequence; those in progress move to another verifier or end here, within
+/// drain_wait_s. One thread does everything (ADR 3): messages and heartbeats are handled between the steps of a long
+/// batch.
 Result<void> run_verifier(TransportContext& context, const VerifierOptions& options, std::stop_token stop);
 
 }  // namespace outrider

@@ -6,7 +6,7 @@
 
 namespace outrider {
 
-/// Of the letters of ASCII; all other characters stay. Nothing that a locale says.
+/// Changes ASCII letters only, whatever the locale.
 constexpr char to_lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 constexpr char to_upper(char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; }
 

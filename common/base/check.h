@@ -8,8 +8,7 @@
 
 namespace outrider {
 
-/// Prints one line and aborts. For our own bugs only: nothing that a peer, a file or a client
-/// sends may reach it.
+/// Prints one line and aborts. For our own bugs only: no input of a peer, a file or a client may reach it.
 [[noreturn]] inline void check_failed(const char* file, int line, const char* condition, const std::string& values) {
   std::fprintf(stderr, "%s:%d: CHECK(%s) failed%s%s\n", file, line, condition, values.empty() ? "" : ": ",
                values.c_str());

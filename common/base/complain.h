@@ -7,9 +7,9 @@
 
 namespace outrider {
 
-/// One line to standard error with the program's name in front. What cannot be printed becomes '?', whoever wrote it.
+/// Writes one line to standard error, after the program's name. Sanitises untrusted text: unprintable becomes '?'.
 void complain_text(std::string_view text);
-/// The same of these values, as fmt::format makes it.
+/// The same with fmt::format().
 template <typename... T>
 void complain(fmt::format_string<T...> format, T&&... values) {
   complain_text(fmt::format(format, std::forward<T>(values)...));

@@ -7,11 +7,11 @@
 
 namespace outrider {
 
-/// Slips of the fingers between two words: letters to add, leave out or change, and neighbours to swap (Damerau 1964,
-/// without edits of what was swapped). For "did you mean".
+/// Returns the number of typing errors between two words: insertions, deletions, substitutions and swaps of neighbours
+/// (Damerau 1964, without edits of swapped letters). For "did you mean".
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
-/// The word that is nearest, the first of several. @pre there is one
+/// Returns the nearest word, the first among equals. @pre `words` is not empty
 const std::string& nearest_of(const std::vector<std::string>& words, std::string_view word);
 
 }  // namespace outrider

@@ -13,7 +13,7 @@ using Position = std::int64_t;
 /// Rows of a sliding layer that the assistant sees: the window and one more (gemma4.md 4.4).
 constexpr Position drafter_window(std::int64_t sliding_window) { return sliding_window + 1; }
 
-/// One request's life at the coordinator, verifier and drafter. Unique per coordinator process.
+/// A request at the coordinator, verifier and drafter. Unique per coordinator process.
 enum class SessionId : std::uint64_t {};
 
 /// One draft/verify exchange of a session. Round 0 is the prefill; each verify has the next number.

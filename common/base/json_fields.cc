@@ -12,7 +12,7 @@ using nlohmann::json;
 
 namespace {
 
-/// Builds what json::parse does, but for long integers.
+/// Builds the same values as json::parse, except for long integers.
 class ExactReader : public nlohmann::detail::json_sax_dom_parser<json> {
  public:
   using json_sax_dom_parser::json_sax_dom_parser;
@@ -43,9 +43,9 @@ void write_exactly(const json& value, std::string& out) {
   }
 }
 
-/// Only finds where a text stops being JSON.
+/// Finds the position of a syntax error.
 struct ErrorFinder : nlohmann::detail::json_sax_acceptor<json> {
-  std::size_t bytes_read = 0;  ///< with the one that is wrong
+  std::size_t bytes_read = 0;  ///< including the wrong byte
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) {
     bytes_read = position;
     return false;
@@ -57,7 +57,7 @@ std::string place_of_error(std::string_view text) {
   json::sax_parse(text, &finder);
   const std::string_view before =
       text.substr(0, std::min(text.size(), std::max<std::size_t>(finder.bytes_read, 1) - 1));
-  const std::size_t line_begin = before.rfind('\n') + 1;  // 0 where there is none
+  const std::size_t line_begin = before.rfind('\n') + 1;  // 0 if there is no line end
   return fmt::format("line {}, column {}{}", std::ranges::count(before, '\n') + 1, before.size() - line_begin + 1,
                      before.size() == text.size() ? " (unexpected end)" : "");
 }
@@ -147,7 +147,7 @@ std::int64_t JsonFields::integer(const char* key, std::optional<std::int64_t> fa
                                  std::int64_t high) const {
   const json* const value = find(key);
   if (value == nullptr && fallback) return *fallback;
-  // An unsigned value beyond the signed range is out of our range too.
+  // An unsigned value beyond the signed range is out of range too.
   const bool fits = value != nullptr && value->is_number_integer() &&
                     !(value->is_number_unsigned() && value->get<std::uint64_t>() > static_cast<std::uint64_t>(high)) &&
                     low <= value->get<std::int64_t>() && value->get<std::int64_t>() <= high;

@@ -6,7 +6,7 @@
 
 namespace outrider {
 
-/// Names for people: "f32, bf16, int8 or int4". @param name  of one of the values: a function or a member
+/// Joins names for people: "f32, bf16, int8 or int4". @param name  of one of the values: a function or a member
 template <typename Values, typename Name>
 std::string names_of(const Values& values, Name name) {
   std::string names;
@@ -16,7 +16,7 @@ std::string names_of(const Values& values, Name name) {
   }
   return names;
 }
-/// @param values  enumerators that to_string() names
+/// @param values  enumerators with a to_string()
 template <typename Values>
 std::string names_of(const Values& values) {
   return names_of(values, [](auto value) { return to_string(value); });

@@ -4,23 +4,23 @@
 
 namespace outrider {
 
-/// Of an option --threads: more than any machine has; OpenMP would try to start them all.
+/// Limit of --threads: more than any machine has; OpenMP would try to start them all.
 inline constexpr int kThreadsMax = 1024;
 
-/// What people are told of a node's option. Each node declares its options once, beside their struct, with
+/// Describes a node's option to users. Each node declares its options once, beside their struct, with
 ///
 ///     template <class Visitor>
 ///     void declare_options(Visitor&& visit, XOptions& options) { visit("--threads", options.threads, {"help"}); ... }
 ///
-/// and from that come the command line of the role and of the commands that start a cluster, the arguments of a
-/// child process, and the manual.
+/// which defines the command line of the role and of the commands that start a cluster, the arguments of a child
+/// process, and the manual.
 struct OptionInfo {
   const char* help;
   Range<double> range = kFinite;  ///< of numbers
-  bool of_cluster = false;        ///< also an option of the commands that start a cluster of their own
+  bool of_cluster = false;        ///< also an option of commands that start a cluster
 };
 
-/// Of every worker.
+/// An option of every worker.
 inline constexpr OptionInfo kExitWhenRefused{
     "End when the coordinator refuses this model, instead of asking again ever more rarely"};
 

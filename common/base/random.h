@@ -13,15 +13,15 @@ constexpr std::uint64_t mix64(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// FNV-1a of bytes, behind those that `hash` is of.
+/// FNV-1a of bytes, continuing from `hash`.
 template <typename Bytes>
 constexpr std::uint64_t fnv1a(const Bytes& bytes, std::uint64_t hash = 0xcbf29ce484222325) {
   for (const auto byte : bytes) hash = (hash ^ static_cast<std::uint8_t>(byte)) * 0x100000001b3;
   return hash;
 }
 
-/// Counter-based generator: the n-th value of a seed is a pure function of (seed, n), so a draw
-/// can be repeated on another machine or in another order.
+/// Counter-based generator: the n-th value of a seed is a pure function of (seed, n), so that a draw can be repeated on
+/// another machine or in another order.
 class CounterRng {
  public:
   explicit CounterRng(std::uint64_t seed) : seed_(mix64(seed + 0x9e3779b97f4a7c15ULL)) {}

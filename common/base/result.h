@@ -12,20 +12,20 @@
 
 namespace outrider {
 
-/// What a caller may branch on. The message says the rest.
+/// Error classes that a caller may branch on. The message has the details.
 enum class Errc {
-  kInvalidArgument,  ///< a client or a flag asked for something impossible
-  kNotFound,         ///< a file, tensor or key that should exist does not
-  kMalformed,        ///< bytes from a file or a peer that break their format
-  kUnsupported,      ///< well formed, but not something this build can do
+  kInvalidArgument,  ///< a client or a flag requests something impossible
+  kNotFound,         ///< a file, tensor or key is missing
+  kMalformed,        ///< bytes from a file or a peer violate their format
+  kUnsupported,      ///< well formed, but not supported by this build
   kMismatch,         ///< two things that must fit (assistant and backbone, two nodes) do not
   kVersionMismatch,  ///< the peer speaks another protocol version
   kTimeout,          ///< no answer in time
-  kPeerGone,         ///< the peer was there and is not any more
+  kPeerGone,         ///< the peer was there, and is gone
   kOutOfRange,       ///< a size beyond a limit (context length, frame bytes)
   kUnavailable,      ///< try again later (draining, queue full, nobody connected)
-  kCancelled,        ///< the client asked for it
-  kIo,               ///< the operating system said no
+  kCancelled,        ///< on the client's request
+  kIo,               ///< an error of the operating system
 };
 
 /// Short stable name, for logs and JSON.
@@ -37,17 +37,16 @@ inline const char* to_string(Errc code) {
 
 struct Error {
   Error(Errc what, std::string text) : code(what), message(std::move(text)) {}
-  /// With a message of these values, as fmt::format makes it.
+  /// The message is fmt::format() of these values.
   template <typename First, typename... Rest>
   Error(Errc what, fmt::format_string<First, Rest...> format, First&& first, Rest&&... rest)
       : Error(what, fmt::format(format, std::forward<First>(first), std::forward<Rest>(rest)...)) {}
 
   Errc code;
-  std::string message;  ///< the thing, the value seen, the value wanted; one line
+  std::string message;  ///< one line: the thing, the value seen, the value wanted
 };
 
-/// A value or an error. Member names are std::expected's, for an easy swap when we have C++23.
-/// @tparam E  has a message
+/// A value or an error. Member names are std::expected's, which will replace it in C++23. @tparam E  has a message
 template <typename T, typename E = Error>
 class [[nodiscard]] Result {
  public:
@@ -101,8 +100,8 @@ class [[nodiscard]] Result<void> {
   bool failed_ = false;
 };
 
-/// Runs what may throw (bad_alloc, a library) where nothing may: on a thread of ours. The function
-/// returns a Result.
+/// Calls a function that may throw (bad_alloc, a library) where no exception may leave: on our own threads. The
+/// function returns a Result.
 template <typename Function>
 std::invoke_result_t<Function> no_throw(Function function) {
   try {

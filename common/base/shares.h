@@ -6,14 +6,14 @@
 
 namespace outrider {
 
-/// A budget that clients share without knowing of each other: each may take no more than is free beyond what it holds,
-/// one alone about half. So whoever comes next finds room, and a place that nobody else wants is not kept empty for him
-/// for long (dynamic thresholds: Choudhury and Hahne, 1998). One thread.
+/// A budget for clients that do not know of each other: each may take at most as much as is free beyond its own share,
+/// which is about half for a single one. So the next client finds room, and room that nobody else wants is not kept
+/// free for long (dynamic thresholds: Choudhury and Hahne, 1998). One thread.
 class Shares {
  public:
   explicit Shares(std::int64_t total) : total_(total) {}
 
-  /// @return whether `client` now holds `amount` more.
+  /// @return true if `client` now has `amount` more
   bool take(const std::string& client, std::int64_t amount) {
     const auto held = held_.find(client);
     if ((held == held_.end() ? 0 : held->second) + amount > total_ - used_) return false;
@@ -21,15 +21,15 @@ class Shares {
     used_ += amount;
     return true;
   }
-  /// @param amount  of what it took.
+  /// @param amount  at most what it has
   void give_back(const std::string& client, std::int64_t amount) {
     const auto held = held_.find(client);
     held->second -= amount;
     used_ -= amount;
     if (held->second == 0) held_.erase(held);
   }
-  /// @param from  of what it holds. @return whether it now holds `to` instead, as if it had given `from` back and asked
-  ///   anew; else it holds what it did. Less is always given.
+  /// @param from  part of its amount @return true if `from` was replaced by `to`, as by give_back() and take();
+  /// otherwise nothing changes. A decrease always succeeds
   bool change(const std::string& client, std::int64_t from, std::int64_t to) {
     std::int64_t& held = held_[client];
     const bool given = to <= from || held - from + to <= total_ - (used_ - from);

@@ -15,7 +15,7 @@
 
 namespace outrider {
 
-/// The text with `to` in each place of `from`, which is not empty; what is put in is not looked through again.
+/// Replaces every occurrence of `from`, which is not empty; replacements are not searched again.
 inline std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
   std::string result;
   result.reserve(text.size());
@@ -25,7 +25,7 @@ inline std::string replaced(std::string_view text, std::string_view from, std::s
   return result.append(text, done);
 }
 
-/// Reads two hexadecimal digits for each byte, of either case. @return whether the text is made of so many
+/// Reads two hexadecimal digits of either case per byte. @return false unless the text has exactly these
 inline bool read_hex(std::string_view digits, std::span<std::uint8_t> bytes) {
   bool fits = digits.size() == 2 * bytes.size();
   for (std::size_t i = 0; fits && i < bytes.size(); ++i)
@@ -34,8 +34,8 @@ inline bool read_hex(std::string_view digits, std::span<std::uint8_t> bytes) {
   return fits;
 }
 
-/// The number that all of a text is; none: it is something else, or one that a T does not hold.
-/// @param base  as of std::from_chars()
+/// Parses the whole text as a number; none if it is something else, or out of T's range. @param base  as in
+/// std::from_chars()
 template <typename T>
 std::optional<T> to_number(std::string_view text, auto... base) {
   T number{};
@@ -43,12 +43,12 @@ std::optional<T> to_number(std::string_view text, auto... base) {
   return error == std::errc() && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
 }
 
-/// Without the mark that editors of Windows put before a text in UTF-8.
+/// Removes the byte order mark that Windows editors put before UTF-8.
 inline std::string_view without_byte_order_mark(std::string_view text) {
   return text.substr(text.starts_with("\xEF\xBB\xBF") ? 3 : 0);
 }
 
-/// Without their ends, of Unix or of Windows. What follows the last end is a line too, unless it is empty.
+/// Splits at line ends of Unix or Windows, and removes them. Text after the last end is a line too, unless empty.
 inline std::vector<std::string> lines_of(std::string_view text) {
   std::vector<std::string> lines;
   while (!text.empty()) {
@@ -60,7 +60,7 @@ inline std::vector<std::string> lines_of(std::string_view text) {
 }
 
 inline constexpr std::size_t kWordMax = 64;
-/// Whether a text is 1 to kWordMax letters and digits of ASCII, and `others`.
+/// Returns true if a text is 1 to kWordMax ASCII letters, digits and `others`.
 inline bool is_word(std::string_view text, std::string_view others) {
   return !text.empty() && text.size() <= kWordMax &&
          std::ranges::all_of(text, [&](char c) { return is_letter_or_digit(c) || others.find(c) != others.npos; });

@@ -6,7 +6,7 @@
 
 namespace outrider {
 
-/// Lets one event pass in each `interval`, and up to `burst` at once after a pause. One thread.
+/// Admits one event per `interval`, and up to `burst` at once after a pause. One thread.
 class TokenBucket {
  public:
   TokenBucket(Duration interval, int burst) : interval_(interval), burst_(burst) {}
@@ -20,7 +20,7 @@ class TokenBucket {
  private:
   Duration interval_;
   int burst_;
-  TimePoint again_{};  ///< when it has a token
+  TimePoint again_{};  ///< time of its next token
 };
 
 }  // namespace outrider

@@ -10,15 +10,15 @@
 
 namespace outrider {
 
-/// How a round's rows hang together: row 0 is the last emitted token, rows 1 to `drafts` are drafts. They come depth
-/// first: each right before all that grows from it, so that their depths alone say the tree. A row's parent is the
-/// last one before it of the depth above, and its place in the text is its depth behind row 0's.
+/// The tree of a round's rows: row 0 is the last emitted token, rows 1 to `drafts` are drafts. They are in depth-first
+/// order: each right before all of its descendants, so that depths alone define the tree. A row's parent is the last
+/// earlier row of the depth above, and its position in the sequence is row 0's plus its depth.
 class TokenTree {
  public:
-  /// @param depths  of each draft, at least 1; empty: a chain. Outlives this.
+  /// @param depths  one per draft, at least 1; empty: a chain. Outlives this object
   TokenTree(std::int64_t drafts, std::span<const std::int32_t> depths) : drafts_(drafts), depths_(depths) {}
 
-  /// Whether there is such a tree: kMalformed names the depth that cannot be.
+  /// Checks that the depths form a tree: kMalformed has the impossible depth.
   Result<void> check() const {
     const auto wrong = [](std::string what) { return Error{Errc::kMalformed, std::move(what)}; };
     if (depths_.empty()) return {};
@@ -36,19 +36,19 @@ class TokenTree {
     if (row == 0 || depths_.empty()) return static_cast<std::int32_t>(row);
     return depths_[static_cast<std::size_t>(row) - 1];
   }
-  /// Of the deepest draft: the most that a round can keep.
+  /// Depth of the deepest draft: the most that a round can keep.
   std::int32_t height() const {
     if (depths_.empty()) return static_cast<std::int32_t>(drafts_);
     return *std::ranges::max_element(depths_);
   }
-  /// The children of a row, in order.
+  /// Returns the children of a row, in order.
   std::vector<std::int64_t> children(std::int64_t row) const {
     std::vector<std::int64_t> found;
     for (std::int64_t other = row + 1; other < rows() && depth(other) > depth(row); ++other)
       if (depth(other) == depth(row) + 1) found.push_back(other);
     return found;
   }
-  /// The rows from row 0 to `row`, one of each depth.
+  /// Returns the rows from row 0 to `row`, one per depth.
   std::vector<std::int64_t> path(std::int64_t row) const {
     std::vector<std::int64_t> found(static_cast<std::size_t>(depth(row)) + 1);
     for (std::int64_t wanted = depth(row); wanted >= 0; --row)

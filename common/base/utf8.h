@@ -9,7 +9,7 @@ namespace outrider {
 enum class Utf8 {
   kValid,       ///< a whole character
   kIncomplete,  ///< could become a character if more bytes follow
-  kInvalid,     ///< can not, whatever follows
+  kInvalid,     ///< cannot, whatever follows
 };
 
 struct Utf8Scan {
@@ -17,8 +17,8 @@ struct Utf8Scan {
   std::size_t length;  ///< bytes of the character when valid, else 0
 };
 
-/// Looks at the front of `text`. Strict, as Unicode 15 table 3-7: no overlong forms, no surrogates,
-/// nothing above U+10FFFF. Empty text is incomplete.
+/// Scans the start of `text`. Strict, as Unicode 15 table 3-7: no overlong forms, no surrogates, nothing above
+/// U+10FFFF. Empty text is incomplete.
 inline Utf8Scan scan_utf8(std::string_view text) {
   constexpr Utf8Scan kIncomplete{Utf8::kIncomplete, 0};
   constexpr Utf8Scan kInvalid{Utf8::kInvalid, 0};
@@ -42,7 +42,7 @@ inline Utf8Scan scan_utf8(std::string_view text) {
   return {Utf8::kValid, length};
 }
 
-/// Whether all of it is whole characters.
+/// Returns true if the text consists of whole characters.
 inline bool is_utf8(std::string_view text) {
   while (!text.empty()) {
     const Utf8Scan scan = scan_utf8(text);
@@ -52,8 +52,8 @@ inline bool is_utf8(std::string_view text) {
   return true;
 }
 
-/// `text` for a log or a terminal, whoever wrote it: what is not UTF-8 and every control character (a line's end and
-/// ESC among them) becomes '?'.
+/// Sanitises untrusted text for a log or a terminal: invalid UTF-8 and every control character (line ends and ESC among
+/// them) becomes '?'.
 inline std::string printable(std::string_view text) {
   std::string result;
   while (!text.empty()) {

@@ -14,7 +14,7 @@ constexpr Duration kCancelInterval = std::chrono::milliseconds(100);
 
 Error no_text_yet() { return {Errc::kInvalidArgument, "there is no text yet: prefill comes first"}; }
 
-/// What a coordinator could not even read, so that it would not answer.
+/// Checks limits beyond which the coordinator could not decode the message, and so would not answer.
 Result<void> check_ids(const char* what, const std::vector<TokenId>& ids, std::size_t max) {
   if (ids.size() > max) return Error(Errc::kInvalidArgument, "{} {}, wanted at most {}", ids.size(), what, max);
   for (const TokenId id : ids) {
@@ -23,7 +23,7 @@ Result<void> check_ids(const char* what, const std::vector<TokenId>& ids, std::s
   return {};
 }
 
-/// Without the names that are in `full`, which are for the log.
+/// Removes the names in `full`, which are for the log.
 Error unnamed(const Error& full, const std::string& message) {
   static std::mutex mutex;
   static RateLimit limit;
@@ -60,7 +60,7 @@ Result<std::optional<Message>> Client::receive() {
     received = endpoint_->receive();
   }
   if (!received) {
-    // What waiting does not help; a coordinator that was there may come back.
+    // Errors that waiting cannot help; a coordinator that was there may come back.
     const std::optional<Error> trouble = endpoint_->trouble();
     if (trouble && trouble->code != Errc::kPeerGone && endpoint_->connections() == 0)
       return options_.names ? *trouble : unnamed(*trouble, "the coordinator cannot be reached");
@@ -152,14 +152,14 @@ Result<void> Client::go_on(ClientCore& answers) {
 Result<void> Client::send(ClientCore::Output output) {
   for (const Message& message : output.send) {
     const auto sent = endpoint_->send("", message);
-    if (!sent && std::holds_alternative<Generate>(message.body)) return sent.error();  // else it is silent then, too
+    if (!sent && std::holds_alternative<Generate>(message.body)) return sent.error();  // otherwise silence follows
   }
   if (output.redial) endpoint_->redial();
   return {};
 }
 
 void Client::send_cancel(SessionId request, std::optional<std::int64_t> keep) {
-  // An error is not lost: the coordinator is silent then, too.
+  // A send error causes silence, which is handled.
   (void)endpoint_->send("", {.session = request, .body = Cancel{keep}});
 }
 
@@ -206,7 +206,7 @@ Result<TokenId> Client::prefill(std::vector<TokenId> prompt, const SamplingParam
   ASSIGN_OR_RETURN(const std::vector<TokenId> first,
                    step<Tokens>(Generate{.prompt = std::move(prompt),
                                          .max_tokens = std::numeric_limits<std::int64_t>::max(),
-                                         .draft_length = 1,  // above 0: a drafter is to have the prompt's K/V
+                                         .draft_length = 1,  // above 0: a drafter must get the prompt's K/V
                                          .stop_ids = {},
                                          .wait_ms = kVerifierWaitMs,
                                          .stepwise = true,
@@ -252,8 +252,8 @@ Result<void> Client::wait_for_workers(int verifiers, int drafters,
     ASSIGN_OR_RETURN(const std::optional<Message> message, next(&heard));
     const auto* status = message ? std::get_if<Status>(&message->body) : nullptr;
     if (status != nullptr && status->verifiers >= verifiers && status->drafters >= drafters) return {};
-    // Not before the answer: over a slow link they would fill it. Nor with each answer: those to the questions before
-    // the connection would keep a circle of them going at full speed.
+    // Not before the answer: over a slow link questions would fill it. Not after each answer either: answers to
+    // questions on an earlier connection would keep a loop of questions going at full speed.
     if (status != nullptr) next_question = clock_.now() + kStatusInterval;
     endpoint_->wait(kStatusInterval);
   }

@@ -7,10 +7,10 @@
 namespace outrider {
 namespace {
 
-/// A coordinator that has just started may have too much to do at once, or no verifier yet.
+/// A coordinator that has just started may be overloaded, or have no verifier yet.
 constexpr Duration kAskAgain = std::chrono::milliseconds(500);
-/// So long a coordinator may be without a verifier before another is asked: workers that leave a coordinator which is
-/// gone come later than its clients, perhaps.
+/// Time without a verifier after which another coordinator is asked: workers of a lost coordinator may move later than
+/// its clients.
 constexpr Duration kUnserved = std::chrono::seconds(2);
 
 }  // namespace
@@ -76,7 +76,7 @@ Result<void> ClientCore::ask_again(Answer& answer, bool lost) {
   const bool stopped = !tokens.empty() && std::ranges::find(request.stop_ids, tokens.back()) != request.stop_ids.end();
   if (stopped || std::ssize(tokens) >= (answer.max_tokens > 0 ? answer.max_tokens : request.max_tokens)) {
     answer.generation.reason = stopped ? FinishReason::kStop : FinishReason::kLength;
-    finish(answer);  // only its metrics were lost
+    finish(answer);  // only its metrics are missing
     return {};
   }
   if (lost && ++answer.fruitless > config_.fruitless_max) {
@@ -85,14 +85,14 @@ Result<void> ClientCore::ask_again(Answer& answer, bool lost) {
   }
   ++answer.generation.metrics.resumes;
   if (!answer.missed) answer.missed = heard_;
-  send_cancel(answer);  // it may be on its way there
+  send_cancel(answer);  // it may be in transit
   ask(answer);
   return {};
 }
 
 Result<void> ClientCore::on_connected(TimePoint now) {
   const bool left = std::exchange(passed_.last, false);
-  refused_.reset();  // by one that is gone
+  refused_.reset();  // by a coordinator that is gone
   for (Answer& answer : answers_) {
     if (answer.done) continue;
     if (left && answer.generation.tokens.empty() && !cancelling_)
@@ -125,7 +125,7 @@ bool ClientCore::may_go_elsewhere(bool refused, TimePoint now) const {
 Result<void> ClientCore::on_tick(TimePoint now) {
   const Duration silence = now - heard_;
   if (open_ > 0 && silence > config_.silence_max) {
-    if (cancelling_) return on_connected(now);  // nobody is left to confirm it
+    if (cancelling_) return on_connected(now);  // nothing is left to confirm it
     finish_ended();
     if (open_ == 0) return {};
     if (!was_there_ || silence > config_.failover_wait)
@@ -166,7 +166,7 @@ Error ClientCore::failed(Error error) {
   return error;
 }
 
-// ---- what comes ----
+// ---- received messages ----
 
 Result<void> ClientCore::on_message(const Message& message, TimePoint now) {
   heard_ = now;
@@ -188,7 +188,7 @@ Result<void> ClientCore::on_message(const Message& message, TimePoint now) {
     }
     answer->generation.reason = done->reason;
     finish(*answer);
-  } else if (std::holds_alternative<WhoAreYou>(message.body)) {  // it ends, and says so to each
+  } else if (std::holds_alternative<WhoAreYou>(message.body)) {  // it is about to end, and tells every client
     if (config_.failover_wait == Duration::zero())
       return this->failed({Errc::kPeerGone, "the coordinator is stopping"});
     output_.redial = true;
@@ -199,14 +199,14 @@ Result<void> ClientCore::on_message(const Message& message, TimePoint now) {
 
 Result<void> ClientCore::take_prompt_scores(Answer& answer, const PromptScores& scores) {
   const Position prompt = std::ssize(answer.request->prompt), end = scores.first + std::ssize(scores.logprobs);
-  if (answer.end || end <= answer.scored) return {};  // begun again elsewhere: these are here
+  if (answer.end || end <= answer.scored) return {};  // begun again elsewhere: these are known
   if (!answer.request->sampling.prompt_logprobs || end > prompt) {
     return failed({Errc::kMalformed,
                    "the coordinator sent log-probabilities up to token {} of a prompt of "
                    "{}, or they were not asked for",
                    end, prompt});
   }
-  if (scores.first > answer.scored) return ask_again(answer);  // some were lost on the way
+  if (scores.first > answer.scored) return ask_again(answer);  // some were lost
   const std::span<const TokenLogprobs> fresh =
       std::span(scores.logprobs).last(static_cast<std::size_t>(end - answer.scored));
   answer.scored = end;
@@ -215,11 +215,11 @@ Result<void> ClientCore::take_prompt_scores(Answer& answer, const PromptScores& 
 }
 
 Result<void> ClientCore::take_tokens(Answer& answer, const Tokens& tokens, TimePoint now) {
-  if (answer.end) return {};  // under way before the coordinator heard of the end
+  if (answer.end) return {};  // sent before the coordinator got the cancel
   Generation& generation = answer.generation;
   const SamplingParams& wanted = answer.request->sampling;
   const bool unscored = wanted.prompt_logprobs && answer.scored < std::ssize(answer.request->prompt);
-  if (unscored || tokens.index != std::ssize(generation.tokens)) return ask_again(answer);  // some were lost on the way
+  if (unscored || tokens.index != std::ssize(generation.tokens)) return ask_again(answer);  // some were lost
   const bool scored = wanted.logprobs.has_value();
   if (tokens.logprobs.size() != (scored ? tokens.tokens.size() : 0)) {
     return failed({Errc::kMalformed, "the coordinator sent {} logprobs for {} tokens, or not those that were asked for",
@@ -251,7 +251,7 @@ Result<void> ClientCore::take_tokens(Answer& answer, const Tokens& tokens, TimeP
 }
 
 Result<void> ClientCore::take_failed(Answer& answer, const Failed& failed, TimePoint now) {
-  if (answer.end) {  // and has all that it needs
+  if (answer.end) {  // and is complete
     finish(answer);
     return {};
   }
@@ -275,7 +275,7 @@ Result<void> ClientCore::take_failed(Answer& answer, const Failed& failed, TimeP
 }
 
 Result<void> ClientCore::take_status(const Status& status, TimePoint now) {
-  if (passed_.last) return {};  // of the one that is being left
+  if (passed_.last) return {};  // reported by the coordinator that is being left
   served_ = now;
   const std::optional<Error> refused = std::exchange(refused_, {});
   if (status.verifiers > 0 || !may_go_elsewhere(refused.has_value(), now))

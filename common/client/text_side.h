@@ -15,17 +15,17 @@
 
 namespace outrider {
 
-/// What a client must know of the model behind its coordinator: nothing of the weights. Immutable, so any thread.
+/// A client's part of the model behind its coordinator, without weights. Immutable, so any thread.
 struct TextSide {
-  /// @return kNotFound for a model without a tokenizer; kMalformed, kUnsupported or kIo for a file that is there and
-  ///   cannot be used; kInvalidArgument for advice on sampling that no sampler can follow.
+  /// @return kNotFound for a model without a tokenizer; kMalformed, kUnsupported or kIo for a file that exists and
+  /// cannot be used; kInvalidArgument for recommended sampling parameters that no sampler accepts
   static Result<TextSide> load(const ModelFiles& files);
 
-  /// Ids after which the model has nothing more to say.
+  /// Tokens that end an answer.
   const std::vector<TokenId>& stop_ids() const { return generation.eos_token_ids; }
-  /// The most probable token always, but for those that are never chosen.
+  /// Greedy sampling, except for tokens that are never chosen.
   SamplingParams greedy() const { return {.suppress_tokens = generation.suppress_tokens}; }
-  /// As the checkpoint's makers advise; where they are silent, as vLLM does.
+  /// The checkpoint's recommended sampling parameters, or else vLLM's defaults.
   SamplingParams advised() const;
 
   Tokenizer tokenizer;
@@ -33,9 +33,9 @@ struct TextSide {
   ChatFormat chat_format;
   GenerationConfig generation;
   std::int64_t context_max = 0, vocab_size = 0;  ///< 0 for a model without a config.json
-  /// Of its pictures, or why it sees none. Whether the tower's weights are there, its verifier knows.
+  /// The model's vision config, or the reason for its absence. The verifier knows if the tower's weights are there.
   Result<VisionConfig> vision = Error{Errc::kNotFound, "this model has no config.json, and so sees no pictures"};
-  /// Likewise of its sounds.
+  /// The model's audio config, likewise.
   Result<AudioConfig> audio = Error{Errc::kNotFound, "this model has no config.json, and so hears no sounds"};
 };
 

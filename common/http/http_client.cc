@@ -30,7 +30,7 @@ namespace http = beast::http;
 using asio::ip::tcp;
 
 constexpr Duration kConnectTimeout = std::chrono::seconds(10);
-constexpr Duration kPollInterval = std::chrono::milliseconds(100);  ///< for whether the caller still waits
+constexpr Duration kPollInterval = std::chrono::milliseconds(100);  ///< between checks that the caller still waits
 constexpr std::uint32_t kReplyHeadBytesMax = 64 << 10;
 constexpr std::size_t kPieceBytes = 64 << 10;
 constexpr int kLookUpsMax = 64;
@@ -43,7 +43,7 @@ std::optional<Error> given_up(TimePoint deadline, const Gone& gone) {
   return std::nullopt;
 }
 
-/// Connects to the first of the addresses that takes it. One that is silent has its share of the time, not all of it.
+/// Connects to the first address that accepts. A silent one takes its share of the time, not all of it.
 Result<tcp::socket> connect(asio::io_context& context, const HttpCall& call) {
   const TimePoint end = std::min(call.deadline, now() + kConnectTimeout);
   int failed = ENOENT;
@@ -93,7 +93,7 @@ std::string HttpAnswer::header(std::string_view name) const {
 }
 
 Result<std::vector<std::string>> addresses_of(const std::string& host, TimePoint deadline, const Gone& gone) {
-  // On a thread that is left to itself when its time is over: the system's look-up cannot be called off.
+  // On a thread that is abandoned after its time: the system's look-up cannot be cancelled.
   static std::atomic<int> under_way = 0;
   using Found = Result<std::vector<std::string>>;
   const std::shared_ptr<void> place(nullptr, [](void*) { --under_way; });
@@ -147,7 +147,7 @@ Result<HttpAnswer> call_http(const HttpCall& call) {
   beast::flat_buffer buffer;
   http::response_parser<http::buffer_body> reply;
   reply.header_limit(kReplyHeadBytesMax);
-  reply.body_limit(std::uint64_t{1} << 62);  // until the head is there to be judged
+  reply.body_limit(std::uint64_t{1} << 62);  // until the head has been checked
   http::read_header(connection, buffer, reply, failed);
   if (failed) return why();
   HttpAnswer answer{.status = static_cast<int>(reply.get().result_int())};
@@ -158,7 +158,7 @@ Result<HttpAnswer> call_http(const HttpCall& call) {
   const auto length = reply.content_length();
   ASSIGN_OR_RETURN(const std::int64_t bytes_max, call.admit(answer, length ? static_cast<std::int64_t>(*length) : -1));
   if (bytes_max == 0) return answer;
-  if (length && *length > static_cast<std::uint64_t>(bytes_max))  // which the parser has let through
+  if (length && *length > static_cast<std::uint64_t>(bytes_max))  // not checked by the parser
     return Error(Errc::kOutOfRange, "its reply has {} bytes, wanted at most {}", *length, bytes_max);
   reply.body_limit(static_cast<std::uint64_t>(bytes_max));
   std::vector<char> piece(kPieceBytes);

@@ -15,12 +15,12 @@ struct CurveKeyPair {
   CurveKey secret, open;
 };
 
-// Between two ends that know each other by such keys: TLS 1.3 with a key that both derive from theirs (an external PSK,
-// RFC 8446 2.2) and one that is agreed on for each connection. No certificate counts. Null where OpenSSL cannot.
+// TLS between two ends that know each other's public keys: TLS 1.3 with a key that both derive from theirs (an external
+// PSK, RFC 8446 2.2) and an ephemeral one per connection. No certificates. Null if OpenSSL fails.
 
 /// The client's side. @param server  the key that the other end must have
 std::unique_ptr<TlsSession> tls_to_key(const CurveKeyPair& own, const CurveKey& server, int socket);
-/// The server's side. @param admits  whether a client with this key may connect; asked within handshake()
+/// The server's side. @param admits  returns true if a client with this key may connect; called within handshake()
 std::unique_ptr<TlsSession> tls_from_keys(const CurveKeyPair& own, std::function<bool(const CurveKey&)> admits,
                                           int socket);
 

@@ -31,14 +31,14 @@ struct Release {
 using Context = std::unique_ptr<SSL_CTX, Release<SSL_CTX_free>>;
 using Ssl = std::unique_ptr<SSL, Release<SSL_free>>;
 
-/// Why OpenSSL said no.
+/// Returns OpenSSL's error message.
 std::string reason() {
   const char* const text = ERR_reason_error_string(ERR_peek_last_error());
   ERR_clear_error();
   return text == nullptr ? "no reason given" : text;
 }
 
-/// TLS 1.3; or 1.2 with keys that are agreed on for each connection, and encryption that vouches for itself.
+/// Allows TLS 1.3, and 1.2 with ephemeral keys and authenticated encryption.
 bool bound_versions(SSL_CTX* context) {
   return SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION) == 1 &&
          SSL_CTX_set_cipher_list(context, "ECDHE+AESGCM:ECDHE+CHACHA20") == 1;
@@ -84,8 +84,8 @@ class Session : public TlsSession {
 using PKey = std::unique_ptr<EVP_PKEY, Release<EVP_PKEY_free>>;
 using Agreement = std::unique_ptr<EVP_PKEY_CTX, Release<EVP_PKEY_CTX_free>>;
 
-/// The secret of a client and a server: SHA-256 over what Diffie and Hellman make of their keys, and over whose these
-/// are. None for a key that is none.
+/// Returns the secret of a client and a server: SHA-256 over the Diffie-Hellman result of their keys, and over both
+/// public keys. None for an invalid key.
 std::optional<CurveKey> shared_key(const CurveKey& own_secret, const CurveKey& other, const CurveKey& client,
                                    const CurveKey& server) {
   constexpr std::string_view kUse = "outrider shard 1";
@@ -104,7 +104,7 @@ std::optional<CurveKey> shared_key(const CurveKey& own_secret, const CurveKey& o
   return key;
 }
 
-/// TLS with such a key. It says who it is by its public key.
+/// TLS with such a key. The identity is its public key.
 class KeyedSession final : public Session {
  public:
   using Admits = std::function<bool(const CurveKey&)>;
@@ -113,17 +113,17 @@ class KeyedSession final : public Session {
     SSL_set_app_data(this->ssl(), this);
   }
 
-  /// @param admits  of a server
+  /// @param admits  on a server
   static std::unique_ptr<TlsSession> make(const CurveKeyPair& own, const CurveKey& server, Admits admits, int socket) {
     const Context context(SSL_CTX_new(TLS_method()));
     if (context == nullptr || SSL_CTX_set_min_proto_version(context.get(), TLS1_3_VERSION) != 1 ||
         SSL_CTX_set_ciphersuites(context.get(), "TLS_AES_128_GCM_SHA256") != 1)
       return nullptr;
-    // Of a server, by whose certificate nobody is convinced.
+    // For a server, whose peers have no certificates.
     if (admits == nullptr) SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
     SSL_CTX_set_num_tickets(context.get(), 0);
     SSL_CTX_set_mode(context.get(), SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-    // Several records with one call of the system.
+    // Reads several records with one system call.
     SSL_CTX_set_read_ahead(context.get(), 1);
     SSL_CTX_set_default_read_buffer_len(context.get(), 64 << 10);
     Ssl ssl(SSL_new(context.get()));
@@ -142,7 +142,7 @@ class KeyedSession final : public Session {
   static int find(SSL* ssl, const unsigned char* identity, std::size_t size, SSL_SESSION** found) {
     const auto& self = *static_cast<KeyedSession*>(SSL_get_app_data(ssl));
     CurveKey client;
-    *found = nullptr;  // which is no error: without a certificate there is nothing else to agree on
+    *found = nullptr;  // not an error: without a certificate there is nothing else to negotiate
     if (size != client.size()) return 1;
     std::copy_n(identity, size, client.begin());
     if (self.admits_(client)) *found = self.session(client, client, self.own_.open);
@@ -158,7 +158,7 @@ class KeyedSession final : public Session {
     *size = self.own_.open.size();
     return *found != nullptr;
   }
-  /// TLS's own form of a key; OpenSSL's from here on. Null where there is none.
+  /// Wraps a key in TLS's own form, which OpenSSL owns from here on. Null on failure.
   SSL_SESSION* session(const CurveKey& other, const CurveKey& client, const CurveKey& server) const {
     constexpr unsigned char kCipher[] = {0x13, 0x01};  // TLS_AES_128_GCM_SHA256
     const std::optional<CurveKey> key = shared_key(own_.secret, other, client, server);
@@ -174,7 +174,7 @@ class KeyedSession final : public Session {
   const Admits admits_;
 };
 
-/// HTTP/1.1 where the client lets us choose; else it will see.
+/// Chooses HTTP/1.1 if the client offers a choice; otherwise the client decides.
 int choose_protocol(SSL*, const unsigned char** chosen, unsigned char* size, const unsigned char* offered,
                     unsigned int offered_size, void*) {
   static constexpr unsigned char kOurs[] = "\x08http/1.1";
@@ -192,7 +192,7 @@ Result<Context> read_context(const std::filesystem::path& certificate, const std
   SSL_CTX_set_options(context.get(), SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
   SSL_CTX_set_mode(context.get(), SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   SSL_CTX_set_alpn_select_cb(context.get(), choose_protocol, nullptr);
-  // Nobody is there to be asked for a password.
+  // Nobody can be asked for a password.
   SSL_CTX_set_default_passwd_cb(context.get(), [](char*, int, int, void*) { return 0; });
   if (SSL_CTX_use_certificate_chain_file(context.get(), certificate.c_str()) != 1)
     return file_error(Errc::kMalformed, certificate, "{}, wanted a certificate in PEM", reason());
@@ -211,7 +211,7 @@ class Identity final : public TlsIdentity {
   std::unique_ptr<TlsSession> session(int socket) override {
     const std::lock_guard lock(mutex_);
     refresh();
-    Ssl ssl(SSL_new(context_.get()));  // which holds on to the context
+    Ssl ssl(SSL_new(context_.get()));  // keeps a reference to the context
     if (ssl == nullptr || SSL_set_fd(ssl.get(), socket) != 1) return nullptr;
     SSL_set_accept_state(ssl.get());
     return std::make_unique<Session>(std::move(ssl));
@@ -237,7 +237,7 @@ class Identity final : public TlsIdentity {
 
 Result<std::unique_ptr<TlsSession>> TlsSession::to(const std::string& host, int socket) {
   const Context trust(SSL_CTX_new(TLS_client_method()));
-  Ssl ssl(trust == nullptr || !bound_versions(trust.get()) ? nullptr : SSL_new(trust.get()));  // which holds on to it
+  Ssl ssl(trust == nullptr || !bound_versions(trust.get()) ? nullptr : SSL_new(trust.get()));  // holds a reference
   if (ssl == nullptr || SSL_CTX_set_default_verify_paths(trust.get()) != 1 || SSL_set_fd(ssl.get(), socket) != 1)
     return Error{Errc::kIo, "TLS: " + reason()};
   SSL_set_verify(ssl.get(), SSL_VERIFY_PEER, nullptr);
@@ -263,7 +263,7 @@ std::unique_ptr<TlsSession> tls_from_keys(const CurveKeyPair& own, std::function
 
 Result<std::shared_ptr<TlsIdentity>> TlsIdentity::load(const std::filesystem::path& certificate,
                                                        const std::filesystem::path& key) {
-  FileWatch certificate_watch(certificate), key_watch(key);  // before they are read: what comes between is a change
+  FileWatch certificate_watch(certificate), key_watch(key);  // before the files are read: sees later changes
   ASSIGN_OR_RETURN(Context context, read_context(certificate, key));
   return std::shared_ptr<TlsIdentity>(
       std::make_shared<Identity>(std::move(certificate_watch), std::move(key_watch), std::move(context)));

@@ -12,7 +12,7 @@
 namespace outrider {
 namespace {
 
-/// Addresses that begin with the same bits.
+/// Addresses with a common prefix.
 struct Prefix {
   IpAddress bytes;
   int bits;
@@ -33,7 +33,7 @@ constexpr Prefix v4(std::uint8_t a, std::uint8_t b, std::uint8_t c, int bits) {
 
 constexpr Prefix kMapped = v4(0, 0, 0, 0);                 // ::ffff:0:0
 constexpr Prefix kNat64 = {{0x00, 0x64, 0xff, 0x9b}, 96};  // 64:ff9b::, by which IPv6 reaches IPv4
-constexpr Prefix kGlobal = {{0x20}, 3};                    // 2000::, of which
+constexpr Prefix kGlobal = {{0x20}, 3};                    // 2000::, except
 constexpr auto kGlobalForOthers = std::to_array<Prefix>({
     {{0x20, 0x01, 0x00, 0x00}, 23},  // protocols, Teredo among them
     {{0x20, 0x01, 0x0d, 0xb8}, 32},
@@ -43,8 +43,8 @@ constexpr auto kGlobalForOthers = std::to_array<Prefix>({
 constexpr auto kNotPublic = std::to_array<Prefix>({
     v4(0, 0, 0, 8), v4(127, 0, 0, 8),                              // this host
     v4(10, 0, 0, 8), v4(172, 16, 0, 12), v4(192, 168, 0, 16),      // private
-    v4(100, 64, 0, 10),                                            // providers'
-    v4(169, 254, 0, 16),                                           // this link, where clouds tell a machine its secrets
+    v4(100, 64, 0, 10),                                            // carrier-grade NAT
+    v4(169, 254, 0, 16),                                           // link-local, where clouds serve instance secrets
     v4(192, 0, 0, 24), v4(198, 18, 0, 15), v4(192, 88, 99, 24),    // protocols, benchmarks, 6to4
     v4(192, 0, 2, 24), v4(198, 51, 100, 24), v4(203, 0, 113, 24),  // documentation
     v4(224, 0, 0, 4), v4(240, 0, 0, 4),                            // multicast; reserved, and broadcast

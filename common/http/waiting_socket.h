@@ -19,30 +19,30 @@
 
 namespace outrider {
 
-/// A connected socket as Beast reads and writes one, in clear or in TLS. Its waits end at a deadline, and when nobody
+/// A connected socket for Beast's reads and writes, with or without TLS. Its waits end at a deadline, and when nobody
 /// waits for their outcome any more. One thread.
 class WaitingSocket {
  public:
   using ErrorCode = boost::system::error_code;
   using Tcp = boost::asio::ip::tcp;
-  /// How often a waiting thread looks whether anybody waits for it.
+  /// Interval at which a waiting thread checks that somebody still waits.
   static constexpr Duration kPoll = std::chrono::milliseconds(100);
 
-  TimePoint read_deadline{};  ///< when reading ends, however much comes until then
+  TimePoint read_deadline{};  ///< end of reading, however much arrives until then
 
-  /// @param gone  whether nobody waits; asked at least each kPoll
+  /// @param gone  returns true when nobody waits any more; called at least each kPoll
   WaitingSocket(Tcp::socket socket, std::function<bool()> gone) : socket_(std::move(socket)), gone_(std::move(gone)) {
     ErrorCode ignored;
     socket_.set_option(Tcp::no_delay(true), ignored);
     socket_.non_blocking(true, ignored);
   }
 
-  /// It goes over to TLS, which both sides begin by shaking hands.
+  /// Switches to TLS, with a handshake.
   void encrypt(std::unique_ptr<TlsSession> session, ErrorCode& failed) {
     tls_ = std::move(session);
     repeat(read_deadline, failed, [&] { return tls_->handshake(); });
   }
-  /// It says what TLS has against the other end, if anything.
+  /// Returns TLS's complaint about the other end, if any.
   std::string tls_problem() const { return tls_ != nullptr ? tls_->problem() : ""; }
 
   template <typename Buffers>
@@ -57,7 +57,7 @@ class WaitingSocket {
   template <typename Buffers>
   std::size_t write_some(const Buffers& buffers, ErrorCode& failed) {
     if (boost::asio::buffer_size(buffers) == 0) return failed = {}, 0;
-    std::array<char, 16 << 10> record;  // of TLS the longest; small pieces share one
+    std::array<char, 16 << 10> record;  // TLS's longest; small pieces share one
     const std::size_t size =
         tls_ != nullptr ? boost::asio::buffer_copy(boost::asio::buffer(record), buffers) : std::size_t{0};
     return repeat(now() + kWriteTimeout, failed, [&]() -> TlsSession::Attempt {
@@ -65,14 +65,14 @@ class WaitingSocket {
       return outcome(socket_.write_some(buffers, failed), failed, POLLOUT);
     });
   }
-  // Beast wants these to exist, which would throw, and calls them nowhere.
+  // Beast requires these declarations, which would throw, and never calls them.
   template <typename Buffers>
   std::size_t read_some(const Buffers& buffers);
   template <typename Buffers>
   std::size_t write_some(const Buffers& buffers);
 
  protected:
-  /// How long the other end may leave the connection full.
+  /// Longest time that the other end may keep the connection full.
   static constexpr Duration kWriteTimeout = std::chrono::seconds(10);
 
   bool ready(short events, Duration time) {
@@ -88,7 +88,7 @@ class WaitingSocket {
   static TlsSession::Attempt outcome(std::size_t bytes, ErrorCode failed, short events) {
     return {.bytes = bytes, .wait_for = failed == boost::asio::error::would_block ? events : short{0}};
   }
-  /// Tries at least once, and then as long as there is something to wait for.
+  /// Tries once, and again for as long as the attempt asks to wait.
   template <typename Try>
   std::size_t repeat(TimePoint deadline, ErrorCode& failed, Try attempt) {
     do {

@@ -30,7 +30,7 @@ fs::path below(const std::string& folder, const char* rest) {
   return folder.empty() ? fs::path() : folder / fs::path(rest);
 }
 
-/// It takes ~ for the home, as huggingface_hub does.
+/// Expands ~ to the home, like huggingface_hub.
 fs::path without_tilde(const fs::path& path) {
   return path.string().starts_with("~/") ? below(variable("HOME"), path.string().c_str() + 2) : path;
 }
@@ -45,7 +45,7 @@ std::string trimmed(std::string text) {
   return text;
 }
 
-/// The files of a snapshot, those in its folders included.
+/// Returns the files of a snapshot, including those in its folders.
 std::vector<std::string> files_in(const fs::path& snapshot) {
   std::vector<std::string> names;
   std::error_code ignored;
@@ -95,7 +95,7 @@ std::optional<fs::path> find_in_cache(const fs::path& cache, const HubName& name
       if (std::ranges::find(listing, shard) == listing.end()) return std::nullopt;
   }
   if (!files->model.empty()) return snapshot / files->model;
-  // That the repository has none is marked, as by huggingface_hub.
+  // The absence of a file in the repository is marked, as by huggingface_hub.
   constexpr const char* kTokenizer = "tokenizer.json";
   std::error_code ignored;
   const bool known =
@@ -119,7 +119,7 @@ Result<fs::path> model_path(const fs::path& given, HubNeed need) {
 std::optional<fs::path> cache_of(const fs::path& path) {
   const std::optional<HubName> name = HubName::of_path(path);
   if (!name) return std::nullopt;
-  std::error_code ignored;  // a name was found in it
+  std::error_code ignored;  // found moments before
   const std::string whole = fs::absolute(path, ignored).lexically_normal().string();
   return whole.substr(0, whole.rfind("/" + name->folder() + "/"));
 }

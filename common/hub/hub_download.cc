@@ -1,6 +1,6 @@
-// Downloads of models into the cache, as huggingface_hub lays that out: blobs/ETAG, links to these in
-// snapshots/COMMIT, refs/REVISION, and a lock for each blob in .locks. A blob that is on its way is ETAG.incomplete,
-// and goes on there after a break.
+// Downloads models into the cache in huggingface_hub's layout: blobs/ETAG, links to these in snapshots/COMMIT,
+// refs/REVISION, and a lock for each blob in .locks. A partial blob is ETAG.incomplete, and is continued after an
+// interruption.
 #include <fcntl.h>
 
 #include <algorithm>
@@ -31,8 +31,8 @@ namespace fs = std::filesystem;
 namespace {
 using nlohmann::json;
 
-constexpr int kAtOnce = 8;    ///< files, as huggingface_hub
-constexpr int kTriesMax = 5;  ///< in a row in which nothing came
+constexpr int kAtOnce = 8;    ///< concurrent files, as in huggingface_hub
+constexpr int kTriesMax = 5;  ///< consecutive tries without any data
 constexpr Duration kFirstWait = std::chrono::milliseconds(500), kWaitMax = std::chrono::minutes(5),
                    kSilenceMax = std::chrono::seconds(60), kPoll = std::chrono::milliseconds(100);
 
@@ -50,14 +50,14 @@ std::string percent_encoded(std::string_view path) {
   return encoded;
 }
 
-/// A body on its way.
+/// Receiver of a response's body.
 struct Body {
   std::uint64_t have = 0, size_max = 0;
-  /// Puts the next piece at `have`. At 0 everything begins anew.
+  /// Receives the next piece, for offset `have`. At 0 the body starts again.
   std::function<Result<void>(std::uint64_t have, std::string_view piece)> take;
 };
 
-/// Asks the hub, and again where it is busy or a connection breaks. Any thread.
+/// Sends requests to the hub, and repeats them if it is busy or a connection breaks. Any thread.
 class HubClient {
  public:
   HubClient(const HubSettings& hub, const HubName& name, HttpUrl endpoint)
@@ -107,8 +107,8 @@ class HubClient {
     return {};
   }
 
-  /// It finds a place that the hub redirects to: none that only this machine or its network can reach, unless the hub
-  /// itself is there. @param trusted  whether it is
+  /// Returns the addresses of a redirection's target: none that only this machine or its network can reach, unless the
+  /// hub itself is there. @param trusted  set to true if it is
   Result<std::vector<std::string>> addresses(const HttpUrl& place, bool& trusted, const Gone& gone) const {
     ASSIGN_OR_RETURN(std::vector<std::string> found, addresses_of(place.host, now() + kSilenceMax, gone));
     const bool all_public = std::ranges::all_of(found, [](const std::string& text) {
@@ -122,7 +122,7 @@ class HubClient {
     return found;
   }
 
-  /// @param wait  until it is worth another try
+  /// @param wait  receives the time until another try is worthwhile
   Error refusal(const HttpAnswer& head, Duration& wait) const {
     const std::string page = hub_.endpoint + "/" + name_.repository;
     switch (head.status) {
@@ -149,7 +149,7 @@ class HubClient {
   const HttpUrl endpoint_;
 };
 
-/// Brings files of one commit into the cache.
+/// Downloads files of one commit into the cache.
 class Download {
  public:
   Download(const HubClient& client, const HubSettings& hub, const HubName& name, const HubListing& repository)
@@ -161,7 +161,7 @@ class Download {
 
   fs::path snapshot() const { return folder_ / "snapshots" / repository_.commit; }
 
-  /// It lists the files of `names` that are not there. @return kNotFound for one that the repository has not.
+  /// Returns the files of `names` that are missing. @return kNotFound for a file that the repository lacks
   Result<std::vector<HubFile>> missing(const std::vector<std::string>& names) const {
     std::vector<HubFile> files;
     std::error_code ignored;
@@ -172,7 +172,7 @@ class Download {
     }
     return files;
   }
-  /// Bytes of these that have yet to come.
+  /// Returns the bytes of these files still to be downloaded.
   std::uint64_t left(const std::vector<HubFile>& files) const {
     std::uint64_t bytes = 0;
     for (const HubFile& file : files) {
@@ -183,7 +183,7 @@ class Download {
     return bytes;
   }
 
-  /// Makes the folders. @return kOutOfRange where these files have no room there.
+  /// Makes the folders. @return kOutOfRange if the disk has no room for these files
   Result<void> prepare(const std::vector<HubFile>& files) const {
     std::error_code failed;
     for (const fs::path& folder : {folder_ / "blobs", locks_}) {
@@ -197,7 +197,7 @@ class Download {
     return {};
   }
 
-  /// @param quiet  without a word, as small files are
+  /// @param quiet  without progress, for small files
   Result<void> run(const std::vector<HubFile>& files, bool quiet = false) {
     const std::uint64_t bytes = left(files);
     if (!quiet) progress_.emplace("downloading " + name_.text() + ", MB", static_cast<int>(bytes / 1'000'000 + 1));
@@ -217,7 +217,7 @@ class Download {
     return failure_ ? Result<void>(*failure_) : Result<void>();
   }
 
-  /// The commit is what the revision is, and what the repository does not have is known.
+  /// Records the revision's commit, and which files the repository lacks.
   Result<void> conclude() const {
     std::error_code failed;
     if (!is_commit(name_.revision)) {
@@ -246,7 +246,7 @@ class Download {
     if (progress_) progress_->reach(static_cast<double>(come_) / 1e6);
   }
 
-  /// The blob, unless somebody else has brought it meanwhile, and the link to it.
+  /// Downloads the blob, unless another process has done so meanwhile, and links it.
   Result<void> bring(const HubFile& file) {
     ASSIGN_OR_RETURN(const DurableFile lock, locked(file));
     std::error_code ignored;
@@ -298,7 +298,7 @@ class Download {
     return {};
   }
 
-  /// It reads the part that an earlier download has left.
+  /// Reads the part that an earlier download has left into the digest.
   static Result<void> read_part(const DurableFile& part, const HubFile& file, FileDigest& digest, std::uint64_t& have) {
     constexpr std::size_t kPieceBytes = 1 << 20;
     ASSIGN_OR_RETURN(const std::uint64_t size, part.size());
@@ -312,14 +312,14 @@ class Download {
     return {};
   }
 
-  /// A relative link, or where there are none the file itself.
+  /// Makes a relative link, or moves the file itself where links are impossible.
   Result<void> link(const HubFile& file) const {
     const fs::path pointer = snapshot() / file.name;
     std::error_code failed;
     fs::create_directories(pointer.parent_path(), failed);
     fs::create_symlink(blob(file).lexically_relative(pointer.parent_path()), pointer, failed);
     if (!failed || fs::exists(pointer)) return {};
-    fs::remove(pointer, failed);  // a link to what is no longer there
+    fs::remove(pointer, failed);  // a dangling link
     fs::create_symlink(blob(file).lexically_relative(pointer.parent_path()), pointer, failed);
     if (failed) fs::rename(blob(file), pointer, failed);
     if (failed) return file_error(Errc::kIo, pointer, "cannot be linked: {}", failed.message());
@@ -370,7 +370,7 @@ Result<fs::path> fetch(const HubSettings& hub, const HubName& name, HubNeed need
     RETURN_IF_ERROR(download.prepare(missing));
     complain("downloading {} from {}: {} file{}, {}, to {}", name.text(), hub.endpoint, missing.size(),
              missing.size() == 1 ? "" : "s", size_text(download.left(missing)), hub.cache.string());
-    // The weights are last, and none of them is there before all of the others are: a model with weights is whole.
+    // Weights come last, and only after all other files: a model with weights is complete.
     const auto is_weights = [](const HubFile& file) {
       return file.name.ends_with(".safetensors") || file.name.ends_with(".gguf");
     };

@@ -29,12 +29,12 @@ constexpr std::size_t kIndexBytesMax = 64 << 20;
 std::string folder_of(const std::string& name) { return name.substr(0, name.rfind('/') + 1); }
 std::string base_of(const std::string& name) { return name.substr(name.rfind('/') + 1); }
 
-/// A GGUF model: where it lies, its name without ending and number, and its shards, if it has several.
+/// A GGUF model: its folder, its name without ending and number, and its shards, if it has several.
 struct GgufChoice {
   std::string folder, stem;
   std::optional<GgufShard> shards = {};
 
-  /// It reads the name of any file of a model. There is none for a file that is no GGUF.
+  /// Parses the name of any file of a model. None for a file that is not GGUF.
   static std::optional<GgufChoice> of(const std::string& name) {
     constexpr std::string_view kEnding = ".gguf";
     const std::string base = base_of(name);
@@ -77,7 +77,7 @@ Result<GgufChoice> choose_gguf(const std::vector<GgufChoice>& models, const std:
                choices.size(), fmt::join(choices, ", "));
 }
 
-/// The tower beside a GGUF model; empty: there is none.
+/// Returns the vision tower beside a GGUF model; empty: none.
 std::string projector_beside(const Names& listing, const GgufChoice& model) {
   Names found;
   for (const std::string& name : listing)
@@ -93,7 +93,7 @@ bool is_etag(const std::string& text) {
   return (text.size() == 40 || text.size() == 64) && text.find_first_not_of("0123456789abcdef") == text.npos;
 }
 
-/// Whether a path of the hub's stays in the folder that it is put into.
+/// Returns true if the hub's path stays inside its destination folder.
 bool is_inside(const std::string& name) {
   const std::filesystem::path path(name);
   return !name.empty() && name.size() < 512 && path.is_relative() && path.lexically_normal() == path &&

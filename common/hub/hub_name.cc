@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kPartMax = 96;  ///< characters of ORG or NAME, as on the hub
 constexpr std::string_view kFolder = "models--", kSnapshots = "snapshots";
 
-/// The hub takes letters, digits, '-', '_' and '.', no two of "-." in a row, none of them at an end.
+/// The hub's rule: letters, digits, '-', '_' and '.', no two of "-." in a row, and none at an end.
 bool is_part(std::string_view text) {
   const bool letters =
       std::ranges::all_of(text, [](char c) { return is_letter_or_digit(c) || c == '-' || c == '_' || c == '.'; });
@@ -60,7 +60,7 @@ std::optional<HubName> HubName::parse(std::string_view text) {
 
 std::optional<HubName> HubName::of_path(const std::filesystem::path& path) {
   std::vector<std::string> parts;
-  std::error_code failed;  // an empty path, or one in a folder that is gone, is of no cache
+  std::error_code failed;  // an empty path, or one in a deleted folder, is in no cache
   for (const auto& part : std::filesystem::absolute(path, failed).lexically_normal()) parts.push_back(part.string());
   for (std::size_t i = 0; i + 2 < parts.size(); ++i) {
     if (!parts[i].starts_with(kFolder) || parts[i + 1] != kSnapshots) continue;

@@ -11,19 +11,19 @@
 namespace outrider {
 namespace {
 
-/// It is held so that the memory of a large picture is needed once.
+/// Serialises decoding, so that only one large picture is in memory at a time.
 std::mutex& one_at_a_time() {
   static std::mutex mutex;
   return mutex;
 }
 
-/// It counts the memory for resizing a picture that may be turned.
+/// Returns the memory for resizing a picture that may be turned.
 std::int64_t either_way(const PictureHeader& header, const VisionConfig& config, std::int64_t soft_tokens) {
   return std::max(resizing_bytes(header.height, header.width, config, soft_tokens),
                   resizing_bytes(header.width, header.height, config, soft_tokens));
 }
 
-/// A picture on its way, in the size in which it is seen.
+/// Makes a medium of a picture in the tower's input size.
 WireMedium medium_of(Picture picture) {
   const auto seen = std::make_shared<const Picture>(std::move(picture));
   return {.content = {.dtype = DType::kU8,

@@ -22,64 +22,61 @@
 
 namespace outrider {
 
-/// How closely a picture is to be looked at, in OpenAI's words.
+/// Level of detail of a picture, in OpenAI's words.
 enum class PictureDetail { kAuto, kLow, kHigh };
 
-/// One of kSoftTokenBudgets: 70, the usual, or the most. Of a model that sees pictures both ways 140 is both of the
-/// latter: the soft tokens of one have to be in one forward pass of the verifier, which takes 256 rows by default.
+/// Returns one of kSoftTokenBudgets: 70, the default, or the largest. For a model with bidirectional attention to
+/// pictures the latter two are 140: a picture must fit one forward pass of the verifier, of 256 rows by default.
 std::int64_t soft_tokens_for(PictureDetail detail, const VisionConfig& config);
 
-/// The file of a picture, a video or a sound that somebody asks about.
+/// The file of a picture, a video or a sound in a request.
 struct MediumFile {
   enum class Kind { kPicture, kVideo, kSound };
   std::string name;      ///< for messages
-  std::string url = {};  ///< http(s), where it is yet to be fetched; then no bytes
+  std::string url = {};  ///< http(s), if it is still to be fetched; then without bytes
   std::string bytes;     ///< of a PNG, JPEG or WebP; of an MP4, Matroska or AVI; or of a WAV, FLAC, Ogg or MP3
   Kind kind = Kind::kPicture;
-  PictureDetail detail = PictureDetail::kAuto;  ///< of a picture
-  std::vector<std::string> frames = {};  ///< of a video that comes as pictures, one for every second; then no bytes
+  PictureDetail detail = PictureDetail::kAuto;  ///< pictures only
+  std::vector<std::string> frames = {};         ///< of a video given as pictures, one per second; then without bytes
 
-  std::int64_t size() const;  ///< bytes of all
+  std::int64_t size() const;  ///< total bytes
 };
 inline constexpr std::size_t kMediumBytesMax = std::max(kPictureBytesMax, kSoundBytesMax);
 
-/// A picture as a Generate carries it, in the size in which the tower sees it; place_media() says where it is.
-/// Pictures and sounds are decoded one at a time in a process, so that the memory of a large one is needed once.
-/// @param soft_tokens  that it may have, one of kSoftTokenBudgets
-/// @param admit  asked once, before memory for pixels is taken, with all that decoding and resizing take at most
-/// @return as decode_picture().
+/// Converts a picture for a Generate, in the tower's input size; place_media() sets its position. Pictures and sounds
+/// are decoded one at a time in a process, so that only one large one is in memory. @param soft_tokens  limit, one of
+/// kSoftTokenBudgets @param admit  called once, before memory for pixels is allocated, with an upper bound for decoding
+/// and resizing @return errors as decode_picture()
 Result<WireMedium> see_picture(std::span<const std::byte> file, const std::string& name, const VisionConfig& config,
                                std::int64_t soft_tokens, const AdmitPicture& admit = {});
 
-/// It makes a sound as a Generate carries it. @return as decode_sound().
+/// Converts a sound for a Generate. @return errors as decode_sound()
 Result<WireMedium> hear_sound(std::span<const std::byte> file, const std::string& name, const AdmitSound& admit = {});
 
-/// A video as a Generate carries it: its frames, and when each is shown.
+/// A video for a Generate: its frames, and their times.
 struct SeenVideo {
   std::vector<WireMedium> frames;
-  ContentPart part;  ///< what stands for it in a message
+  ContentPart part;  ///< its placeholder in a message
 };
-/// kVideoFramesMax frames of it, of kVideoSoftTokens each. @return as decode_video().
+/// Samples kVideoFramesMax frames, of kVideoSoftTokens each. @return errors as decode_video()
 Result<SeenVideo> see_video(std::span<const std::byte> file, const std::string& name, const VisionConfig& config,
                             const AdmitPicture& admit = {});
-/// The same of pictures, of which there is one for every second. @param count  of them
-/// @param frame  gives one. @return as decode_picture(), and kOutOfRange of none.
+/// The same for pictures, one per second. @param count  number of pictures @param frame  returns picture i @return
+/// errors as decode_picture(), and kOutOfRange without pictures
 Result<SeenVideo> see_video(std::int64_t count, const std::string& name,
                             const std::function<Result<WireMedium>(std::int64_t i)>& frame);
 
-/// The same of a file here, of whatever kind: a picture or a sound is the one frame. A video may also be a folder of
-/// pictures in the order of their names, one for every second.
-/// @param soft_tokens  of a picture; none: as many as one has whose detail nobody says
-/// @return what is wrong with `vision` or `audio` where the model sees or hears none, too.
+/// The same for a local file of any kind: a picture or a sound is the only frame. A video may also be a folder of
+/// pictures in the order of their names, one per second. @param soft_tokens  limit of a picture; none: the default
+/// without a given detail @return also the error in `vision` or `audio` if the model lacks it
 Result<SeenVideo> see_file(const std::filesystem::path& path, ContentPart::Kind kind,
                            const Result<VisionConfig>& vision, const Result<AudioConfig>& audio,
                            std::optional<std::int64_t> soft_tokens = {});
 
-/// Makes room in the prompt of a rendered chat for the soft tokens of its pictures, frames and sounds, and says to each
-/// where they are: each image, video or audio token becomes the opening of one, so many of that token, and its end, as
-/// Hugging Face's processor writes them (gemma4.md 8.3, 9.3).
-/// @param media  in the prompt's order
-/// @return kInvalidArgument unless there is a place for each of its kind.
+/// Expands the placeholders of pictures, frames and sounds in a rendered chat, and sets the media's positions: each
+/// image, video or audio token becomes a start token, a medium's number of that token, and an end token, as in Hugging
+/// Face's processor (gemma4.md 8.3, 9.3). @param media  in the prompt's order @return kInvalidArgument unless there is
+/// a placeholder of its kind for each
 Result<std::vector<TokenId>> place_media(std::span<const TokenId> rendered, const Result<VisionConfig>& vision,
                                          const Result<AudioConfig>& audio, std::vector<WireMedium>& media);
 

@@ -69,7 +69,7 @@ Tensor copy_of(Matrix<const float> rows) {
 }  // namespace
 
 Result<SoftTokens> Towers::soft_tokens(const WireMedium& medium) const {
-  // Whatever is wrong with a tower, it is not the asker's to mend.
+  // A broken tower is not the requester's fault.
   if (medium.is_sound()) {
     if (!audio) return Error{Errc::kUnsupported, audio.error().message};
     return of_sound((*audio)->config(), medium.content);

@@ -12,7 +12,7 @@
 
 namespace outrider {
 
-/// A model sees and hears with these; or they say why it does not.
+/// A model's vision and audio towers, or the reasons for their absence.
 struct Towers {
   Result<std::unique_ptr<PictureEncoder>> vision;
   Result<std::unique_ptr<SoundEncoder>> audio;
@@ -20,21 +20,21 @@ struct Towers {
   static Towers load(const ModelFiles& files, WeightType type) {
     return {PictureEncoder::load(files, type), SoundEncoder::load(files, type)};
   }
-  /// There are none, for this reason.
+  /// Returns no towers, for this reason.
   static Towers none(const std::string& why) {
     return {Error{Errc::kUnsupported, why}, Error{Errc::kUnsupported, why}};
   }
 
-  /// Their soft tokens' bits depend on it, as on numeric_class(): it has a hash of what they make of a small picture
-  /// and a short sound; "" without any. @param fingerprint  of the model's weights
+  /// Returns everything that the bits of soft tokens depend on, like numeric_class(): includes a hash of the towers'
+  /// output for a small picture and a short sound; "" without towers. @param fingerprint  of the model's weights
   std::string encoding_class(WeightType type, std::uint64_t fingerprint);
 
-  /// @return kUnsupported without a tower for it; kInvalidArgument or kOutOfRange for what is no picture in a size that
-  ///   resize_for_tower() makes, and no sound that decode_sound() makes.
+  /// @return kUnsupported without a tower for it; kInvalidArgument or kOutOfRange for a picture not in
+  /// resize_for_tower()'s size, or a sound not from decode_sound()
   Result<SoftTokens> soft_tokens(const WireMedium& medium) const;
 
-  /// The soft tokens of one that soft_tokens() lets in: [count, text_hidden_size].
-  /// @param between_steps  as the towers' encode()
+  /// Encodes a medium that soft_tokens() accepts: [count, text_hidden_size]. @param between_steps  as in the towers'
+  /// encode()
   Tensor encode(const WireMedium& medium, const std::function<void()>& between_steps);
 };
 

@@ -20,7 +20,7 @@
 namespace outrider {
 namespace {
 
-/// Starts a command; its descriptors are duplicates of these. A word without / is looked up in PATH.
+/// Starts a command; its descriptors are duplicates of these. PATH is searched for a word without /.
 Result<pid_t> spawn(const std::vector<std::string>& command, int in, int out, int err,
                     const std::map<std::string, std::string>& environment = {}) {
   std::vector<char*> argv;
@@ -31,12 +31,12 @@ Result<pid_t> spawn(const std::vector<std::string>& command, int in, int out, in
   const pid_t pid = fork();
   if (pid < 0) return system_error(command[0], "start");
   if (pid > 0) {
-    setpgid(pid, pid);  // as the child does, whoever comes first: from now on its group can be signalled
+    setpgid(pid, pid);  // also in the child, in either order: from now on its group can be signalled
     return pid;
   }
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != parent) _exit(1);
-  setpgid(0, 0);  // a terminal's Ctrl-C is for this program, which asks its children to end in an order
+  setpgid(0, 0);  // a terminal's Ctrl-C is for this program, which ends its children in an orderly way
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -127,7 +127,7 @@ std::vector<Captured> run_all(const std::vector<std::vector<std::string>>& comma
     std::vector<std::pair<pid_t, Descriptor>> running;
     const Descriptor in(open("/dev/null", O_RDONLY | O_CLOEXEC));
     for (std::size_t i = begin; i < end; ++i) {
-      Descriptor out(memfd_create("output", MFD_CLOEXEC));  // a file: nobody has to read for it to go on
+      Descriptor out(memfd_create("output", MFD_CLOEXEC));  // a file, so that the command never waits for a reader
       const Result<pid_t> pid = spawn(commands[i], in, out, out);
       running.emplace_back(pid ? *pid : -1, std::move(out));
     }

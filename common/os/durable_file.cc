@@ -17,7 +17,7 @@ namespace outrider {
 namespace {
 
 constexpr std::size_t kUnusedBytes = 8;     ///< of unused_name()
-constexpr std::string_view kHalf = ".tmp";  ///< ends the name of what is not whole yet
+constexpr std::string_view kHalf = ".tmp";  ///< suffix of incomplete files
 
 Error not_a_file(const std::filesystem::path& path, const struct stat& status) {
   return file_error(Errc::kIo, path, "{}",
@@ -28,7 +28,7 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
 
-/// Gives a file the mode of another, and its group and owner where we may. A group that is not to be had gets no right.
+/// Copies another file's mode, and its group and owner if permitted. Without the group, its rights are dropped.
 Result<void> make_alike(const DurableFile& file, const struct stat& other) {
   const bool has_group = ::fchown(file.descriptor(), static_cast<uid_t>(-1), other.st_gid) == 0;
   [[maybe_unused]] const int of_root_alone = ::fchown(file.descriptor(), other.st_uid, static_cast<gid_t>(-1));
@@ -39,12 +39,12 @@ Result<void> make_alike(const DurableFile& file, const struct stat& other) {
   return {};
 }
 
-/// Writes a file beside `path`, which takes its place when it is whole and is removed where it does not come to that.
+/// Writes a temporary file beside `path`, which replaces it when complete, and is removed otherwise.
 Result<void> replace(const std::filesystem::path& path,
                      const std::function<Result<void>(const DurableFile& file)>& write) {
   struct stat old;
   const bool there = ::stat(path.c_str(), &old) == 0;
-  if (!there && errno != ENOENT) return system_error(path, "open");  // links that lead in a circle
+  if (!there && errno != ENOENT) return system_error(path, "open");  // a cycle of links
   if (there && !S_ISREG(old.st_mode)) return not_a_file(path, old);
   const std::filesystem::path beside = fmt::format("{}.{}{}", path.string(), unused_name(), kHalf);
   ASSIGN_OR_RETURN(const DurableFile file, DurableFile::open(beside, O_WRONLY | O_CREAT | O_EXCL, there ? 0600 : 0666));
@@ -55,7 +55,7 @@ Result<void> replace(const std::filesystem::path& path,
   return done;
 }
 
-/// All that `write` appends, which is then on the disk.
+/// Appends and syncs everything that `write` writes.
 Result<void> write_synced(const DurableFile& file, const WriteFile& write) {
   constexpr std::size_t kBufferBytes = 1u << 20;
   std::string buffer;
@@ -139,7 +139,7 @@ Result<void> sync_folder_of(const std::filesystem::path& path) {
   const std::filesystem::path folder = folder_of(path);
   const Descriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (descriptor < 0) return system_error(folder, "open");
-  // EINVAL: a file system without
+  // EINVAL: the file system does not support it
   if (::fsync(descriptor) != 0 && errno != EINVAL) return system_error(folder, "sync");
   return {};
 }
@@ -147,7 +147,7 @@ Result<void> sync_folder_of(const std::filesystem::path& path) {
 std::string unused_name() { return fmt::format("{:0{}x}", std::random_device()(), kUnusedBytes); }
 
 std::filesystem::path behind_links(std::filesystem::path path) {
-  constexpr int kLinksMax = 40;  // as the kernel follows
+  constexpr int kLinksMax = 40;  // the kernel's limit
   std::error_code ignored;
   for (int i = 0; i < kLinksMax && std::filesystem::is_symlink(path, ignored); ++i)
     path = folder_of(path) / std::filesystem::read_symlink(path, ignored);

@@ -8,7 +8,7 @@
 
 namespace outrider {
 
-/// Tells whether a file is another than when it was looked at last: written, replaced, gone or there again. One thread.
+/// Detects changes of a file since the last call: written, replaced, removed or created. One thread.
 class FileWatch {
  public:
   explicit FileWatch(std::filesystem::path path) : path_(std::move(path)), last_(look()) {}

@@ -25,7 +25,7 @@ Result<std::span<const std::byte>> map_descriptor(int fd, const std::filesystem:
   if (::fstat(fd, &status) != 0) return system_error(path, "stat");
   if (!S_ISREG(status.st_mode)) return file_error(Errc::kIo, path, "not a regular file");
   const auto size = static_cast<std::size_t>(status.st_size);
-  if (size == 0) return std::span<const std::byte>();  // mmap refuses a length of 0.
+  if (size == 0) return std::span<const std::byte>();  // mmap refuses a length of 0
   void* const address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
   if (address == MAP_FAILED) return system_error(path, "map");
   return std::span(static_cast<const std::byte*>(address), size);
@@ -34,7 +34,7 @@ Result<std::span<const std::byte>> map_descriptor(int fd, const std::filesystem:
 }  // namespace
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
-  // O_NONBLOCK: opening a FIFO must end in an error, not wait for its writer.
+  // O_NONBLOCK: opening a FIFO must fail instead of waiting for its writer.
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // the mapping keeps it
   if (file < 0) return system_error(path, "open");
   ASSIGN_OR_RETURN(const std::span<const std::byte> bytes, map_descriptor(file, path));
@@ -53,7 +53,7 @@ MappedFile::~MappedFile() {
 }
 
 Result<std::string> read_text(const std::filesystem::path& path) {
-  constexpr std::size_t kBytesMax = 100'000'000;  // The largest, a tokenizer.json, has a third of it.
+  constexpr std::size_t kBytesMax = 100'000'000;  // the largest, a tokenizer.json, has a third of it
   ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(path));
   if (file.bytes().size() > kBytesMax) {
     return file_error(Errc::kOutOfRange, path, "{} bytes long, wanted at most {}", file.bytes().size(), kBytesMax);

@@ -12,11 +12,11 @@
 
 namespace outrider {
 
-/// A file mapped read-only into memory. Move only; a span from bytes() lives as long as the
-/// mapping, wherever the MappedFile is moved to.
+/// A file mapped read-only into memory. Move only; a span from bytes() is valid as long as the mapping, wherever the
+/// MappedFile is moved.
 ///
-/// Pages are read when first touched. A file that shrinks while it is mapped ends the process
-/// (SIGBUS): replace checkpoints by renaming, never by writing into them.
+/// Pages are read on first access. Shrinking a mapped file ends the process (SIGBUS): replace checkpoints by renaming,
+/// never by writing into them.
 class MappedFile {
  public:
   /// @return kNotFound if there is no such file, kIo if it is not a regular file or cannot be read.
@@ -32,20 +32,19 @@ class MappedFile {
  private:
   explicit MappedFile(std::span<const std::byte> bytes) : bytes_(bytes) {}
 
-  std::span<const std::byte> bytes_;  // What munmap needs; empty means nothing is mapped.
+  std::span<const std::byte> bytes_;  // munmap's argument; empty: nothing is mapped
 };
 
-/// What is wrong with a file: "FILE: PROBLEM". @param file  its path, or what its reader's caller calls it
+/// Returns an error "FILE: PROBLEM". @param file  its path, or its name at the caller
 template <typename... Args>
 Error file_error(Errc code, const std::filesystem::path& file, fmt::format_string<Args...> problem, Args&&... args) {
   return {code, file.string() + ": " + fmt::format(problem, std::forward<Args>(args)...)};
 }
 
-/// What the last call of the system said: "PATH: cannot ACTION: why". kNotFound if there is no such file, else kIo.
+/// Returns the last system call's error: "PATH: cannot ACTION: why". kNotFound if there is no such file, else kIo.
 Error system_error(const std::filesystem::path& path, const char* action);
 
-/// A whole small file of text, without a byte order mark.
-/// @return as MappedFile::open; kOutOfRange for a file of more than 100 MB.
+/// Reads a small text file, without a byte order mark. @return errors as MappedFile::open; kOutOfRange beyond 100 MB
 Result<std::string> read_text(const std::filesystem::path& path);
 
 }  // namespace outrider

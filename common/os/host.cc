@@ -14,14 +14,14 @@ namespace outrider {
 namespace {
 namespace fs = std::filesystem;
 
-/// The only number in a file; none where there is no file or a word ("max") in it.
+/// Returns the only number in a file; none if there is no file or a word ("max") in it.
 std::optional<std::int64_t> number_in(const fs::path& path) {
   std::ifstream file(path);
   std::int64_t value = 0;
   return file >> value && value >= 0 ? std::optional(value) : std::nullopt;
 }
 
-/// The number after `key` in a file of "key value" lines.
+/// Returns the number after `key` in a file of "key value" lines.
 std::optional<std::int64_t> number_after(const fs::path& path, const std::string& key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -33,7 +33,7 @@ std::optional<std::int64_t> number_after(const fs::path& path, const std::string
   return std::nullopt;
 }
 
-/// What one memory cgroup leaves. Its idle page cache can go, so it does not count as used.
+/// Returns the memory left in one cgroup. Its idle page cache is reclaimable, and so does not count as used.
 std::optional<std::int64_t> left_in_cgroup(const fs::path& dir, const char* limit_file, const char* usage_file,
                                            const char* idle_key) {
   const auto limit = number_in(dir / limit_file), usage = number_in(dir / usage_file);
@@ -41,7 +41,7 @@ std::optional<std::int64_t> left_in_cgroup(const fs::path& dir, const char* limi
   return std::max<std::int64_t>(0, *limit - *usage + number_after(dir / "memory.stat", idle_key).value_or(0));
 }
 
-/// Cores that one CPU cgroup grants.
+/// Returns the cores granted by one CPU cgroup.
 std::optional<double> granted_by_cgroup(const fs::path& dir, bool unified) {
   double quota = -1, period = 0;
   if (unified) {
@@ -53,9 +53,9 @@ std::optional<double> granted_by_cgroup(const fs::path& dir, bool unified) {
   return quota > 0 && period > 0 ? std::optional(quota / period) : std::nullopt;
 }
 
-/// Every group of this process that bounds what `controller` counts, from its own up: limits hold for all on the path.
-/// In a container the path may be one of the host, of which only the lower end is visible.
-/// @param visit  called with the group's folder and whether it is of version 2.
+/// Visits every group of this process with `controller`, from its own up: limits apply along the whole path. In a
+/// container the path may be the host's, of which only the lower end is visible. @param visit  called with the group's
+/// folder and true for version 2
 template <typename Visit>
 void each_cgroup(const fs::path& root, const std::string& controller, Visit visit) {
   // "0::/path" for version 2, "4:memory:/path" or "3:cpu,cpuacct:/path" for version 1.
@@ -74,7 +74,7 @@ void each_cgroup(const fs::path& root, const std::string& controller, Visit visi
   }
 }
 
-/// visit(its cores) for every memory node that has some, in the order of their numbers.
+/// Calls visit(its cores) for every memory node with cores, in numerical order.
 template <typename Visit>
 void for_memory_nodes(const fs::path& root, Visit visit) {
   for (int node = 0;; ++node) {
@@ -128,7 +128,7 @@ std::vector<int> share_of_cores(int rank, int count, const fs::path& root) {
     if (core < CPU_SETSIZE) CPU_CLR(core, &allowed);
   };
   for_memory_nodes(root, [&](const std::vector<int>& of_node) { std::ranges::for_each(of_node, add); });
-  for (int core = 0; core < CPU_SETSIZE; ++core) add(core);  // where nothing says which nodes there are
+  for (int core = 0; core < CPU_SETSIZE; ++core) add(core);  // if there is no information about nodes
   const auto cut = [&](int i) { return std::ssize(cores) * i / count; };
   if (std::ssize(cores) < count) return {};
   return {cores.begin() + cut(rank), cores.begin() + cut(rank + 1)};
@@ -144,12 +144,12 @@ void use_share_of_cores(int rank, int count) {
 std::vector<std::string> process_stat(std::string_view pid) {
   std::ifstream file(fs::path("/proc") / pid / "stat");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  std::istringstream fields(text.substr(text.rfind(')') + 1));  // a name may hold spaces and brackets
+  std::istringstream fields(text.substr(text.rfind(')') + 1));  // a name may contain spaces and brackets
   return {std::istream_iterator<std::string>(fields), {}};
 }
 
 void take_short_turns() {
-  // The kernel's struct sched_attr as of its first version; glibc has it since 2.41 only.
+  // The first version of the kernel's struct sched_attr, which glibc has only since 2.41.
   struct {
     std::uint32_t size, policy;
     std::uint64_t flags;
@@ -159,7 +159,7 @@ void take_short_turns() {
   } attributes = {};
   if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) != 0) return;
   if (attributes.policy != SCHED_OTHER && attributes.policy != SCHED_BATCH) return;
-  attributes.runtime = 100'000;  // ns: the least that is granted
+  attributes.runtime = 100'000;  // ns: the minimum
   syscall(SYS_sched_setattr, 0, &attributes, 0);
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 bool is_key(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_'; }
 
-/// Whether a quoted value ends before this: values may have quotes of their own.
+/// Returns true if a quoted value ends before `behind`: values may contain quotes.
 bool ends_value(std::string_view behind) {
   if (behind.empty() || behind.starts_with(" (")) return true;
   if (behind[0] != ' ') return false;
@@ -20,7 +20,7 @@ bool ends_value(std::string_view behind) {
   return key > 1 && key < behind.size() && behind[key] == '=';
 }
 
-/// The text's fields, in its order, and what is left of it.
+/// Returns the text's fields, in order, and the rest.
 std::pair<std::vector<std::pair<std::string, std::string>>, std::string> split(std::string_view text) {
   std::vector<std::pair<std::string, std::string>> fields;
   std::string rest;

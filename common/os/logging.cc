@@ -21,9 +21,9 @@
 namespace outrider {
 namespace {
 
-/// Lines to stderr that never wait for whoever reads it: a pipe that is full, or a terminal that was stopped, loses
-/// lines until there is room again, and then says how many. Not spdlog's own asynchronous logger, whose thread would
-/// wait for the reader instead, and the program's end for it.
+/// Writes lines to stderr without waiting for its reader: if a pipe is full, or a terminal stopped, lines are dropped
+/// and later counted. spdlog's asynchronous logger is not used: its thread would wait for the reader instead, and the
+/// program's end for it.
 class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
  protected:
   void sink_it_(const spdlog::details::log_msg& message) override {
@@ -35,7 +35,7 @@ class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
   void flush_() override {}
 
  private:
-  /// A pipe with any room takes PIPE_BUF bytes at once; a longer line is cut.
+  /// A pipe with any room accepts PIPE_BUF bytes atomically; a longer line is cut.
   static bool write(std::string_view line) {
     pollfd error{STDERR_FILENO, POLLOUT, 0};
     if (::poll(&error, 1, 0) != 1 || (error.revents & POLLOUT) == 0) return false;
@@ -47,7 +47,7 @@ class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
   std::int64_t lost_ = 0;
 };
 
-/// Each line as a JSON object, that a pipe takes at once.
+/// Formats each line as a JSON object that a pipe accepts atomically.
 class JsonLines final : public spdlog::formatter {
  public:
   void format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& line) override {
@@ -73,7 +73,7 @@ void init_logging(const std::string& name, const std::string& level) {
   const char* const of_environment = std::getenv("OUTRIDER_LOG");
   const std::string wanted = of_environment != nullptr ? of_environment : level;
   logger->set_level(spdlog::level::from_str(wanted));
-  if (logger->level() == spdlog::level::off && wanted != "off")  // spdlog's answer to any other word
+  if (logger->level() == spdlog::level::off && wanted != "off")  // spdlog's result for any other word
     throw std::runtime_error(fmt::format("OUTRIDER_LOG is '{}', wanted info, warn, error or off", wanted));
   logger->set_pattern("%H:%M:%S.%e %n %l: %v");
   const char* const format = std::getenv("OUTRIDER_LOG_FORMAT");

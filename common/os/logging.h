@@ -12,14 +12,14 @@
 
 namespace outrider {
 
-/// Sends logs to stderr, one line each, with `name` (the role) in front. Level from OUTRIDER_LOG
-/// (debug, info, warn, error), else `level`; OUTRIDER_LOG_FORMAT=json makes each line a JSON object (json_lines.h).
-/// Throws for another format.
+/// Sends logs to stderr, one line each, prefixed with `name` (the role). Level from OUTRIDER_LOG (debug, info, warn,
+/// error), else `level`; OUTRIDER_LOG_FORMAT=json makes each line a JSON object (json_lines.h). Throws for another
+/// format.
 void init_logging(const std::string& name, const std::string& level);
 
 enum class LogLevel { kInfo, kWarn, kError };
 
-/// One line, if its level is wanted. spdlog stays in logging.cc: a file that calls it by itself compiles all of fmt.
+/// Logs one line, if its level is enabled. spdlog is used in logging.cc only: each file with it compiles all of fmt.
 void log_values(LogLevel level, fmt::string_view format, fmt::format_args values);
 template <typename... T>
 void log_at(LogLevel level, fmt::format_string<T...> format, T&&... values) {
@@ -38,10 +38,10 @@ void log_error(fmt::format_string<T...> format, T&&... values) {
   log_values(LogLevel::kError, format, fmt::make_format_args(values...));
 }
 
-/// What is said when it begins, and again each minute while it lasts.
+/// Repeats a message each minute while its cause lasts.
 class Reminder {
  public:
-  /// @param text  what there is to say now; empty: nothing. @return whether to say it
+  /// @param text  the current message; empty: none @return true if it is to be logged now
   bool is_due(const std::string& text, TimePoint now);
 
  private:
@@ -49,12 +49,11 @@ class Reminder {
   TimePoint again_{};
 };
 
-/// Lets one event per second through, or as many as said, and says how many it held back: for logs that a peer can
-/// provoke.
+/// Admits one event per second, or at the given rate, and counts the dropped ones: for logs that a peer can provoke.
 class RateLimit {
  public:
   explicit RateLimit(TokenBucket bucket = {std::chrono::seconds(1), 1}) : bucket_(bucket) {}
-  /// @return what to add to the line if it is to be logged now: how many were held back since the last one.
+  /// @return the text to append to the line if it is to be logged now: the number dropped since the last one
   std::optional<std::string> pass(TimePoint now);
 
  private:

@@ -32,7 +32,7 @@ Progress::Progress(std::string what, int steps)
 
 Progress::~Progress() {
   if (!shown_ || !terminal_) return;
-  // To the start of the line, and away with what stands there.
+  // Returns to the start of the line and clears it.
   std::fprintf(stderr, "\r\033[K");
   if (done_ >= steps_) std::fprintf(stderr, "%s: ready in %.0f s\n", what_.c_str(), to_seconds(now() - start_));
 }

@@ -7,25 +7,23 @@
 
 namespace outrider {
 
-/// "loading PATH (SIZE on disk)", of a model's file or directory.
-/// @param part  of it: "the vision tower of "
+/// Returns "loading PATH (SIZE on disk)" for a model's file or directory. @param part  of it: "the vision tower of "
 std::string loading(const std::filesystem::path& path, const std::string& part = "");
 
-/// One line on stderr about something long, nothing for what takes less than two seconds. Where stderr is a terminal
-/// it is written over itself and ends with the time that was needed, or with nothing where not every step was done;
-/// elsewhere there is another every ten seconds.
+/// Shows progress of a long operation on stderr, and nothing for less than two seconds. On a terminal the line is
+/// overwritten and ends with the time taken, or is cleared if not every step was done; elsewhere there is a line every
+/// ten seconds.
 class Progress {
  public:
-  /// @param what  what is done, for people
-  /// @param steps  1 and more
+  /// @param what  the operation, for people @param steps  1 and more
   Progress(std::string what, int steps);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// One step more is done.
+  /// Completes one more step.
   void step() { reach(done_ + 1); }
-  /// So many steps are done.
+  /// Sets the number of completed steps.
   void reach(double steps);
 
  private:

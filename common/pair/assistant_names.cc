@@ -9,7 +9,7 @@ namespace outrider {
 namespace {
 
 constexpr std::string_view kGoogle = "google/";
-constexpr std::size_t kNameMax = 256;  ///< characters: std::regex recurses
+constexpr std::size_t kNameMax = 256;  ///< in characters: std::regex recurses
 
 }  // namespace
 

@@ -52,7 +52,7 @@ Result<PairPaths> read_pair_json(const fs::path& dir) {
   return paths;
 }
 
-/// The first of these repositories that is whole in a cache; empty: none is.
+/// Returns the first of these repositories that is complete in a cache; empty: none is.
 fs::path first_in_cache(const fs::path& cache, const std::vector<std::string>& repositories) {
   for (const std::string& repository : repositories)
     if (auto found = find_in_cache(cache, {.repository = repository})) return *found;

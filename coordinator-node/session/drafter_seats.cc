@@ -29,7 +29,7 @@ bool DrafterSeats::gets(const Replica& replica, DraftInput input) const {
 
 DrafterWish DrafterSeats::wish(const Worker& verifier) const {
   return {.except = peers(),
-          .proven = sequence_.drafts_have_a_say(),  // then it must be known who drafts
+          .proven = sequence_.drafts_have_a_say(),  // the drafter's identity must then be known
           .no_rows = no_rows_ || environment_.now < verifier.rows_again,
           .no_tokens = !sequence_.request.media.empty(),
           .positions = std::ssize(sequence_.tokens) + 1,
@@ -103,7 +103,7 @@ void DrafterSeats::forward(KvRows kv, const PeerId& from) {
 }
 
 void DrafterSeats::send_tokens(std::int64_t most) {
-  // The last token of an answer is the Draft's.
+  // The last token of an answer is sent with the Draft.
   const Position end = sequence_.has_token() ? sequence_.base() : sequence_.prompt_size;
   for (Replica& replica : replicas) {
     replica.behind = false;
@@ -127,7 +127,7 @@ void DrafterSeats::send(Replica& replica, KvRows rows) {
 
 void DrafterSeats::weigh_wire(bool is_first) {
   const RoundOutcome& outcome = round_.outcome;
-  // Of several nobody can say whose bytes took the time.
+  // With several drafters, the time cannot be attributed to one's bytes.
   if (replicas.size() != 1) return;
   Worker* drafter = replicas[0].place.worker();
   const bool says_something = outcome.source == DraftSource::kAssistant && outcome.drafted > 0 && !outcome.ahead &&

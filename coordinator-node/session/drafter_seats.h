@@ -11,18 +11,18 @@
 
 namespace outrider {
 
-/// The drafters of a sequence, and what each holds of it.
+/// The drafters of a sequence, and the state of each.
 class DrafterSeats {
  public:
   struct Replica {
     Place place;
-    Position end = 0;         ///< rows that the drafter was sent
-    std::int64_t guided = 0;  ///< tokens of the answer at its last drafts: it knows `sampling`; 0: it does not
-    bool asked = false;       ///< for this round's drafts, and has not answered
+    Position end = 0;         ///< rows sent to the drafter
+    std::int64_t guided = 0;  ///< answer tokens at its last drafts: it knows `sampling`; 0: it does not
+    bool asked = false;       ///< for this round's drafts, without an answer so far
     bool behind = false;      ///< it needs tokens, and was sent more in this round than it computes in a pass, or less
                               ///< than it lacks
     const PeerId& peer() const { return place.peer(); }
-    /// Whether it was sent all that it needs to draft after the token at `base`.
+    /// Returns true if it was sent everything that it needs to draft after the token at `base`.
     bool reaches(Position base, bool hidden) const {
       const Worker* drafter = place.worker();
       return end == base && !behind && drafter != nullptr && base < drafter->context() &&
@@ -33,19 +33,19 @@ class DrafterSeats {
   explicit DrafterSeats(SessionBase& session) : session_(session) {}
 
   std::vector<Replica> replicas = {};
-  /// nullptr where the peer does not draft for this sequence.
+  /// nullptr if the peer does not draft for this sequence.
   Replica* find(const PeerId& drafter);
   std::vector<PeerId> peers() const;
-  /// Drafters that the sequence is to have. One where the sequence would depend on who answers first.
+  /// Number of drafters for the sequence: one if the answer would depend on which replies first.
   int wanted() const {
     return sequence_.drafts_have_a_say() || sequence_.request.stepwise ? 1 : environment_.drafters_per_sequence;
   }
   bool can_draft() const;
-  /// What the sequence's first drafter needs; without any what the last one needed.
+  /// The first drafter's input; without drafters the last one's.
   DraftInput needs() const { return needs_; }
   /// @param verifier  whose rows they get
   void assign(const Worker& verifier);
-  /// Replaces drafters that drain or whose context the sequence has outgrown, and late ones where there are others.
+  /// Replaces drafters that drain or whose context the sequence has outgrown, and late ones if there are others.
   void renew(const Worker& verifier);
   /// @param tell  the drafter still listens
   void release(PeerId drafter, bool tell);
@@ -55,30 +55,29 @@ class DrafterSeats {
   void take_no_more(bool with_rows = false) { (with_rows ? no_rows_ : none_) = true; }
   void set_in_round(bool drafting);
 
-  /// Whether one that was asked for this round's drafts has not answered yet.
+  /// Returns true while a drafter's drafts for this round are outstanding.
   bool awaits_drafts() const { return std::ranges::any_of(replicas, &Replica::asked); }
-  /// First position whose K/V rows one of its drafters needs; none: nobody drafts, or by tokens alone.
+  /// Returns the first position whose K/V rows a drafter needs; none: no drafters, or token-only ones.
   std::optional<Position> rows_wanted() const;
-  /// What its drafters want their rows rounded to: of several the least.
+  /// Returns the rounding of rows that all its drafters accept: the most exact one.
   WireForm wire_form() const;
-  /// Hands a verifier's K/V rows on to the drafters whose replicas they continue.
-  /// @param from  the verifier
+  /// Forwards a verifier's K/V rows to the drafters whose replicas they continue. @param from  the verifier
   void forward(KvRows kv, const PeerId& from);
-  /// Sends the drafters that need tokens those that they do not have, `most` of them at most. One gets them only where
-  /// its drafts are wanted: it would compute K/V of them, on the verifier's cores perhaps.
+  /// Sends token-only drafters the tokens that they lack, at most `most`. Only drafters whose drafts are wanted get
+  /// them, since each computes K/V of them, perhaps on the verifier's cores.
   void send_tokens(std::int64_t most);
-  /// A round is over: what its bytes to the drafter cost. A sequence's first drafts wait for its prompt's rows too, and
-  /// drafts made ahead for nothing.
+  /// Measures the round's bytes to the drafter. A sequence's first drafts wait for its prompt's rows too, and for
+  /// useless drafts ahead.
   void weigh_wire(bool is_first);
-  /// The name of who made the round's drafts, where the client does not know it yet.
+  /// Returns the name of the round's drafter, if the client does not know it yet.
   std::string unreported();
 
-  DraftAhead ahead = {};  ///< the drafters', unasked
+  DraftAhead ahead = {};  ///< unrequested drafts of the drafters
 
  private:
   /// @param verifier  the sequence's
   DrafterWish wish(const Worker& verifier) const;
-  /// Whether its drafter answers, and needs this.
+  /// Returns true if its drafter answers, and needs this input.
   bool gets(const Replica& replica, DraftInput input) const;
   void send(Replica& replica, KvRows rows);
 
@@ -86,9 +85,9 @@ class DrafterSeats {
   Environment& environment_ = session_.environment;
   const Sequence& sequence_ = session_.sequence;
   Round& round_ = session_.round;
-  bool none_ = false, no_rows_ = false;  ///< take_no_more()
+  bool none_ = false, no_rows_ = false;  ///< see take_no_more()
   DraftInput needs_ = DraftInput::kTargetRows;
-  std::string reported_ = {};  ///< the drafter's name, as the client knows it (RoundReport)
+  std::string reported_ = {};  ///< the drafter's name that the client knows (RoundReport)
 };
 
 }  // namespace outrider

@@ -9,7 +9,7 @@
 namespace outrider {
 namespace {
 
-/// Without what is the target's matter alone.
+/// Removes the parameters that concern only the target.
 SamplingParams for_drafter(SamplingParams sampling) {
   sampling.logprobs.reset();
   sampling.prompt_logprobs.reset();
@@ -79,11 +79,11 @@ Next Drafting::ask(std::int64_t draft_length) {
         environment_.fleet.usable_drafter(replica.peer()) != nullptr)
       ready.push_back(&replica);
   }
-  // One with K/V of its own would compute a tree's trunk again for each step of its branches.
+  // A drafter with K/V of its own would recompute a tree's trunk for each step of its branches.
   if (std::ranges::any_of(ready, [](const auto* replica) { return !replica->place.worker()->needs_rows(); }))
     round_.choice.tree = false;
   const std::int64_t at_hand = draft_length > 0 ? take_ahead(draft_length) : 0;
-  // Nobody drafts ahead of a tree: its ends are many.
+  // A tree has too many outcomes to draft ahead for.
   const int guesses = ready.empty() || round_.choice.tree ? 0 : guesses_wanted(draft_length);
   const bool has_drafts = at_hand > 0;
   drafters_.ahead.expect(sequence_.base(), guesses * static_cast<int>(ready.size()));
@@ -193,7 +193,7 @@ Next Drafting::on_candidates(const PeerId& drafter, const Candidates& candidates
     Worker* late = other.asked ? other.place.worker() : nullptr;
     if (late != nullptr) ++late->late_rounds;
   }
-  // With a minimum worth for each draft, an empty answer is legitimate.
+  // With a minimum worth per draft, an empty answer is legitimate.
   if (round_.drafts.empty() && round_.choice.worth == 0) environment_.judge(drafter, false);
   return {.what = Next::What::kEndDrafting};
 }
@@ -223,7 +223,7 @@ Next Drafting::on_tick() {
   return {.what = Next::What::kEndDrafting};
 }
 
-// ---- drafts made ahead, while a round is verified, for what the drafter takes to be the round's outcome ----
+// ---- drafts made ahead, while a round is verified, for the outcomes that the drafter expects ----
 
 bool Drafting::may_draft_trees() const {
   const Generate& request = sequence_.request;
@@ -233,20 +233,20 @@ bool Drafting::may_draft_trees() const {
 
 bool Drafting::may_draft_ahead() const {
   const Generate& request = sequence_.request;
-  // Of a stepwise sequence the client says what is verified.
+  // In a stepwise sequence the client chooses the verified tokens.
   if (request.stepwise) return false;
-  // The drafter's grammar goes along one path, that of the sequence.
+  // The drafter's grammar follows one path, that of the sequence.
   if (!request.sampling.grammar.empty()) return false;
-  // So do drafts made ahead: they are chains, and the ends of a tree and of what is added everywhere are many.
+  // Drafts ahead are chains too; a tree and added sources have too many outcomes.
   if (request.policy == DraftPolicy::kTree || request.added.any()) return false;
-  // A block drafter has to wait for the target's rows.
+  // A block drafter must wait for the target's rows.
   if (std::ranges::any_of(drafters_.replicas, [](const DrafterSeats::Replica& replica) {
         const Worker* drafter = replica.place.worker();
         return drafter != nullptr && takes_hidden_rows(drafter->hello.facts);
       }))
     return false;
   if (request.draft_ahead) return *request.draft_ahead > 0;
-  if (sequence_.drafts_have_a_say()) return false;  // a seed's sequence would depend on which of them came in time
+  if (sequence_.drafts_have_a_say()) return false;  // the answer would depend on which of them came in time
   return std::ranges::any_of(drafters_.replicas, [&](const DrafterSeats::Replica& replica) {
     const Worker* drafter = replica.place.worker();
     return drafter != nullptr && drafter->rtt >= std::chrono::milliseconds(1);
@@ -278,7 +278,7 @@ Next Drafting::on_ahead(const PeerId& drafter, Position base, Candidates guess) 
     drafters_.ahead.add(base, {drafter, std::move(guess)});
     return {};
   }
-  // The verdict was faster; these are here before those that were asked for then.
+  // The verdict was faster; these arrived before the drafts requested after it.
   shorten(guess, std::min<std::int64_t>(round_.choice.length, sequence_.drafts_left()));
   drafters_.find(drafter)->asked = false;
   round_.outcome.ahead = true;

@@ -51,7 +51,7 @@ Next EncoderSeat::on_message(Message message, const Hello& verifier, Duration wa
   session_.pending.heard();
   if (std::holds_alternative<Heartbeat>(message.body)) return {};  // in work
   if (const auto* failed = std::get_if<Failed>(&message.body)) {
-    // The encoder may not have room that we think it has: a Free was lost, and it is asked again.
+    // The encoder may lack room although our accounts have some: a Free was lost, and it is asked again.
     if (failed->code == Errc::kUnavailable) return {};
     return Next::fail(environment_.for_client(peer(), *failed, session_.id));
   }

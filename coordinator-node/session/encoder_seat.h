@@ -8,31 +8,31 @@
 
 namespace outrider {
 
-/// A sequence's encoder: it makes soft tokens of pictures and sounds before a verifier gets the prompt. One encoder
-/// after the other may encode some of them.
+/// A sequence's encoder: it makes soft tokens of media before a verifier gets the prompt. Several encoders may encode
+/// some of them in turn.
 class EncoderSeat {
  public:
   explicit EncoderSeat(SessionBase& session) : session_(session) {}
 
   const PeerId& peer() const { return place_.peer(); }
   const Place& place() const { return place_; }
-  /// Takes a seat at an encoder, and asks for the next medium. @pre there is one
+  /// Takes a seat at an encoder, and requests the next medium. @pre there is one
   void sit_at(const PeerId& encoder);
   void leave();
 
-  /// The encoder said something, `waited` after it got its seat. @param verifier  the sequence's
+  /// Handles the encoder's message, `waited` after it got its seat. @param verifier  the sequence's
   Next on_message(Message message, const Hello& verifier, Duration waited);
-  /// It has not answered yet.
+  /// Called while its answer is outstanding.
   Next on_tick();
-  /// It is there and answers with nothing of use.
+  /// The encoder is alive but its answers are useless.
   Next distrust(Error why);
-  /// It is dead, or of no use.
+  /// The encoder is dead or useless.
   Next lose(Error why);
 
-  /// A prompt's pictures, sounds and soft tokens are in one message, with its tokens (WireLimits::message_bytes_max).
+  /// A prompt's media and tokens are in one message (WireLimits::message_bytes_max).
   static constexpr std::int64_t kMediaBytesMax = 128 << 20;
 
-  /// Of who has encoded some of them, or all, a verifier perhaps: whoever encodes them again must make the same bits.
+  /// Class of those that have encoded some media, perhaps a verifier: further ones must make the same bits.
   std::string encoding_class = {};
 
  private:
@@ -43,7 +43,7 @@ class EncoderSeat {
   Environment& environment_ = session_.environment;
   Sequence& sequence_ = session_.sequence;
   Place place_;
-  int lost_ = 0;  ///< encoders that died, or were of no use
+  int lost_ = 0;  ///< encoders that died, or were useless
 };
 
 }  // namespace outrider

@@ -12,24 +12,23 @@
 
 namespace outrider {
 
-/// Everything that follows from an event, in the order in which it is done: messages first.
+/// All results of an event, in order of execution: messages first.
 struct CoordinatorOutput : CoreOutput {
-  /// One of every round that lost a draft, but for stepwise sequences, whose drafts are the client's.
+  /// One per round with a rejected draft, except in stepwise sequences, whose drafts are the client's.
   std::vector<Rejection> rejections = {};
 };
 
-/// What becomes of a sequence whose verifier dies, drains or is of no use.
+/// Handling of a sequence whose verifier dies, drains or is useless.
 struct FailoverConfig {
   Duration wait = std::chrono::seconds(30);  ///< for another verifier of the class to join: a restart and its loading
-  /// Verifiers that one sequence may lose. Few: a sequence that makes verifiers crash must not take down all there are.
-  /// Verifiers that drain do not count.
+  /// Verifiers that one sequence may lose. Few: a sequence that makes verifiers crash must not take down all of them.
+  /// Draining ones do not count.
   int limit = 2;
-  /// Where none of the class has joined after `wait`, the sequence goes on at any other: its bytes may differ from
-  /// there on.
+  /// If none of the class has joined after `wait`, the sequence continues at any other: bytes may differ from there on.
   bool allow_inexact = false;
 };
 
-/// What the sessions of one coordinator share. It outlives them.
+/// State that a coordinator's sessions share. It outlives them.
 struct Environment {
   Environment(std::uint64_t instance, FailoverConfig failover_config, const DraftTable* draft_table, int drafters,
               bool rejections)
@@ -44,18 +43,18 @@ struct Environment {
 
   Fleet fleet;
   const FailoverConfig failover;
-  const DraftTable* const table;  ///< nullptr: there is none
+  const DraftTable* const table;  ///< nullptr: none
   const int drafters_per_sequence;
   const bool want_rejections;
   FailoverCounts failovers = {};
   CoordinatorOutput output = {};
-  TimePoint now{};  ///< of the event that is being dealt with; the core sets it
+  TimePoint now{};  ///< of the current event; set by the core
 
   void send(const PeerId& to, Message message) { output.send.push_back({to, std::move(message)}); }
   void notice(bool warning, std::string text, SessionId session = {}) {
     output.notices.push_back({warning, std::move(text), session});
   }
-  /// Of one peer the same once a minute, whichever session saw it.
+  /// Logs a warning about a peer; the same one at most once a minute, whichever session it comes from.
   void warn_of(const PeerId& peer, std::string text, SessionId session) {
     if (fleet.is_news(peer, text, now)) notice(true, std::move(text), session);
   }
@@ -65,8 +64,8 @@ struct Environment {
   void judge(const PeerId& drafter, bool accepted) {
     if (auto why = fleet.count_round(drafter, accepted, now)) notice(true, std::move(*why));
   }
-  /// What a worker says of a request, as the client may hear it: what is the client's to mend. The rest may name hosts
-  /// and files, and goes to the log.
+  /// Returns the part of a worker's error that a client may see: the faults of its request. The rest may name hosts and
+  /// files, and goes to the log.
   Error for_client(const PeerId& worker, const Failed& failed, SessionId session);
 };
 

@@ -34,7 +34,7 @@ void Ledger::count_drafts(const Round& round, std::span<const DraftSource> kept)
   };
   count_looked_up(DraftSource::kNgram, metrics.ngram);
   count_looked_up(DraftSource::kTable, metrics.table);
-  // Of a tree's drafts for one place one counts.
+  // A tree's drafts for one position count once.
   const auto places = static_cast<std::size_t>(round.drafts.tree().height());
   if (metrics.drafted_per_position.size() < places) {
     metrics.drafted_per_position.resize(places);

@@ -1,4 +1,4 @@
-// Drafts that are looked up, in the sequence itself or in a table, beside those of a drafter.
+// Drafts from lookups in the sequence itself or in a table, besides a drafter's.
 #include <algorithm>
 
 #include "common/decoding/drafting/ngram.h"
@@ -21,7 +21,7 @@ Candidates look_up(const SessionState& session, DraftSource source, std::span<co
 
 namespace {
 
-/// The sequence, and the first choices among the round's drafts as if they were accepted.
+/// Returns the sequence with the round's first choices appended.
 std::vector<TokenId> tokens_with_drafts(const SessionState& session) {
   std::vector<TokenId> tokens = session.sequence.tokens;
   const std::vector<TokenId> path = session.round.drafts.path(session.round.drafts.first_end());
@@ -29,7 +29,7 @@ std::vector<TokenId> tokens_with_drafts(const SessionState& session) {
   return tokens;
 }
 
-/// The same as look_up(), behind drafts: nothing follows a stop.
+/// Like look_up(), after drafts: nothing follows a stop.
 Candidates look_up_behind(const SessionState& session, DraftSource source, std::span<const TokenId> tokens,
                           std::int64_t most) {
   const std::vector<TokenId>& stop_ids = session.sequence.request.stop_ids;
@@ -46,7 +46,7 @@ void add_sources(SessionState& session) {
   for (const DraftSource source : kLookUps) {
     if (!(source == DraftSource::kTable ? request.added.table : request.added.ngram)) continue;
     drafts.add(drafts.first_end(), look_up_behind(session, source, tokens_with_drafts(session), length), source, most);
-    // Siblings are drawn from one distribution, or none of them is.
+    // Either all siblings are drawn from one distribution, or none of them.
     if (!draws) drafts.add(0, look_up(session, source, session.sequence.tokens, length), source, most);
   }
   if (!drafts.empty()) session.round.outcome.source = drafts.sources.front();
@@ -54,17 +54,16 @@ void add_sources(SessionState& session) {
 
 void extend(SessionState& session) {
   const Generate& request = session.sequence.request;
-  // Under `typical` drafts decide what the sequence becomes, and measured times shall have no more say in it than they
-  // have.
+  // Under `typical` drafts change the answer, which measured times must not influence any further.
   const bool lossy = session.sequence.drafts_have_a_say() && request.sampling.rule != SamplingRule::kRejection;
   const bool wants_drafts = request.policy == DraftPolicy::kAuto && session.round.choice.length > 0;
   if (!wants_drafts || session.round.is_tree() || lossy) return;
-  // The sequence alone did not pay on a machine, whatever it promised (docs/lab/sources.md).
+  // The sequence alone did not pay on a machine, whatever the estimates (docs/lab/sources.md).
   if (session.environment.table == nullptr) return;
   if (session.verifier.policy == nullptr) return;  // the verifier was lost meanwhile
   RoundDrafts& drafts = session.round.drafts;
   RoundOutcome& begun = session.round.outcome;
-  std::vector<TokenId> tokens = tokens_with_drafts(session);  // long, perhaps: once for all sources
+  std::vector<TokenId> tokens = tokens_with_drafts(session);  // may be long: built once for all sources
   for (const DraftSource source : kLookUps) {
     begun.drafted = static_cast<int>(drafts.size());
     const std::int64_t room = std::min<std::int64_t>(session.sequence.drafts_left(), kDraftLengthMax) - drafts.size();

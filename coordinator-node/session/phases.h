@@ -7,29 +7,29 @@
 
 namespace outrider {
 
-/// Where a session is.
+/// Phase of a session.
 enum class Phase : std::uint8_t {
-  kWaiting,    ///< in the queue; has no verifier and no drafter
-  kMoving,     ///< needs a verifier, since the one that it had has left it
-  kEncoding,   ///< has a verifier; an Encode is out to an encoder, and repeated until its answer is there
-  kPrefill,    ///< the Prefill is out, and repeated until its Verdict is there
-  kPaused,     ///< stepwise: a round is open, nothing is out, the client is to take a Step
-  kDrafting,   ///< a Draft is out to a drafter whose replica ends at base(): Candidates, NeedKv or the time end it
-  kVerifying,  ///< a Verify is out, and repeated until its Verdict is there
-  kEnded,      ///< client and workers have been told
+  kWaiting,    ///< queued; has no verifier and no drafter
+  kMoving,     ///< needs a verifier, since its former one is gone
+  kEncoding,   ///< has a verifier; an Encode is outstanding, and repeated until it is answered
+  kPrefill,    ///< the Prefill is outstanding, and repeated until its Verdict arrives
+  kPaused,     ///< stepwise: a round is open, nothing is outstanding, the client must send a Step
+  kDrafting,   ///< a Draft is outstanding at a drafter with rows to base(), until Candidates, NeedKv or a time-out
+  kVerifying,  ///< a Verify is outstanding, and repeated until its Verdict arrives
+  kEnded,      ///< client and workers were told
 };
 inline const char* to_string(Phase phase) {
   return std::array{"waiting", "moving", "encoding", "prefill", "paused", "drafting", "verifying", "ended"}.at(
       static_cast<std::size_t>(phase));
 }
 
-/// From one phase to another, and what happens then. Every phase but kEnded may also end: the answer is complete, the
-/// client cancels, or the session fails.
+/// A transition between phases, and its cause. Every phase but kEnded may also end: the answer is complete, the client
+/// cancels, or the session fails.
 struct Transition {
   Phase from, to;
   const char* when;
 };
-/// docs/protocol.md, "The phases of a session", is this table; a test prints it.
+/// The table in docs/protocol.md, "The phases of a session"; a test prints it.
 inline constexpr std::array kTransitions = {
     Transition{Phase::kWaiting, Phase::kPrefill, "its turn has come and a verifier has room"},
     Transition{Phase::kWaiting, Phase::kEncoding, "the same, and an encoder has room for its pictures or sounds"},

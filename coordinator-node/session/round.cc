@@ -5,7 +5,7 @@
 namespace outrider {
 
 void Round::next(TimePoint now, bool ahead) {
-  // Nobody drafts ahead for what is looked up behind the drafts.
+  // Looked-up drafts after the others are never drafted ahead for.
   std::optional<bool> all_accepted;
   if (ahead && outcome.drafted > 0 && outcome.accepted <= outcome.own())
     all_accepted = outcome.accepted == outcome.own();
@@ -33,7 +33,7 @@ std::int64_t Round::on_candidates(const PeerId& by, const Candidates& candidates
   drafter = by;
   const std::int64_t drafting = std::clamp<std::int64_t>(candidates.draft_ns, 0, waited.count());
   outcome.draft_s = to_seconds(Duration(drafting));
-  // Said by a peer, and used for sums.
+  // From a peer, and used in sums.
   const auto bounded = [](std::int64_t count) {
     return static_cast<double>(std::clamp<std::int64_t>(count, 1, 1 << 16));
   };
@@ -44,7 +44,7 @@ std::int64_t Round::on_candidates(const PeerId& by, const Candidates& candidates
 }
 
 void Round::count_wait(Duration waited) {
-  // Behind others' drafts the request waited and travelled: how long each, nobody can say.
+  // Queued behind other sequences' drafts, the request's waiting and travel times cannot be separated.
   (queued ? outcome.draft_waited_s : outcome.draft_wire_s) = to_seconds(waited);
 }
 
@@ -54,7 +54,7 @@ std::int64_t Round::on_verdict(const Verdict& verdict, Duration waited, TimePoin
   outcome.drafted = static_cast<int>(drafts.size());
   outcome.accepted = verdict.accepted;
   outcome.verify_s = to_seconds(Duration(verifying));
-  // Said by a peer, and used for sums.
+  // From a peer, and used in sums.
   outcome.batch_rows = static_cast<int>(std::min<std::int64_t>(verdict.batch_rows, 1 << 16));
   outcome.pass = verdict.pass;
   outcome.waited_s = to_seconds(Duration(waiting));

@@ -10,12 +10,12 @@
 namespace outrider {
 namespace {
 
-/// More than 1,120 soft tokens of a picture or 30 s of a sound are made of.
+/// More than the input of 1,120 soft tokens of a picture, or of 30 s of a sound.
 constexpr std::size_t kMediumBytesMax = 8u << 20;
 
 Error refused(std::string why) { return {Errc::kInvalidArgument, std::move(why)}; }
 
-/// Whether a picture or a sound has the shape of one.
+/// Checks the shape of a picture or a sound.
 Result<void> check_medium(const WireMedium& medium) {
   const WireTensor& content = medium.content;
   if (content.shape.size() == (medium.is_sound() ? 1 : 3) && (content.dtype == DType::kU8 || medium.is_sound()) &&
@@ -26,7 +26,7 @@ Result<void> check_medium(const WireMedium& medium) {
       content.data.bytes().size(), to_string(content.dtype), fmt::join(content.shape, ", "), kMediumBytesMax));
 }
 
-/// Whether a request's parts go together, whatever the model.
+/// Checks that a request's fields fit each other, whatever the model.
 Result<void> check_request(const Generate& request) {
   if (!request.sampling.grammar.empty() && request.stop_ids.empty())
     return refused("a grammar without a stop token: the answer could not end with it");

@@ -1,4 +1,4 @@
-// The life of a sequence at the coordinator: which part an event concerns, and what follows.
+// A sequence at the coordinator: routes events to its parts, and follows their decisions.
 #include "coordinator-node/session/session.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@ bool Session::start() {
   Sequence& sequence = state_.sequence;
   Generate& request = sequence.request;
   Fleet& fleet = state_.environment.fleet;
-  // An answer of whatever length is shortened to what the roomiest verifier could hold.
+  // An answer of open length is shortened to the largest verifier's memory.
   if (request.shorten && !sequence.has_token()) {
     const std::int64_t fitting = fleet.max_tokens_that_fit(sequence.prompt_size);
     if (fitting >= 1) request.max_tokens = std::min(request.max_tokens, fitting);
@@ -32,7 +32,7 @@ bool Session::start() {
   const PeerId encoder = media ? fleet.choose_encoder(verifier.hello, state_.encoder.encoding_class) : PeerId();
   if (media && encoder.empty() && verifier.hello.no_towers) return false;  // there will be room
   request.max_tokens = std::min<std::int64_t>(request.max_tokens, facts.context_max - sequence.prompt_size + 1);
-  if (sequence.tokens_left() < 1) {  // it began elsewhere: the context is full, or others' memory was larger
+  if (sequence.tokens_left() < 1) {  // it began elsewhere: the context is full, or the memory there was larger
     finish(Done{FinishReason::kLength, state_.ledger.metrics});
     return true;
   }
@@ -97,13 +97,13 @@ void Session::move_to_another_verifier() {
   state_.enter(Phase::kMoving);
   state_.round.renumber();
   state_.round.moved = true;
-  start();  // else its coordinator starts it as soon as somebody has room
+  start();  // otherwise its coordinator starts it as soon as there is room
 }
 
 void Session::on_tick() {
   switch (state_.phase) {
     case Phase::kWaiting:
-    case Phase::kMoving:  // for room as long as need be, but for a verifier to join only so long
+    case Phase::kMoving:  // for room without limit, but for a verifier to join only so long
       if (state_.has_verifier())
         state_.verifier.unassigned_since = state_.environment.now;
       else if (auto why = state_.verifier.on_unassigned(state_.phase == Phase::kWaiting))

@@ -9,29 +9,29 @@
 
 namespace outrider {
 
-/// What follows from an event. The part of the session that the event concerned says so, and Session::follow does it.
+/// A part's decision after an event, which Session::follow() executes.
 struct Next {
   enum class What {
-    kNothing,      ///< an answer is awaited, or the event changed nothing
-    kNonsense,     ///< the message makes no sense here
-    kPrefill,      ///< the verifier gets the prompt
-    kEncode,       ///< the encoder has left: somebody else encodes the rest. `why`
+    kNothing,      ///< an answer is outstanding, or the event changed nothing
+    kNonsense,     ///< the message is invalid here
+    kPrefill,      ///< send the prompt to the verifier
+    kEncode,       ///< the encoder is gone: encode the rest elsewhere. `why`
     kEndDrafting,  ///< the round gets no more drafts
-    kVerify,       ///< the verifier gets the round's drafts
-    kRound,        ///< the round is over, and the next one begins. `kv`
-    kMove,         ///< the sequence needs another verifier
-    kFail,         ///< the sequence cannot go on. `why`
+    kVerify,       ///< send the round's drafts to the verifier
+    kRound,        ///< the round is over: begin the next one. `kv`
+    kMove,         ///< find another verifier
+    kFail,         ///< the sequence cannot continue. `why`
     kDone,         ///< the answer is complete. `reason`
   };
   What what = What::kNothing;
   Error why{Errc{}, ""};
-  KvRows kv = {};  ///< what the last round committed
+  KvRows kv = {};  ///< rows committed by the last round
   FinishReason reason = {};
 
   static Next fail(Error why) { return {.what = What::kFail, .why = std::move(why)}; }
 };
 
-/// What every part of a session works on.
+/// State that all parts of a session share.
 struct SessionBase {
   SessionBase(Environment& environment_of_all, SessionId number, Generate request)
       : environment(environment_of_all),
@@ -44,10 +44,10 @@ struct SessionBase {
   const SessionId id;
   Ledger ledger;
   Sequence sequence;
-  PendingRequest pending;  ///< what the verifier, or the encoder before it, was asked last
+  PendingRequest pending;  ///< the last request to the verifier, or to the encoder before it
   Round round = {};
 
-  /// A message of this round.
+  /// Makes a message of this round.
   Message message(Body body, Position base = 0) const {
     return {.session = id, .round = round.id, .base = base, .body = std::move(body)};
   }

@@ -9,9 +9,9 @@
 namespace outrider {
 namespace {
 
-/// Rare, because all of it waits in the queue of a client that does not read.
+/// Rare, because heartbeats accumulate in the queue of a client that does not read.
 constexpr Duration kKeepAlive = std::chrono::seconds(30);
-constexpr int kKeepAlivesMax = 120;  ///< then the session fails: nobody waits an hour for a step
+constexpr int kKeepAlivesMax = 120;  ///< then the session fails: an hour without a step
 
 }  // namespace
 
@@ -34,7 +34,7 @@ bool StepwiseSession::on_step(const Step& step) {
   Sequence& sequence = state_.sequence;
   Round& round = state_.round;
   if (step.draft_length > 0) {
-    // A second draft of one round shows the first again: its hidden row and K/V are the same.
+    // A second draft of one round repeats the first: its hidden row and K/V are the same.
     sequence.request.draft_length = step.draft_length;
     if (!std::exchange(round.asked_drafter, true)) return follow(drafting_.ask(sequence.draft_room()));
     const RoundDrafts all = std::exchange(round.drafts, {});
@@ -48,13 +48,13 @@ bool StepwiseSession::on_step(const Step& step) {
   if (std::ssize(step.drafts) > sequence.drafts_left())
     return refuse(fmt::format("{} drafts, the context has room for {}", step.drafts.size(), sequence.drafts_left()));
   round.drafts = {};
-  // The client says what it drafts, not from what.
+  // The client sends its drafts without their source.
   round.drafts.add(0, {.tokens = step.drafts}, DraftSource::kAssistant, std::ssize(step.drafts));
   return follow(verifying_.verify());
 }
 
-// Repeats the last request now and then, so that the verifier does not take the session for one whose Free was lost
-// (VerifierConfig::session_idle_max), and sees whether the client is still there.
+// Repeats the last request now and then, so that the verifier does not mistake the session for one whose Free was lost
+// (VerifierConfig::session_idle_max), and checks that the client is still there.
 void StepwiseSession::on_tick() {
   if (state_.phase != Phase::kPaused) return Session::on_tick();
   if (state_.environment.now - state_.pending.sent() < kKeepAlive) return;

@@ -8,10 +8,10 @@
 namespace outrider {
 namespace {
 
-/// How often one verifier may be silent for too long before each time counts as one more that is lost.
+/// Long silences of one verifier, after which each further one counts as a loss.
 constexpr std::ptrdiff_t kSilentMax = 8;
 
-/// Whether each has so many alternatives, all of the vocabulary.
+/// Returns true if each has `alternatives` alternatives, all in the vocabulary.
 bool are_valid(const std::vector<TokenLogprobs>& logprobs, std::size_t alternatives, std::int32_t vocab_size) {
   return std::ranges::all_of(logprobs, [&](const TokenLogprobs& token) {
     return token.top.size() == std::min(alternatives, static_cast<std::size_t>(vocab_size)) &&
@@ -108,7 +108,7 @@ void VerifierSeat::report(Tokens& tokens) {
   const std::int64_t max_tokens = sequence_.request.max_tokens;
   if (max_tokens != reported_max_tokens_) tokens.max_tokens = reported_max_tokens_ = max_tokens;
   const Worker* verifier = place_.worker();
-  // One without a class nobody can stand in for.
+  // A verifier without a class cannot be replaced exactly.
   if (verifier == nullptr || verifier->hello.numeric_class.empty() || reported_name == verifier->hello.name) return;
   tokens.numeric_class = verifier->hello.numeric_class;
   tokens.encoding_class = encoder_.encoding_class;

@@ -11,7 +11,7 @@
 
 namespace outrider {
 
-/// A sequence's verifier, and how the sequence goes on without the verifier that it had.
+/// A sequence's verifier, and the sequence's moves between verifiers.
 class VerifierSeat {
  public:
   VerifierSeat(SessionBase& session, EncoderSeat& encoder) : session_(session), encoder_(encoder) {}
@@ -23,50 +23,50 @@ class VerifierSeat {
   Worker& worker() const { return environment_.fleet.at(peer()); }
   const Hello& hello() const { return worker().hello; }
 
-  /// Where the sequence may start.
+  /// Returns the requirements of its next verifier.
   Fleet::Requirements requirements() const;
   void take(const Fleet::Offer& offer);
-  /// Counts K/V of `positions` as taken from the memory of its verifier.
+  /// Reserves K/V memory of its verifier for `positions`.
   void set_aside(Position positions) { place_.set_aside(hello().capacity.kv_cost.bytes(positions)); }
   /// Tells the verifier to forget the sequence.
   void leave();
-  /// Leaves a verifier that drains if there is another to go on at; else the sequence may end where it is.
-  /// @return whether the sequence is without a verifier
+  /// Leaves a draining verifier if there is another; else the sequence may end where it is. @return true if the
+  /// sequence is without a verifier
   bool leaves();
-  /// Where it has none of this verifier yet, or drafters of another kind since: a policy for its draft lengths.
+  /// Makes a draft length policy, if it has none of this verifier, or drafters of another kind.
   void choose_policy(DraftInput needs);
-  /// Of its policy.
+  /// Estimates of its policy.
   Estimates& costs() const { return worker().costs_with(policy_for_); }
 
-  /// The verifier has answered: from now on only its class goes on with the sequence.
+  /// Called after the verifier's first answer: only its class can continue the sequence now.
   void keep_class(const Hello& verifier) { numeric_class = verifier.numeric_class; }
-  /// Whether a verifier that caught up chose another last token than the one before. Where nothing but the sequence
-  /// decides, the same bits choose the same token.
+  /// Returns true if a verifier that caught up chose another last token than the previous one, although the answer
+  /// depends on the sequence alone.
   bool contradicts(const Verdict& verdict) const;
-  /// Whether a verdict's numbers are those of the round, and its log-probabilities those that were asked for.
+  /// Checks that a verdict's numbers fit the round, and its log-probabilities the request.
   Result<void> check(const Verdict& verdict, bool prefill) const;
-  /// Takes log-probabilities of the prompt. @return false where they are not those that were asked for
+  /// Takes log-probabilities of the prompt. @return false if they were not the requested ones
   bool take_scores(const PromptScores& scores);
-  /// Adds what the client does not know yet and another coordinator would have to.
+  /// Adds the state that another coordinator would need and the client does not know yet.
   void report(Tokens& tokens);
-  /// Its verifier is lost. One that was only silent, and is back over the same connection, is no further verifier.
-  /// @return the client's error where the sequence may lose no more
+  /// Handles the loss of its verifier. One that was only silent, and is back over the same connection, does not count
+  /// as a further one. @return the client's error if the sequence may lose no more
   std::optional<Error> lose(Error error);
   void count_failover() const;
-  /// No verifier that the sequence could start at is there. @param waits  in the queue. @return the client's error,
-  /// after too long
+  /// Called while there is no verifier that the sequence could start at. @param waits  in the queue @return the
+  /// client's error, after too long
   std::optional<Error> on_unassigned(bool waits);
 
   /// For draft lengths; refers to the verifier's costs. nullptr for a stepwise sequence, and without a verifier.
   std::unique_ptr<DraftLengthPolicy> policy = {};
-  std::optional<std::string> numeric_class = {};  ///< of the verifiers that may go on; none: any
-  Error why{Errc{}, ""};                          ///< the sequence lost the last one
-  TimePoint missed_since{};                       ///< one is missed
-  bool resuming = false;           ///< another coordinator began the answer, and nobody here has caught up yet
-  std::string except = {};         ///< of an audit: the verifier that it is about
-  TimePoint unassigned_since{};    ///< waiting or moving: no verifier was there that the sequence could start at
-  Position scored = 1;             ///< end of the prompt's tokens that need no log-probabilities or have them
-  std::string reported_name = {};  ///< as the client knows it
+  std::optional<std::string> numeric_class = {};  ///< of verifiers that may continue; none: any
+  Error why{Errc{}, ""};                          ///< reason of the last loss
+  TimePoint missed_since{};                       ///< time of the last loss
+  bool resuming = false;           ///< another coordinator began the answer, and no verifier here has caught up yet
+  std::string except = {};         ///< of an audit: the audited verifier
+  TimePoint unassigned_since{};    ///< waiting or moving: start of the time without a verifier for it
+  Position scored = 1;             ///< end of the prompt's tokens whose log-probabilities are not needed or are there
+  std::string reported_name = {};  ///< known to the client
 
  private:
   SessionBase& session_;
@@ -74,10 +74,10 @@ class VerifierSeat {
   Sequence& sequence_ = session_.sequence;
   EncoderSeat& encoder_;
   Place place_;
-  std::int64_t reported_max_tokens_ = sequence_.request.max_tokens;  ///< likewise
-  int lost_ = 0;                                                     ///< verifiers that died, or were of no use
-  std::vector<PeerId> silent_ = {};  ///< those that were silent for too long, once for each time
-  DraftInput policy_for_ = DraftInput::kTargetRows;  ///< what the drafters need whose costs its policy knows
+  std::int64_t reported_max_tokens_ = sequence_.request.max_tokens;  ///< known to the client
+  int lost_ = 0;                                                     ///< verifiers that died, or were useless
+  std::vector<PeerId> silent_ = {};                                  ///< one entry per long silence
+  DraftInput policy_for_ = DraftInput::kTargetRows;                  ///< drafters' input for which its policy was made
 };
 
 }  // namespace outrider

@@ -16,7 +16,7 @@ Next Verifying::prefill() {
   const PairFacts& facts = verifier_.hello().facts;
   verifier_.scored = 1;
   state_.enter(Phase::kPrefill);
-  // All that a verifier of this sequence has K/V of: everything but the last token of an answer that has begun.
+  // All tokens that need K/V: everything but the last token of an answer that has begun.
   const Position end = sequence_.has_token() ? sequence_.base() : sequence_.prompt_size;
   Prefill prefill{.tokens = {sequence_.tokens.begin(), sequence_.tokens.begin() + end},
                   .answered = end - sequence_.prompt_size,
@@ -28,7 +28,7 @@ Next Verifying::prefill() {
                   .wire = drafters_.wire_form()};
   if (sequence_.has_token()) prefill.sampling.prompt_logprobs.reset();  // the client has them
   if (prefill.sampling.min_tokens > 0 || !prefill.sampling.grammar.empty()) {
-    // A stop id beyond the vocabulary never comes.
+    // A stop id beyond the vocabulary never occurs.
     std::ranges::copy_if(request.stop_ids, std::back_inserter(prefill.stop_ids),
                          [&](TokenId id) { return id < facts.vocab_size; });
   }
@@ -38,7 +38,7 @@ Next Verifying::prefill() {
 
 Next Verifying::verify() {
   if (verifier_.leaves()) return {.what = Next::What::kMove};
-  // A policy that wants plain rounds is spared the drafter's input; when it wants drafts again, one round fetches it.
+  // While the policy wants plain rounds, no drafter input is fetched; when it wants drafts again, one round fetches it.
   const bool drafts_wanted = verifier_.policy == nullptr || round_.choice.length > 0;
   const bool drafting_goes_on = drafts_wanted && sequence_.tokens_left() > 1;
   state_.enter(Phase::kVerifying);
@@ -48,7 +48,7 @@ Next Verifying::verify() {
   verify.tokens.insert(verify.tokens.end(), round_.drafts.tokens.begin(), round_.drafts.tokens.end());
   const SamplingParams& sampling = sequence_.request.sampling;
   if (!sampling.greedy() && sampling.rule == SamplingRule::kRejection)
-    verify.q = round_.drafts.q;  // else drafts must match
+    verify.q = round_.drafts.q;  // otherwise drafts must match
   verify.depths = round_.drafts.depths;
   verify.wire = drafters_.wire_form();
   pending_.ask(verifier_.peer(), state_.message(std::move(verify), sequence_.base()));
@@ -107,18 +107,18 @@ Next Verifying::on_message(Message message) {
                                         sequence_.prompt_size));
   }
   if (verdict != nullptr) return on_verdict(std::move(*verdict));
-  // The verifier may not have room that we think it has: a Free was lost, and it will notice. The prompt is repeated
-  // until then.
+  // The verifier may lack room although our accounts have some: a Free was lost, and it will notice. The prompt is
+  // repeated until then.
   if (failed == nullptr || (state_.phase == Phase::kPrefill && failed->code == Errc::kUnavailable)) return {};
   Error error = environment_.for_client(verifier_.peer(), *failed, state_.id);
-  if (failed->code == Errc::kNotFound) return lose(std::move(error));  // it was restarted, say
+  if (failed->code == Errc::kNotFound) return lose(std::move(error));  // for example after a restart
   return Next::fail(std::move(error));
 }
 
 Next Verifying::lose(Error why) {
   state_.encoder.leave();
   if (auto error = verifier_.lose(std::move(why))) return Next::fail(std::move(*error));
-  // Who drafts, or waits for its client, needs no verifier until it has something to verify.
+  // A session that drafts, or waits for its client, needs no verifier until it has something to verify.
   const bool needs_one = state_.phase == Phase::kEncoding || state_.asks_verifier();
   return {.what = needs_one ? Next::What::kMove : Next::What::kNothing};
 }
@@ -181,7 +181,7 @@ Next Verifying::on_caught_up(Verdict verdict) {
     round_.renumber();
     return {.what = Next::What::kVerify};
   }
-  // The client's word stands against the verifier's: nobody's fault but this request's.
+  // The client's and the verifier's tokens disagree: only this request is at fault.
   if (contradicts) {
     return Next::fail({Errc::kMismatch, "the answer so far ends with token {}, wanted {}", sequence_.tokens.back(),
                        verdict.next_token});
@@ -190,7 +190,7 @@ Next Verifying::on_caught_up(Verdict verdict) {
   keep_first(verdict);
   ++environment_.failovers.resumed;
   if (sequence_.request.stepwise) {
-    Tokens none{.index = sequence_.answered(), .tokens = {}};  // its client waits for that
+    Tokens none{.index = sequence_.answered(), .tokens = {}};  // the client waits for it
     verifier_.report(none);
     state_.reply(std::move(none));
   }
@@ -207,7 +207,7 @@ void Verifying::account(const Verdict& verdict) {
   if (verifier_.policy != nullptr && !round_.moved) {
     Estimates& costs = verifier_.costs();
     costs.wanted.observe(round_.choice.length > 0 && !is_looked_up(round_.choice.source));
-    // What sources said together is nobody's.
+    // Drafts of several sources cannot be attributed to one.
     const bool telling = round_.is_tree() ? !sequence_.request.added.any() : round_.is_plain();
     if (telling && !round_.choice.catches_up)
       costs.observe(outcome);

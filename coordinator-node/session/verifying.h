@@ -4,38 +4,38 @@
 
 namespace outrider {
 
-/// What a sequence asks of its verifier, and what follows from the answers: the prompt, then round after round.
+/// A sequence's requests to its verifier, and the handling of its answers: the prompt, then round after round.
 class Verifying {
  public:
   explicit Verifying(SessionState& state) : state_(state) {}
 
-  /// Lets the verifier have the prompt.
+  /// Sends the prompt to the verifier.
   Next prefill();
-  /// Lets the verifier have the round's drafts.
+  /// Sends the round's drafts to the verifier.
   Next verify();
-  /// The verifier said something of this round.
+  /// Handles the verifier's message about this round.
   Next on_message(Message message);
-  /// The verifier has not answered yet.
+  /// Called while its answer is outstanding.
   Next on_tick();
-  /// It is there and answers with nothing of use: others are preferred until it answers again.
+  /// The verifier is alive but its answers are useless: others are preferred until it answers again.
   Next distrust(Error why);
-  /// It is dead or of no use: what it had is needed from another, now or when that one is to verify next.
+  /// The verifier is dead or useless: another is needed, at once or for the next verification.
   Next lose(Error why);
 
  private:
-  /// Its rows for drafters are what takes so long: goes on without drafters.
+  /// The verifier's rows for drafters are slow: continues without drafters.
   void spare_rows();
   Next on_verdict(Verdict verdict);
-  /// It has caught up with an answer: with another verifier, then it is asked what that one was asked; or with another
-  /// coordinator's, whose first round here begins.
+  /// The verifier has caught up with an answer: of another verifier, whose outstanding request is then repeated; or of
+  /// another coordinator, in which case the first round here begins.
   Next on_caught_up(Verdict verdict);
-  /// Its prefill is the first of this coordinator: what it is holds from now on.
+  /// Fixes the first prefill's verifier and its properties for the rest of the answer.
   void keep_first(const Verdict& verdict);
   /// Adds tokens to the answer up to the first stop, and sends them.
   Next emit(Verdict verdict, std::optional<RoundReport> report);
-  /// Counts what the round cost and brought.
+  /// Counts the round's cost and result.
   void account(const Verdict& verdict);
-  /// Logs the round's first draft that the verdict did not keep.
+  /// Logs the round's first rejected draft.
   void log_rejection(const Verdict& verdict) const;
 
   SessionState& state_;

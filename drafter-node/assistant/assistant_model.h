@@ -7,7 +7,7 @@
 
 namespace outrider {
 
-/// The target's assistant. It needs the target's rows: donor K/V of the text, and a hidden row where a round begins.
+/// The target's assistant. It needs the target's rows: donor K/V of the sequence, and one hidden row per round.
 std::unique_ptr<DraftModel> make_draft_model(std::unique_ptr<Assistant> assistant);
 
 }  // namespace outrider

@@ -18,7 +18,7 @@ namespace {
 
 class BlockText final : public DraftText {
  public:
-  /// @param changes  counts those of all texts of the model
+  /// @param changes  counts those of all the model's sequences
   BlockText(KvCache cache, std::shared_ptr<std::int64_t> changes)
       : cache_(std::move(cache)), changes_(std::move(changes)) {}
   void extend(const KvRows& rows) override {
@@ -29,10 +29,10 @@ class BlockText final : public DraftText {
   Position length() const override { return length_; }
   std::int64_t behind() const override { return length_ - cache_.length(); }
   KvCache& cache() { return cache_; }
-  /// No other text has the same, and this one gets another with new rows.
+  /// Unique among sequences, and new after each extension.
   std::int64_t version() const { return version_; }
 
-  /// Computes K/V of the next rows, BlockDrafter::kRowsMax at most. @return whether there were any
+  /// Computes K/V of the next rows, at most BlockDrafter::kRowsMax. @return true if there were any
   bool catch_up(BlockDrafter& drafter, Buffer& scratch) {
     while (!waiting_.empty() && waiting_.front().to <= cache_.length()) waiting_.pop_front();
     if (waiting_.empty()) return false;
@@ -108,17 +108,16 @@ class BlockModel final : public DraftModel {
   }
 
  private:
-  /// What a pass said of a block, before the Markov head.
+  /// The scores of a block, before the Markov head.
   struct Said {
     std::int64_t version;  ///< the text's
     TokenId token;
     std::vector<float> scores;
   };
-  /// Blocks that are kept: of as many texts as take part in a pass of the engine. With 262,144 tokens each is 7 to 16
-  /// MB.
+  /// Blocks that are kept: one per sequence of a pass of the engine. With 262,144 tokens each has 7 to 16 MB.
   static constexpr std::size_t kSaidMax = 16;
 
-  /// Null where a draft is not wanted, or the block's pass is still to come.
+  /// Null if no draft is wanted, or the block's pass is still to come.
   const Said* find(const DraftPoint& point) const {
     if (point.path.empty() || text_of(point).behind() > 0) return nullptr;
     const auto at = std::ranges::find_if(said_, [&](const Said& said) {
@@ -126,7 +125,7 @@ class BlockModel final : public DraftModel {
     });
     return at == said_.end() ? nullptr : &*at;
   }
-  /// A pass for the points whose block is not there yet, as far as it has room. @return whether there were any
+  /// Runs a pass for points whose block is missing, as far as it has room. @return true if there were any
   bool add_blocks(std::span<const DraftPoint> points) {
     std::vector<BlockDrafter::Block> blocks;
     std::vector<Said> fresh;

@@ -17,11 +17,11 @@
 namespace outrider {
 namespace {
 
-/// Guesses of the assistant in a pass, for each text.
+/// Guesses of the assistant per pass, for each sequence.
 constexpr std::int64_t kGuesses = 3;
-/// A text with more rows than these to compute gets no guesses: the assistant would have to go along all of them.
+/// Most uncomputed rows of a sequence with guesses: the assistant would have to walk along all of them.
 constexpr std::int64_t kKnownRowsMax = 4;
-/// Hidden rows of a text that are kept: those to which a verdict may cut back.
+/// Hidden rows of a sequence that are kept: those to which a verdict may cut back.
 constexpr std::size_t kStatesMax = 34;
 
 std::int64_t common_prefix(std::span<const TokenId> a, std::span<const TokenId> b) {
@@ -38,16 +38,15 @@ class WholeText final : public DraftText {
   Position length() const override { return std::ssize(committed_); }
   std::int64_t behind() const override { return length() - common_prefix(committed_, cached_); }
 
-  /// What a step has yet to compute for its rows and a path, `most` tokens of it at most; the cache is cut to what
-  /// comes before.
-  /// @param empty  a new cache
+  /// Returns the tokens that a step has yet to compute for its rows and a path, at most `most`; cuts the cache to the
+  /// rows before them. @param empty  makes a new cache
   std::vector<TokenId> missing(std::span<const TokenId> path, std::int64_t most,
                                const std::function<KvCache()>& empty) {
     std::int64_t kept = common_prefix(committed_, cached_);
     if (path.empty() && kept == length()) return {};
     if (kept == length()) kept += common_prefix(path, std::span(cached_).subspan(static_cast<std::size_t>(kept)));
     const std::int64_t end = length() + std::ssize(path);
-    kept = std::min(kept, end - 1);  // a row that is there says nothing any more
+    kept = std::min(kept, end - 1);  // an existing row has no output any more
     if (!cache_.holds(kept)) {
       cache_ = empty();
       kept = 0;
@@ -62,9 +61,9 @@ class WholeText final : public DraftText {
     return tokens;
   }
   KvCache& cache() { return cache_; }
-  /// These were computed.
+  /// Records computed tokens.
   void add(std::span<const TokenId> tokens) { cached_.insert(cached_.end(), tokens.begin(), tokens.end()); }
-  /// The hidden row of the last token that was computed; empty: it was not kept.
+  /// The hidden row of the last computed token; empty: not kept.
   std::span<const float> state() const {
     const auto last = states_.find(std::ssize(cached_) - 1);
     return last == states_.end() ? std::span<const float>() : last->second;
@@ -76,8 +75,8 @@ class WholeText final : public DraftText {
 
  private:
   std::vector<TokenId> committed_;
-  std::vector<TokenId> cached_;  ///< of which cache_ has the rows
-  /// Hidden rows of some of these, by position; none of others.
+  std::vector<TokenId> cached_;  ///< tokens of cache_'s rows
+  /// Hidden rows of some of these, by position.
   std::map<Position, std::vector<float>> states_;
   KvCache cache_;
 };
@@ -120,7 +119,7 @@ class WholeModel final : public DraftModel {
     const auto [hidden, logits] = model_->forward(segments);
     std::int64_t row = 0;
     for (const Part& part : parts) {
-      bool holds = true;  // the guesses before this row
+      bool holds = true;  // the guesses before this row are right
       for (std::int64_t left = part.said(); left > 0; --left, ++row) {
         if (assistant_) part.text->keep_state(part.text->cache().length() - left, hidden[row].span());
         if (!holds) continue;
@@ -132,28 +131,27 @@ class WholeModel final : public DraftModel {
   }
 
  private:
-  /// What a pass computes of a text.
+  /// A pass's share of a sequence.
   struct Part {
     std::size_t point;
     WholeText* text;
-    std::vector<TokenId> rows;  ///< behind those that are cached; the last are guesses
+    std::vector<TokenId> rows;  ///< after the cached ones; the last are guesses
     bool reaches;               ///< the path's end
     std::int64_t guesses = 0;
-    /// Rows of which the scores are wanted: the path's last one and the guesses.
+    /// Rows with wanted scores: the path's last one and the guesses.
     std::int64_t said() const { return reaches ? 1 + guesses : 0; }
   };
-  /// Goes on from the last row that the model computed, along the known tokens first.
+  /// Continues from the last row that the model computed, along the known tokens first.
   struct Walk {
     Part* part;
     const DraftPoint* point;
     std::int64_t most;         ///< guesses
     std::vector<float> state;  ///< before the token at `at`
-    std::size_t at = 0;        ///< of the part's rows
+    std::size_t at = 0;        ///< index into the part's rows
     std::span<const TokenId> guessed() const { return std::span(part->rows).last(part->guesses); }
   };
 
-  /// Appends to the parts what the assistant expects to be drafted behind their paths.
-  /// @param room  rows that the pass has left
+  /// Appends to the parts the assistant's guesses of the drafts after their paths. @param room  free rows of the pass
   void guess(std::span<const DraftPoint> points, std::vector<Part>& parts, std::int64_t room) {
     std::vector<Walk> walks;
     for (Part& part : parts) {
@@ -179,7 +177,7 @@ class WholeModel final : public DraftModel {
       std::erase_if(walks, [](const Walk& walk) { return walk.part->guesses == walk.most; });
     }
   }
-  /// With the softcap.
+  /// Returns the scores after the softcap.
   std::span<const float> scores(std::span<const float> logits) {
     scores_.assign(logits.begin(), logits.end());
     if (const float cap = model_->config().final_logit_softcapping; cap > 0)

@@ -1,5 +1,5 @@
 // Measures the drafts of a draft model, alone and with its own assistant, in turns on the same rounds: processor time
-// of one thread. The rounds are those of a drafter beside the verifier: drafts, then the target's pass.
+// of one thread. Rounds are those of a drafter beside the verifier: drafts, then the target's pass.
 //   cascade TARGET DRAFT_PAIR [DRAFTS] [TEMPERATURE]
 #include <algorithm>
 #include <cstdio>
@@ -24,7 +24,7 @@ using namespace outrider;
 
 constexpr int kAnswer = 120;  ///< tokens
 
-/// Easy and hard text.
+/// Easy and hard prompts.
 constexpr const char* kPrompts[] = {
     "Tell me a story about a lighthouse.",
     "Turn this list into JSON: Finn is 20 and lives near the river; Noah is 48 and lives near the park.",
@@ -47,10 +47,10 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// Processor time of one thread: what else the machine does says nothing here.
+/// Returns processor time of one thread, which other load does not affect.
 double cpu_ms() { return 1e3 * static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
-/// One of the two drafters, and the times of its rounds.
+/// One of the two drafters, with the times of its rounds.
 struct Drafter {
   DraftEngine engine;
   std::vector<double> round_ms = {};
@@ -67,7 +67,7 @@ std::unique_ptr<DraftModel> load(const PairPaths& paths, bool cascade) {
   return make_draft_model(std::move(backbone), std::move(assistant));
 }
 
-/// The drafts of a round, whose rows are [from, base).
+/// Returns the drafts of a round with rows [from, base).
 std::vector<TokenId> draft(Drafter& drafter, SessionId id, RoundId round, std::span<const TokenId> text, Position from,
                            Draft request) {
   const auto base = static_cast<Position>(text.size()) - 1;

@@ -24,7 +24,7 @@ void compare(const std::filesystem::path& model, std::int64_t tokens, const std:
     InProcessPair pair(*backbone, assistant.get());
     pair.prefill(question.prompt);
     const TokenId first = pair.token();
-    // The assistant goes on from its own predictions. Position and K/V stay those of the prompt, as in any draft.
+    // The assistant continues from its own predictions. Position and K/V stay those of the prompt, as in any draft.
     std::vector<TokenId> own = pair.draft(tokens - 1, text.stop_ids()), target = {first};
     while (std::ssize(target) < tokens && std::ranges::count(text.stop_ids(), target.back()) == 0)
       target.push_back(pair.round(0).tokens.back());

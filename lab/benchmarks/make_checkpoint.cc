@@ -1,5 +1,5 @@
 // Writes a pair of random weights with the widths of a published Gemma 4, so that its memory and speed can be measured
-// without its weights. What it says is noise.
+// without its weights. Its output is noise.
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -47,7 +47,7 @@ struct TensorSpec {
   std::uint64_t bytes() const { return elements() * (kind == kPermutation ? 8 : 2); }
 };
 
-/// Writes down what a model asks for while it is loaded: its tensors and their shapes. There is nothing in them.
+/// Records the tensors and shapes that a model requests while it is loaded. Its tensors are empty.
 class AskedFor final : public WeightSource {
  public:
   const std::map<std::string, TensorSpec>& specs() const { return specs_; }
@@ -104,8 +104,8 @@ void put_tensor(std::ofstream& file, const TensorSpec& spec, CounterRng& rng) {
   const std::uint64_t count = spec.elements();
   switch (spec.kind) {
     case TensorSpec::kMatrix: {
-      // Four bfloat16 of 64 random bits: sign and fraction are random, the exponent is the scale's.
-      // Their magnitudes lie in [1, 2) * 2^e, with a root mean square of 1.53 * 2^e.
+      // Four bfloat16 of 64 random bits: sign and fraction are random, the exponent is the scale's. Their magnitudes
+      // are in [1, 2) * 2^e, with a root mean square of 1.53 * 2^e.
       const int exponent = static_cast<int>(std::lround(std::log2(spec.scale / 1.53)));
       const std::uint64_t exponents = static_cast<std::uint64_t>(127 + exponent) * 0x0080'0080'0080'0080;
       std::vector<std::uint64_t> block(1 << 17);
@@ -133,7 +133,7 @@ void put_tensor(std::ofstream& file, const TensorSpec& spec, CounterRng& rng) {
   }
 }
 
-/// Every tensor in one model.safetensors.
+/// Writes every tensor into one model.safetensors.
 void write_weights(const fs::path& dir, const AskedFor& tensors, CounterRng& rng) {
   const fs::path path = dir / "model.safetensors";
   json header = json::object();

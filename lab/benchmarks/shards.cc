@@ -3,8 +3,8 @@
 //   shards SHAPE TYPE LAYERS SHARDS THREADS_EACH [TURNS]
 // Over TCP, with the keys of ~/.config/outrider beyond this machine, or without any: the first shard, then the others.
 //   shards SHAPE TYPE LAYERS SHARDS THREADS_EACH TURNS listen|join tcp://HOST:PORT [insecure]
-// What two shards take through the relay of this repository with and without a link's delay and bandwidth, in turns,
-// beside what the link should cost.
+// Also compares two shards through this repository's relay, with and without a link's delay and bandwidth, in turns,
+// with the expected cost of the link.
 //   shards SHAPE TYPE LAYERS 2 THREADS_EACH TURNS link RTT_MS [MBIT]
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -73,11 +73,11 @@ void gather_all(Shards& shards) {
   }
 }
 
-/// It counts the gathers of another.
+/// Counts another one's gathers.
 class CountedShards final : public Shards {
  public:
   explicit CountedShards(Shards& inner) : Shards(inner.place()), inner_(inner) {}
-  std::int64_t count = 0, bytes = 0;  ///< bytes: what this one sends
+  std::int64_t count = 0, bytes = 0;  ///< bytes: sent by this one
 
  private:
   void gather_piece(Matrix<float> rows, Columns own) override {
@@ -88,7 +88,7 @@ class CountedShards final : public Shards {
   Shards& inner_;
 };
 
-/// Seconds of a pass of so many rows after kContext of them. @param counted  gets the gathers of these rows alone
+/// Returns the seconds of a pass of so many rows after kContext of them. @param counted  counts these rows' gathers
 double pass(Sequences& sequences, std::int64_t rows, CountedShards* counted = nullptr) {
   const std::vector<TokenId> tokens(static_cast<std::size_t>(rows), 5), context(kContext, 7);
   sequences.open(SessionId{1});
@@ -137,7 +137,7 @@ void compare(const Setting& setting, Shards& shards, int turns) {
   }
 }
 
-/// Computes what the first shard says, until that is done.
+/// Follows the first shard until its end.
 void follow(const Setting& setting, const std::string& address, const Security& security) {
   const JoinedShard joined = join_shards(address, security, 0, {}).value().value();
   use_share_of_cores(joined.task.place.rank, joined.task.place.count);

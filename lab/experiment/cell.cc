@@ -15,7 +15,7 @@
 namespace outrider {
 namespace {
 
-/// Requests of an open loop that may be open at once: each is a socket and a thread. Those beyond wait, which counts.
+/// Open requests of an open loop: each is a socket and a thread. Further ones wait, which counts.
 constexpr std::size_t kOpenMax = 64;
 
 std::uint64_t hash_of(const std::vector<TokenId>& tokens) {
@@ -24,7 +24,7 @@ std::uint64_t hash_of(const std::vector<TokenId>& tokens) {
   return hash;
 }
 
-/// The clients of one arm ask this.
+/// The requests of one arm's clients in a repeat.
 struct Block {
   ExperimentArm arm;
   int repeat;
@@ -35,7 +35,7 @@ struct Block {
   TimePoint start = now();
 };
 
-/// @param due  when it arrives: its times count from then, however late it is sent
+/// @param due  its arrival: its times count from then, however late it is sent
 Sample ask(const Asker& asker, const Block& block, std::size_t prompt, int client, TimePoint due) {
   Sample sample{.arm = block.arm, .repeat = block.repeat, .client = client, .prompt = prompt};
   sample.arrival_s = to_seconds(due - block.start);
@@ -49,7 +49,7 @@ Sample ask(const Asker& asker, const Block& block, std::size_t prompt, int clien
   return sample;
 }
 
-/// One client's part of a closed loop: every question once, and again while there is time.
+/// Runs one client's part of a closed loop: every question once, and again while there is time.
 std::vector<Sample> ask_all(const Asker& asker, const Block& block, int client) {
   std::vector<Sample> samples;
   do {
@@ -60,7 +60,7 @@ std::vector<Sample> ask_all(const Asker& asker, const Block& block, int client) 
   return samples;
 }
 
-/// Runs one connection's part of an open loop: it takes the next arrival when that is due.
+/// Runs one connection's part of an open loop: takes the next arrival when it is due.
 std::vector<Sample> ask_next(const Asker& asker, const Block& block, int client, std::atomic<std::size_t>& next) {
   std::vector<Sample> samples;
   for (std::size_t i = next++; i < block.arrivals.size(); i = next++) {
@@ -71,7 +71,7 @@ std::vector<Sample> ask_next(const Asker& asker, const Block& block, int client,
   return samples;
 }
 
-/// Every client on a thread of its own.
+/// Runs every client on a thread of its own.
 void run_block(const std::vector<Asker>& clients, const Block& block, Measured& measured) {
   std::atomic<std::size_t> next = 0;
   std::vector<std::future<std::vector<Sample>>> parts;
@@ -95,7 +95,7 @@ std::vector<double> ratios(const std::vector<double>& a, const std::vector<doubl
   return result;
 }
 
-/// It gives the milliseconds that half, nine in ten and ninety-nine in a hundred do not exceed.
+/// Returns the 50th, 90th and 99th percentiles of milliseconds.
 Json quantiles_json(const std::vector<double>& ms) {
   return {{"p50", quantile(ms, 0.5)}, {"p90", quantile(ms, 0.9)}, {"p99", quantile(ms, 0.99)}};
 }
@@ -134,7 +134,7 @@ Json arm_json(ExperimentArm arm, const Axes& axes, const Measured& measured) {
           {"draft_ms_per_token", drafted > 0 ? static_cast<double>(metrics.draft_ns) / 1e6 / drafted : 0}};
 }
 
-/// A ratio that every cell has: of which arm to which.
+/// A ratio of two arms that every cell has.
 struct Compared {
   const char* name;
   ExperimentArm arm, to;
@@ -144,7 +144,7 @@ constexpr Compared kAllCompared[] = {{"ngram/plain", ExperimentArm::kNgram, Expe
                                      {"remote/plain", ExperimentArm::kRemote, ExperimentArm::kPlain},
                                      {"remote/colocated", ExperimentArm::kRemote, ExperimentArm::kColocated}};
 
-/// It compares the arms that were run.
+/// Returns the comparable pairs of the arms that were run.
 std::vector<Compared> compared(const Measured& measured) {
   std::vector<Compared> result;
   std::ranges::copy_if(kAllCompared, std::back_inserter(result),
@@ -302,7 +302,7 @@ Json cell_json(std::size_t cell, int attempt, const Axes& axes, const Experiment
   }
   const auto reason = void_reason(measured, axes, plan.void_rule);
   const auto text = measured.text();
-  const bool compares = !axes.synthetic();  // a coin's texts mean nothing
+  const bool compares = !axes.synthetic();  // answers with random acceptance are meaningless
   return {{"cell", cell},
           {"attempt", attempt},
           {"axes", to_json(axes)},

@@ -3,7 +3,7 @@
 namespace outrider {
 namespace {
 
-/// Sets keys that a plan must not have: what an axis says is said by it alone.
+/// Sets keys that a plan must not have: they follow from an axis alone.
 class Setter {
  public:
   Setter(Json& object, std::string path, std::optional<Error>& error)
@@ -22,7 +22,7 @@ class Setter {
   std::optional<Error>& error_;
 };
 
-/// The one group of a role.
+/// Returns the only group of a role.
 Result<Json*> only_group(Json& plan, const char* role) {
   const auto groups = plan.find(role);
   if (groups != plan.end() && groups->is_array() && groups->size() == 1 && groups->front().is_object())
@@ -31,7 +31,7 @@ Result<Json*> only_group(Json& plan, const char* role) {
                groups == plan.end() ? "missing" : groups->dump(), role);
 }
 
-/// Places drafters where verifiers are.
+/// Places drafters on the verifiers' hosts.
 void place_beside(Json& drafters, const Json& verifiers) {
   const Json there = verifiers.value("hosts", Json()), here = drafters.value("hosts", Json());
   if (there == here) return;
@@ -48,7 +48,7 @@ Result<Json> cell_plan(const Json& launch, const Axes& axes, ExperimentArm arm) 
     return Error{Errc::kInvalidArgument, "launch: run: has commands of its own; the experiment is what is run"};
   std::optional<Error> error;
   Setter(plan, "", error)("dtype", "dtype", axes.dtype);
-  // A key more moves all of an object's values: groups are looked up behind the last one.
+  // Inserting a key moves all of an object's values: groups are looked up after the last insertion.
   ASSIGN_OR_RETURN(Json* const verifiers, only_group(plan, "verifiers"));
   ASSIGN_OR_RETURN(Json* const drafters, only_group(plan, "drafters"));
   Setter verifier(*verifiers, "verifiers[0].", error), drafter(*drafters, "drafters[0].", error);

@@ -13,9 +13,9 @@
 namespace outrider {
 namespace {
 
-/// Ended by `stop` after a turn; nothing is stopped then.
+/// Ended by `stop` after a turn, with no process stopped.
 void take_turns(const std::vector<pid_t>& processes, double share, double turn_s, std::stop_token stop) {
-  prctl(PR_SET_TIMERSLACK, 1UL);  // else 50 us, a tenth of a turn's part
+  prctl(PR_SET_TIMERSLACK, 1UL);  // otherwise 50 us, a tenth of a turn's part
   const auto send_all = [&](int signal) {
     for (const pid_t process : processes) kill(process, signal);
   };
@@ -41,7 +41,7 @@ CpuShare::CpuShare(std::vector<pid_t> processes, double share) {
 
 double CpuShare::mean_s(double work_s, double share) {
   // Work that begins while the process runs is stopped once for each whole part that it needs, and once more with the
-  // chance that the rest of it meets the end of one. Else it waits for half a pause first, and begins with a whole
+  // probability that its rest meets the end of one. Otherwise it first waits for half a pause, and begins with a whole
   // part.
   const double part_s = share * kTurnS, pause_s = kTurnS - part_s;
   const double parts = work_s / part_s;

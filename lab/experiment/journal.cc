@@ -11,7 +11,7 @@
 namespace outrider {
 namespace {
 
-/// @param whole  where the last whole line ends
+/// @param whole  receives the end of the last complete line
 Result<std::vector<Json>> parse_lines(std::string_view text, const std::filesystem::path& path, std::size_t& whole) {
   std::vector<Json> lines;
   whole = 0;

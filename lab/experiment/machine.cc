@@ -24,7 +24,7 @@ std::string whole(const std::filesystem::path& path) {
   return text.str();
 }
 
-/// The ticks of a process that is this one or its child; 0 of any other.
+/// Returns the ticks of this process or a child of it; 0 for any other.
 double ticks_of_ours(const std::string& pid) {
   const std::string own = std::to_string(getpid());
   const std::vector<std::string> stat = process_stat(pid);
@@ -33,7 +33,7 @@ double ticks_of_ours(const std::string& pid) {
   return std::stod(stat[kUserTime]) + std::stod(stat[kSystemTime]);
 }
 
-/// The first value of `key` in lines "key : value".
+/// Returns the first value of `key` in lines "key : value".
 std::string value_of(const std::string& text, const std::string& key) {
   const std::size_t line = text.find(key), colon = text.find(':', line);
   if (line == std::string::npos || colon == std::string::npos) return "";

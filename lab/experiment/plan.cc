@@ -91,7 +91,7 @@ void check_axes(const JsonFields& fields, const Axes& axes) {
   if (!axes.drafter_dtype.empty()) check_type("drafter_dtype", axes.drafter_dtype);
 }
 
-/// Every combination of the values that a sweep lists for its axes, the last named axis fastest.
+/// Returns every combination of the values that a sweep lists for its axes, the last named axis fastest.
 std::vector<json> combinations(const nlohmann::ordered_json& sweep, const JsonFields& fields) {
   std::vector<json> objects = {json::object()};
   for (const auto& [key, values] : sweep.items()) {
@@ -115,7 +115,7 @@ std::vector<json> combinations(const nlohmann::ordered_json& sweep, const JsonFi
   return objects;
 }
 
-/// Each cell once, and beside each other those that the same processes can run.
+/// Returns each cell once, with those adjacent that the same processes can run.
 std::vector<Axes> in_order(const std::vector<Axes>& cells) {
   std::vector<Axes> ordered;
   for (const Axes& cell : cells) {
@@ -126,7 +126,7 @@ std::vector<Axes> in_order(const std::vector<Axes>& cells) {
   return ordered;
 }
 
-/// The name of the first axis in which they differ.
+/// Returns the name of the first axis in which they differ.
 std::optional<std::string> first_difference(const Axes& a, const Axes& b) {
   const Json left = to_json(a), right = to_json(b);
   for (const auto& [name, value] : left.items()) {
@@ -135,7 +135,7 @@ std::optional<std::string> first_difference(const Axes& a, const Axes& b) {
   return std::nullopt;
 }
 
-/// It joins the axes of requests, from `from`, with those of the cluster, from `rig`.
+/// Joins the axes of requests, from `from`, with those of the cluster, from `rig`.
 Axes asked_as(const Axes& from, Axes rig) {
   rig.draft_length = from.draft_length;
   rig.clients = from.clients;
@@ -201,7 +201,7 @@ std::string plain_text(const Json& value) { return value.is_string() ? value.get
 
 Result<ExperimentPlan> parse_plan(std::string_view text, std::string_view file) {
   ASSIGN_OR_RETURN(const json object, parse_json_object(text, file, /*bytes_max=*/64 << 20));
-  // Once more, for the order in which axes are named: the last one runs fastest.
+  // Parsed again for the order of the axes: the last one runs fastest.
   const Json in_text_order = Json::parse(text);
   const bool lock = object.contains("plan");
   FirstError first_error{.file = std::string(file)};

@@ -45,23 +45,23 @@ double Calibration::request_bytes(double tau) const {
 
 namespace {
 
-constexpr double kRttMaxMs = 1e5;  ///< break-even is sought below it
+constexpr double kRttMaxMs = 1e5;  ///< limit of the break-even search
 
-/// It gives the time of a round's drafts on the remote drafter's host, where those of `draft_s` begin at any moment.
+/// Returns the time of a round's drafts on the remote drafter's host, if their `draft_s` begin at a random moment.
 double remote_drafting_s(const Axes& axes, int length, double draft_s) {
   return CpuShare::mean_s(draft_s, axes.drafter_cpu_share) + length * axes.drafter_added_ms / 1e3;
 }
 
-/// @param drafting_s  what a round's drafts take. @param exchange_s  what their exchange takes longer than calibrated
+/// @param drafting_s  time of a round's drafts @param exchange_s  their exchange's time beyond the calibrated one
 double predicted_rate(const Calibration& calibration, const Axes& axes, int length, double drafting_s,
                       double exchange_s) {
   const RoundTerms terms = calibration.forecast().terms(length);
   const double alone_s = terms.seconds() - terms.draft_s + drafting_s + exchange_s;
-  // A drafter drafts for half of its texts at a time (drafter_core.h), in a pass that takes as long as that of one.
+  // A drafter drafts for half of its sequences at a time (drafter_core.h), in a pass that takes as long as for one.
   const double halves = axes.clients > axes.drafters ? 2 : 1;
   const double away_s = alone_s - terms.verify_s + (halves - 1) * drafting_s;
   const int sharing = axes.clients_a_verifier(), rows = sharing * (length + 1);
-  // All meet in one forward pass, or two halves take turns, as the verifier finds faster (batch_window.h).
+  // All meet in one forward pass, or two halves take turns, whichever the verifier finds faster (batch_window.h).
   double round_s = away_s + calibration.verify_s(rows);
   if (sharing > 1) {
     const double half_s = calibration.verify_s((sharing + 1) / 2 * (length + 1)) + terms.other_s;

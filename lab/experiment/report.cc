@@ -29,15 +29,15 @@ double rate(const Json& cell, ExperimentArm arm) { return cell["arms"][to_string
 const char* shown_name(ExperimentArm arm) {
   return arm == ExperimentArm::kNgram ? "n-gram" : arm == ExperimentArm::kColocated ? "co-located" : to_string(arm);
 }
-/// The answer for a cell: a remote drafter pays if the interval of its speed-up lies above 1, does not if it lies
-/// below, and is undecided if the interval spans 1.
+/// The result of a cell: a remote drafter pays if the interval of its speed-up is above 1, does not if it is below, and
+/// is undecided if the interval spans 1.
 enum class Pays { kYes, kNo, kUndecided };
 Pays pays(const Json& cell, const char* name = "remote/plain") {
   const Json& interval = cell["ratios"][name];
   return interval["low"] > 1 ? Pays::kYes : interval["high"] < 1 ? Pays::kNo : Pays::kUndecided;
 }
 bool has(const Json& cell, ExperimentArm arm) { return cell["arms"].contains(to_string(arm)); }
-/// @return the value for a person: 0 and not 0.0.
+/// @return the value for a person: 0 and not 0.0
 std::string short_text(const Json& value) {
   return value.is_number_float() ? fmt::format("{:.4g}", value.get<double>()) : plain_text(value);
 }
@@ -48,7 +48,7 @@ std::vector<std::string> varied_axes_of(const std::vector<Json>& cells) {
   return varied_axes(axes);
 }
 
-/// Cells that differ in nothing but the axes `but`, by what they share of the varied ones: "draft_length 4".
+/// Groups cells that differ only in the axes `but`, by their common values of the varied ones: "draft_length 4".
 std::map<std::string, Cells> groups(const std::vector<Json>& cells, const std::vector<std::string>& but) {
   std::map<std::string, Cells> result;
   const std::vector<std::string> varied = varied_axes_of(cells);
@@ -62,7 +62,7 @@ std::map<std::string, Cells> groups(const std::vector<Json>& cells, const std::v
   return result;
 }
 
-/// The different values of an axis, rising.
+/// Returns the different values of an axis, ascending.
 std::vector<double> values_of(const Cells& cells, const char* name) {
   std::vector<double> values;
   for (const Json* cell : cells) values.push_back(axis(*cell, name));
@@ -71,12 +71,12 @@ std::vector<double> values_of(const Cells& cells, const char* name) {
   return values;
 }
 
-/// Two figures side by side, and what the cells of both share.
+/// Returns two figures side by side, with the common values of their cells.
 std::string pair_html(const std::string& left, const std::string& right, const std::string& group) {
   return "<figure class='pair'>" + left + right + "<figcaption>" + escaped(group) + "</figcaption></figure>\n";
 }
 
-/// @return a value's place between columns, counted from 0; half a column beyond the first or the last at most.
+/// @return a value's place between columns, counted from 0; at most half a column beyond the first or the last
 double column_of(double value, const std::vector<double>& columns) {
   if (value < columns.front()) return -0.5;
   for (std::size_t i = 0; i + 1 < columns.size(); ++i) {
@@ -85,17 +85,17 @@ double column_of(double value, const std::vector<double>& columns) {
   return static_cast<double>(columns.size()) - 0.5;
 }
 
-/// t_d on the remote drafter's host, which cells of earlier programs do not say. @pre predicted(cell)
+/// Returns t_d on the remote drafter's host, which cells of earlier programs lack. @pre predicted(cell)
 double remote_draft_ms(const Json& cell) {
   const Json& terms = cell["predicted"];
   return terms.value("remote_draft_ms_per_token",
                      terms["draft_ms_per_token"].get<double>() + axis(cell, "drafter_added_ms"));
 }
 
-/// The reasons why a remote drafter is slower than one beside the verifier, in rising order.
+/// The reasons that a remote drafter is slower than one beside the verifier, in ascending order.
 struct Slowness {
   double stopped = 0;   ///< share of the time
-  double added_ms = 0;  ///< to each draft
+  double added_ms = 0;  ///< per draft
   auto operator<=>(const Slowness&) const = default;
 
   static Slowness of(const Json& cell) {
@@ -159,7 +159,7 @@ Series arm_series(const Cells& cells, ExperimentArm arm, int index) {
   return series;
 }
 
-/// A ratio of every cell by the number of clients; `value` says it, or none.
+/// Returns a ratio of every cell by the number of clients; `value` returns it, or none.
 template <class Value>
 Series by_clients(const Cells& cells, const char* name, int index, bool dashed, Value value) {
   Series series{.name = name, .index = index, .dashed = dashed};
@@ -203,7 +203,7 @@ std::string clients_html(const std::vector<Json>& cells) {
          "T(M). Drafters that share the verifier's cores, as in a run on one machine, cannot reach it.</p>\n";
 }
 
-/// Latencies at arrival rates: of the arms, what half of the requests and what 99 in 100 do not exceed.
+/// Returns latencies at arrival rates: by arm, the 50th and 99th percentile.
 std::string arrivals_html(const std::vector<Json>& cells) {
   const auto rate_of = [](const Json& cell) { return cell["axes"].value("request_rate", 0.0); };
   std::vector<Json> open;
@@ -312,7 +312,7 @@ std::string table_html(const std::vector<Json>& cells) {
   return html + "</table></div>\n<p class='note'>Ratios over plain, with bootstrap intervals (95 %).</p>\n";
 }
 
-/// A fact for a person: "24684096 kB" in GB.
+/// Formats a fact for a person: "24684096 kB" in GB.
 std::string fact_text(const std::string& text) {
   return text.ends_with(" kB") ? fmt::format("{:.1f} GB", std::atof(text.c_str()) * 1024 / 1e9) : text;
 }
@@ -354,7 +354,7 @@ th,td{padding:.25rem .6rem;border-bottom:1px solid var(--rule);text-align:left;v
 .pair{grid-template-columns:1fr 1fr}*{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 </style>)";
 
-/// The cell whose draft length is predicted to bear the longest round trip, of one client and the fastest drafters.
+/// Returns the cell predicted to tolerate the longest round trip, of those with one client and the fastest drafters.
 const Json* most_tolerant(const std::vector<Json>& cells) {
   const Json* best = nullptr;
   const auto even = [](const Json& cell) {
@@ -368,14 +368,14 @@ const Json* most_tolerant(const std::vector<Json>& cells) {
   return best;
 }
 
-/// The round trip for a person, and what the link carries if that is bounded: "1 ms", "1 ms (100 Mbit/s)".
+/// Formats the round trip for a person, and the bandwidth if limited: "1 ms", "1 ms (100 Mbit/s)".
 std::string link_text(const Json& cell) {
   const double bandwidth = axis(cell, "bandwidth_mbit");
   return fmt::format("{:.4g} ms{}", axis(cell, "rtt_ms"),
                      bandwidth > 0 ? fmt::format(" ({:.4g} Mbit/s)", bandwidth) : "");
 }
 
-/// The cells that differ from most_tolerant() in round trip and bandwidth alone and are not void, by round trip.
+/// Returns the non-void cells that differ from most_tolerant() in round trip and bandwidth alone, by round trip.
 Cells judged_cells(const std::vector<Json>& cells) {
   Cells judged;
   const Json* const best = most_tolerant(cells);
@@ -422,7 +422,7 @@ std::string measured_verdict(const Cells& judged) {
   return fmt::format("It depends on the round trip: a remote drafter {}.", fmt::join(parts, "; it "));
 }
 
-/// It says the closed form's break-even, and how far that can be trusted here.
+/// Returns the closed form's break-even, and its reliability here.
 std::string predicted_verdict(const Json& best, const PredictionErrors& errors) {
   constexpr double kReliable = 0.2;  // median error
   const std::string drafts = plain_text(best["axes"]["draft_length"]);
@@ -438,7 +438,7 @@ std::string predicted_verdict(const Json& best, const PredictionErrors& errors) 
                             errors.median > kReliable ? ": they are unreliable here" : "");
 }
 
-/// It says by how much a backbone's passes would have to be longer for the drafter of this cell to pay.
+/// Returns how much longer a backbone's passes would have to be for the drafter of this cell to pay.
 std::string what_it_would_take(const Json& lost) {
   const Json& there = lost["predicted"];
   const auto ms = [&](const char* key) { return there[key].get<double>(); };
@@ -446,13 +446,13 @@ std::string what_it_would_take(const Json& lost) {
   if (spare <= 0) return "No link would make it pay: the verifying pass alone takes longer than its tokens do.";
   const double drafts = std::atof(plain_text(lost["axes"]["draft_length"]).c_str());
   const double longer = (drafts * remote_draft_ms(lost) + ms("wire_ms") + ms("exchange_ms")) / spare;
-  if (longer < 1.05) return "";  // the prediction is off by more
+  if (longer < 1.05) return "";  // less than the prediction's error
   return fmt::format(
       "At {:.4g} ms it would pay if the backbone's forward passes took {:.1f} times as long, as a larger model's do.",
       axis(lost, "rtt_ms"), longer);
 }
 
-/// The cells that the verdict is about.
+/// Returns the table of the cells behind the verdict.
 std::string verdict_table_html(const Cells& judged) {
   if (judged.empty()) return "";
   std::string html =
@@ -471,11 +471,11 @@ std::string verdict_table_html(const Cells& judged) {
          "spans 1.</p>\n";
 }
 
-/// When, of what, and how to measure it again.
+/// Returns the date and the subject of the measurement, and how to repeat it.
 std::string origin_html(const Json& lock, const std::vector<Json>& cells) {
   std::vector<std::string> axes;
   for (const std::string& name : varied_axes_of(cells)) {
-    std::set<Json> values;  // in the order of numbers
+    std::set<Json> values;  // in numerical order
     for (const Json& cell : cells) values.insert(cell["axes"][name]);
     std::vector<std::string> texts;
     std::ranges::transform(values, std::back_inserter(texts), short_text);

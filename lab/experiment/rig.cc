@@ -16,18 +16,18 @@
 namespace outrider {
 namespace {
 
-/// run_launch() starts it, and it lives as long as this object. A drafter that ends is an error like any other process,
-/// because measurements without it belong to another cluster.
+/// A cluster of run_launch(), which lives as long as this object. The end of a drafter is an error like that of any
+/// other process, because measurements without it belong to another cluster.
 class LaunchedCluster final : public Cluster {
  public:
-  /// Once it is ready. @param backend  local, ssh or srun. @param folder  a run folder that is not there yet
+  /// Starts it and waits until it is ready. @param backend  local, ssh or srun @param folder  a new run folder
   static Result<std::unique_ptr<LaunchedCluster>> start(PlanFile plan, const std::string& backend,
                                                         const std::filesystem::path& folder);
 
   const std::string& address() const override { return address_; }
   Result<void> check() override;
   Result<void> check_drafter() override { return check(); }
-  /// It has a client's key of this run, for all its clients.
+  /// Has a client's key of this run, for all its clients.
   TransportContext& context() { return *context_; }
 
  private:
@@ -139,7 +139,7 @@ std::vector<ExperimentArm> Rig::arms() const {
 
 void Rig::check() {
   for (const Side* side : {&alone_, &colocated_, &remote_}) {
-    if (side->cluster == nullptr) continue;  // elsewhere: its answers say so
+    if (side->cluster == nullptr) continue;  // elsewhere: its answers show failures
     or_throw(side->cluster->check());
     or_throw(side->cluster->check_drafter());
   }
@@ -147,7 +147,7 @@ void Rig::check() {
 
 DraftLength draft_length(ExperimentArm arm, const Axes& axes) {
   if (arm == ExperimentArm::kPlain) return {};
-  // Without a drafter this policy has the text itself to draft from, or decodes plainly.
+  // Without a drafter this policy drafts from the sequence itself, or decodes plainly.
   return or_throw(parse_draft_length(arm == ExperimentArm::kNgram ? "auto" : axes.draft_length));
 }
 
@@ -161,7 +161,7 @@ std::vector<Question> cell_questions(const TextSide& text, const std::vector<std
   }
   other.resize(static_cast<std::size_t>(context));
   for (Question& question : questions) {
-    // The first token begins a text, and there is one of them.
+    // Only one token begins the sequence, and it comes first.
     question.prompt.erase(question.prompt.begin());
     question.prompt.insert(question.prompt.begin(), other.begin(), other.end());
   }

@@ -19,27 +19,24 @@
 namespace outrider {
 
 /// Three clusters of the same pair: one without a drafter (plain, n-gram), one with drafters beside the verifier, one
-/// whose drafters are elsewhere. Those that have nothing to do sleep. Or one that runs already, whose drafters are
-/// where they are.
+/// with drafters elsewhere. Idle ones sleep. Or one running cluster, with its own drafters.
 class Rig {
  public:
   /// Starts them here, each role a process; the third's drafters are behind a link, and perhaps slower. Throws the
-  /// reason when one cannot start, as the next does.
-  /// @param context  outlives this object
+  /// reason if one cannot start, like the next constructor. @param context  outlives this object
   Rig(TransportContext& context, const PairPaths& pair, const Axes& axes);
-  /// Launches them by the plan's `launch`, each as cell_plan() has it.
-  /// @param folder  gets a run folder of each
+  /// Launches them by the plan's `launch`, each with its cell_plan(). @param folder  receives a run folder of each
   Rig(const ExperimentPlan& plan, const Axes& axes, const std::filesystem::path& folder);
-  /// @param address  of the coordinator of a cluster that runs already
+  /// @param address  of the coordinator of a running cluster
   Rig(TransportContext& context, std::string address);
 
-  /// @return whether a drafter beside the verifier can be calibrated with. A cluster elsewhere has none.
+  /// @return true if a drafter beside the verifier can be calibrated; false for a cluster elsewhere
   bool calibrates() const { return at(ExperimentArm::kColocated).cluster != nullptr; }
-  /// It lists the arms that can be measured on it: plain and remote, for a cluster elsewhere.
+  /// Returns the measurable arms: plain and remote, for a cluster elsewhere.
   std::vector<ExperimentArm> arms() const;
-  /// A client of an arm's cluster.
+  /// Returns a client of an arm's cluster.
   Client connect(ExperimentArm arm) const { return or_throw(Client::connect(*at(arm).context, at(arm).address)); }
-  /// It sets the link of the remote drafters. A cluster elsewhere has its own.
+  /// Sets the link of the remote drafters. A cluster elsewhere has its own.
   void set_link(const Link& link) {
     if (link_) link_->set(link);
   }
@@ -47,9 +44,9 @@ class Rig {
   void check();
 
  private:
-  /// A cluster, and where its clients find it.
+  /// A cluster, with its address for clients.
   struct Side {
-    std::unique_ptr<Cluster> cluster = {};  ///< none: it runs already
+    std::unique_ptr<Cluster> cluster = {};  ///< none: already running
     std::string address = {};
     TransportContext* context = nullptr;  ///< of its clients
   };
@@ -59,23 +56,23 @@ class Rig {
     return arm == ExperimentArm::kColocated ? colocated_ : arm == ExperimentArm::kRemote ? remote_ : alone_;
   }
 
-  std::unique_ptr<LinkEmulator> link_;  // before the next: the clusters' drafters lead through it
+  std::unique_ptr<LinkEmulator> link_;  // before the next: the clusters' drafters connect through it
   Side alone_, colocated_, remote_;
   std::optional<CpuShare> share_;  // last: it stops the remote drafters, which must then be able to end
 };
 
-/// An arm asks for this length.
+/// Returns the draft length that an arm requests.
 DraftLength draft_length(ExperimentArm arm, const Axes& axes);
 
-/// The plan's prompts as this cell's questions: each after `context` tokens of other text.
+/// Returns the plan's prompts as this cell's questions: each after `context` tokens of other text.
 std::vector<Question> cell_questions(const TextSide& text, const std::vector<std::string>& prompts, int context);
 
-/// One client of a cluster: its answers say what rounds cost there.
+/// One client of a cluster, whose answers show the cost of rounds there.
 class Calibrator {
  public:
   /// @param rig  outlives this object
   Calibrator(const Rig& rig, ExperimentArm arm, const TextSide& text, const Axes& axes);
-  /// Asks `question` at each of the draft lengths, of drafts that are asked for. @param into  nullptr: a warm-up
+  /// Asks `question` at each of the draft lengths, with requested drafts. @param into  nullptr: a warm-up
   void ask(const Question& question, std::span<const int> lengths, Calibration* into) const;
 
  private:
@@ -83,8 +80,8 @@ class Calibrator {
   Asker asker_;
 };
 
-/// All questions at draft lengths 0, 1, 2, 4, 8, 16 and 32, again and again for `seconds` at least. Lengths take turns,
-/// so that a machine that wanders slows all alike.
+/// Asks all questions at draft lengths 0, 1, 2, 4, 8, 16 and 32, repeatedly for at least `seconds`. Lengths take turns,
+/// so that a machine whose speed drifts affects all alike.
 Calibration calibrate(const Calibrator& calibrator, const std::vector<Question>& questions, double seconds);
 
 }  // namespace outrider

@@ -11,10 +11,10 @@ namespace {
 
 constexpr double kWidth = 600, kHeight = 340, kLeft = 62, kRight = 150, kCharacter = 6.8, kTop = 34, kBottom = 48;
 
-/// A number as an axis shows it.
+/// Formats a number for an axis.
 std::string tick_text(double value) { return fmt::format("{:.4g}", value); }
 
-/// One axis: values to places on the page.
+/// One axis: maps values to places on the page.
 class Scale {
  public:
   /// @param whole  ticks are whole numbers
@@ -25,7 +25,7 @@ class Scale {
                                       : (value - low_) / (high_ - low_);
     return from_ + share * (to_ - from_);
   }
-  /// Round values, some five of them.
+  /// Returns round values, about five.
   std::vector<double> ticks() const {
     std::vector<double> result;
     if (logarithmic_) {
@@ -56,13 +56,13 @@ std::string text_at(double x, double y, const std::string& text, const char* att
   return fmt::format("<text x='{:.1f}' y='{:.1f}' {}>{}</text>\n", x, y, attributes, escaped(text));
 }
 
-/// The title of an axis that goes up, at its left.
+/// Returns the title of a vertical axis, at its left.
 std::string upward_text(double middle, const std::string& text) {
   return fmt::format("<text transform='translate(14 {:.1f}) rotate(-90)' text-anchor='middle'>{}</text>\n", middle,
                      escaped(text));
 }
 
-/// A path in the colours of a series, or of its kind in the legend.
+/// Returns a path in the style of a series, or of its kind in the legend.
 std::string line_path(const Series& series, const std::string& path) {
   return fmt::format("<path class='line s{}'{} d='{}'/>\n", series.index,
                      series.dashed ? " stroke-dasharray='5 4'" : "", path);
@@ -151,7 +151,7 @@ std::string chart_svg(const Chart& chart) {
   }
   const Scale x(x_low, x_high, kLeft, kWidth - kRight, chart.logarithmic, chart.whole_x);
   const Scale y(y_low, y_high, kHeight - kBottom, kTop, chart.logarithmic);
-  double legend = 0;  // what its names need
+  double legend = 0;  // width of its names
   for (const Series& series : chart.series)
     legend = std::max(legend, 32 + kCharacter * static_cast<double>(series.name.size()));
   std::string svg = opening(chart.title, kWidth - kRight + std::max(kRight, legend), kHeight) + axes_svg(chart, x, y);

@@ -16,12 +16,12 @@ std::vector<std::string> elsewhere(Backend backend, const Host& host, const std:
     return {"srun",      "--overlap", "--nodes=1", "--ntasks=1", "--nodelist=" + host.address, "--kill-on-bad-exit=0",
             "--no-kill", "sh",        "-c",        script};
   std::vector<std::string> words = ssh_words(host);
-  // The login shell there may be any; what it gets is one word in single quotes.
+  // The login shell there may be any; it gets one word in single quotes.
   words.insert(words.end(), {host.address, shell_line({"exec", "sh", "-c", script})});
   return words;
 }
 
-/// The number that begins `text`; moves `text` behind it and the character that follows.
+/// Parses the number at the start of `text`; removes it with the character that follows.
 std::optional<std::uint64_t> take_number(std::string_view& text) {
   std::uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -40,7 +40,7 @@ std::optional<Backend> backend_named(std::string_view name) {
 
 std::vector<std::string> ssh_words(const Host& host) {
   std::vector<std::string> words = {"ssh", "-T"};
-  words.insert(words.end(), host.ssh.begin(), host.ssh.end());  // first: ssh keeps the first value of an option
+  words.insert(words.end(), host.ssh.begin(), host.ssh.end());  // first, since ssh keeps the first value of an option
   for (const char* option : {"BatchMode=yes", "ConnectTimeout=15", "ServerAliveInterval=5", "ServerAliveCountMax=3"})
     words.insert(words.end(), {"-o", option});
   return words;
@@ -61,7 +61,7 @@ std::vector<std::string> announced_command_on(Backend backend, const Host& host,
     options += fmt::format(" {} \"$f/{}\"", files[i].first, i);
   }
   if (!files.empty()) {
-    // The number of a process and its start do not change with exec: what waits for its end sees the command's.
+    // exec does not change a process's number and start: the waiting loop watches the command itself.
     script = "umask 077; f=$(mktemp -d); " + script +
              "(while kill -0 $$ 2>/dev/null; do sleep 1; done; rm -rf \"$f\") </dev/null >/dev/null 2>&1 & ";
   }
@@ -81,7 +81,7 @@ std::optional<ProcessId> announced_process(std::string_view output) {
 
 std::vector<std::string> signal_command(Backend backend, const Host& host, const ProcessId& process,
                                         const std::string& signal) {
-  // A process that has ended and that nobody has asked about yet (state Z) is not alive.
+  // A process that has ended but was not reaped (state Z) is not alive.
   const std::string script = fmt::format(
       "case $(cut -d\" \" -f3,22 /proc/{0}/stat 2>/dev/null) in Z*) false ;; *\" {1}\") kill -{2} {0} ;; *) false ;; "
       "esac",
@@ -91,7 +91,7 @@ std::vector<std::string> signal_command(Backend backend, const Host& host, const
 }
 
 std::vector<std::string> signal_group_command(const ProcessId& leader, const std::string& signal) {
-  // As long as anyone is in the group no other process gets its number. A group that is a session too is not ours.
+  // While the group has members, no other process gets its number. A group that is also a session is not ours.
   const std::string script = fmt::format(
       "case $(cut -d\" \" -f3,22 /proc/{0}/stat 2>/dev/null) in \"\" | Z* | *\" {1}\") "
       "cut -d\" \" -f3,5,6 /proc/[0-9]*/stat 2>/dev/null | grep \"^[^Z] {0} \" | grep -qv \" {0}\\$\" && "

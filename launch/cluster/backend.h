@@ -13,8 +13,7 @@
 
 namespace outrider {
 
-/// The way by which commands reach a host. A step of Slurm's goes to the node of the host's name, in the job that this
-/// process is in.
+/// The way in which commands reach a host. A Slurm step runs on the node with the host's name, in this process's job.
 enum class Backend { kLocal, kSsh, kSrun };
 /// Their names, in this order.
 inline constexpr std::initializer_list<const char*> kBackendNames = {"local", "ssh", "srun"};
@@ -23,28 +22,27 @@ inline const char* to_string(Backend backend) { return kBackendNames.begin()[sta
 std::optional<Backend> backend_named(std::string_view name);
 
 /// @return ssh's command line for a host, without the address. ssh asks no questions, gives up on a host that is silent
-/// for 15 s, and makes no terminal.
+/// for 15 s, and allocates no terminal
 std::vector<std::string> ssh_words(const Host& host);
 
-/// The command of this machine that runs `command` on `host`. Its standard input is that of the command.
+/// Returns the local command that runs `command` on `host`, with its standard input.
 std::vector<std::string> command_on(Backend backend, const Host& host, const std::vector<std::string>& command);
 
-/// A file that a command of another host needs, and its option.
+/// A file for a command on another host, and its option.
 using SentFile = std::pair<std::string, std::string>;
 
-/// The same; elsewhere the command's process prints a line before it begins, for announced_process(), and first
-/// reads the files from its standard input: the contents one after the other. They are there, for nobody else to read,
-/// as long as the process.
+/// The same; on another host the process first prints a line for announced_process(), and reads the files from its
+/// standard input, concatenated. They are private, and exist as long as the process.
 std::vector<std::string> announced_command_on(Backend backend, const Host& host,
                                               const std::vector<std::string>& command,
                                               const std::vector<SentFile>& files = {});
 std::optional<ProcessId> announced_process(std::string_view output);
 
-/// The command that sends a signal to a process of `host`, if that is still the same one. Status 0: it was alive.
-/// @param signal  as kill takes it: "TERM", "0"
+/// Returns the command that sends a signal to a process of `host`, if it is still the same one. Status 0: it was alive.
+/// @param signal  for kill: "TERM", "0"
 std::vector<std::string> signal_command(Backend backend, const Host& host, const ProcessId& process,
                                         const std::string& signal);
-/// The same for a process of this machine that leads a group, and for its group, also when it has ended itself.
+/// The same for a local group leader and its group, even after the leader has ended.
 std::vector<std::string> signal_group_command(const ProcessId& leader, const std::string& signal);
 
 }  // namespace outrider

@@ -10,10 +10,10 @@
 namespace outrider {
 namespace {
 
-/// A deadline may be so many seconds ahead: a clock's nanoseconds hold no more than twice that.
+/// Most seconds until a deadline: a clock's nanoseconds have room for little more than twice that.
 constexpr std::int64_t kFarthest = std::int64_t{1} << 32;
 
-/// It reads a time as squeue prints it, in local time.
+/// Parses a local time printed by squeue.
 std::optional<WallTime> parse_time(const std::string& text) {
   std::tm time{};
   time.tm_isdst = -1;

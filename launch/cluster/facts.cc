@@ -26,14 +26,14 @@ namespace outrider {
 namespace {
 using nlohmann::json;
 
-/// It is the word that `uname -m` prints.
+/// Returns the output of `uname -m`.
 std::string machine() {
   utsname names{};
   uname(&names);
   return names.machine;
 }
 
-/// It is the word that `uname -m` prints where programs with this number in their ELF header run; or the number.
+/// Returns `uname -m` of machines for programs with this number in their ELF header; or the number.
 std::string machine_of(int elf_machine) {
   switch (elf_machine) {
     case EM_X86_64: return "x86_64";
@@ -71,7 +71,7 @@ std::string build_id() {
 std::string cpu_model() {
   std::ifstream file("/proc/cpuinfo");
   const auto value = [](const std::string& line) { return line.substr(line.find(':') + 2); };
-  std::string implementer;  // aarch64 has numbers there: whose design it is, and which
+  std::string implementer;  // numbers on aarch64: designer and design
   for (std::string line; std::getline(file, line);) {
     if (line.starts_with("model name")) return value(line);
     if (line.starts_with("CPU implementer")) implementer = value(line);
@@ -121,7 +121,7 @@ std::vector<std::string> machine_command(const std::string& program) {
 }
 
 std::optional<std::string> wrong_architecture(std::string_view output, const std::string& program) {
-  const std::size_t begin = output.rfind("machine ");  // what a login shell may print comes before
+  const std::size_t begin = output.rfind("machine ");  // a login shell may print something before
   std::istringstream words(std::string(begin == output.npos ? "" : output.substr(begin)));
   std::string word, host;
   int elf_machine = 0;
@@ -130,7 +130,7 @@ std::optional<std::string> wrong_architecture(std::string_view output, const std
 }
 
 Result<json> facts_in(std::string_view output, const std::string& host) {
-  const std::size_t begin = output.find('{');  // what a login shell may print comes before
+  const std::size_t begin = output.find('{');  // a login shell may print something before
   return parse_json_object(begin == output.npos ? "" : output.substr(begin), host);
 }
 

@@ -12,38 +12,36 @@
 
 namespace outrider {
 
-/// It describes this program.
+/// This program's build.
 struct Build {
   std::string version, commit;
 };
 
-/// Which program this is: a hash of its file.
+/// Identifies this program: a hash of its file.
 std::string build_id();
-/// It is the name in /proc/cpuinfo.
+/// Returns the name in /proc/cpuinfo.
 std::string cpu_model();
 
-/// It describes this host as far as texts or speed depend on it: program, CPU, instruction set, libraries, the weights'
-/// fingerprints of models. A model that cannot be opened has its error instead.
-/// @param dtype  of models that are no packs
+/// Returns this host's facts that affect answers or speed: program, CPU, instruction set, libraries, fingerprints of
+/// models' weights. A model that cannot be opened has its error instead. @param dtype  of models that are not packs
 nlohmann::ordered_json host_facts(const Build& build, const std::vector<std::string>& models, const std::string& dtype);
 
-/// The command that prints the facts of a host, with the models of its processes.
+/// Returns the command that prints a host's facts, for the models of its processes.
 std::vector<std::string> facts_command(const std::string& program, const std::string& dtype,
                                        const ProcessPlan& processes, const Host& host);
-/// A command for where that one cannot be run: prints what the host is, and for what machine the program is.
+/// Returns a command for hosts that cannot run that one: prints the host's machine type and the program's.
 std::vector<std::string> machine_command(const std::string& program);
-/// @return what to tell of its output where the two differ; none: they do not, or it is not known.
+/// @return a message about its output if the two differ; none: they do not, or it is unknown
 std::optional<std::string> wrong_architecture(std::string_view output, const std::string& program);
 
-/// @return kMalformed for what is no output of facts_command().
+/// @return kMalformed unless it is output of facts_command()
 Result<nlohmann::json> facts_in(std::string_view output, const std::string& host);
 
-/// lock.json: the plan with what its hosts are, and the Slurm job that this process is in.
-/// @param facts  by host
+/// Returns lock.json: the plan with its hosts' facts, and the Slurm job of this process. @param facts  by host
 nlohmann::ordered_json lock_of(const nlohmann::json& plan, const Build& build, const char* backend,
                                const nlohmann::ordered_json& facts);
 
-/// It lists the differences of two JSON objects, a line each: "/lock/hosts/node1/isa: \"avx2\" | \"avx512\"".
+/// Lists the differences of two JSON objects, a line each: "/lock/hosts/node1/isa: \"avx2\" | \"avx512\"".
 std::vector<std::string> differences(const nlohmann::json& a, const nlohmann::json& b);
 
 }  // namespace outrider

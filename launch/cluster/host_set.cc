@@ -11,13 +11,13 @@ namespace outrider {
 namespace {
 
 constexpr std::size_t kNamesMax = 4096;
-constexpr int kBracketsMax = 5;  // of Slurm: racks, rows, ...
+constexpr int kBracketsMax = 5;  // in Slurm's names: racks, rows, ...
 
 Error bad(std::string_view set, std::string_view problem) {
   return {Errc::kInvalidArgument, "host set '{}': {}, wanted something like node[1-8,12]", set, problem};
 }
 
-/// The parts of a text between commas that are not in brackets.
+/// Splits a text at commas outside brackets.
 std::vector<std::string_view> split(std::string_view text) {
   std::vector<std::string_view> parts;
   std::size_t begin = 0, depth = 0;
@@ -31,14 +31,14 @@ std::vector<std::string_view> split(std::string_view text) {
   return parts;
 }
 
-/// Appends the names of one part: a name, or PREFIX[RANGES]SUFFIX, and so on in its suffix.
+/// Appends the names of one part: a name, or PREFIX[RANGES]SUFFIX, with more ranges in its suffix.
 Result<void> expand_part(std::string_view part, std::string prefix, int brackets, std::vector<std::string>& names) {
   const std::size_t open = part.find('['), close = part.find(']');
   if (open == part.npos && close == part.npos) {
     const std::string name = prefix.append(part);
     if (names.size() == kNamesMax) return bad(name, fmt::format("more than {} hosts", kNamesMax));
     if (name.empty()) return bad(name, "empty");
-    // It becomes a word of ssh's and the name of a file.
+    // It becomes an argument of ssh and the name of a file.
     if (name.find('/') != name.npos || name.front() == '-' || name.front() == '.')
       return bad(name, fmt::format("'{}' is no host's name", name));
     names.push_back(name);

@@ -20,23 +20,23 @@ namespace {
 constexpr const char *kService = "tcp://outrider-coordinator:7070", *kImageModel = "/usr/share/outrider/models/nano";
 constexpr const char* kPod = "/spec/template/spec";
 
-/// Text as YAML takes it, whatever it is.
+/// Quotes any text for YAML.
 std::string in_quotes(const std::string& text) { return nlohmann::json(text).dump(); }
 
-/// A part of an argument or of a variable's value: the kubelet makes $(NAME) the value of a variable, and $$ a $.
+/// Escapes a part of an argument or of a variable's value: the kubelet replaces $(NAME) by a variable, and $$ by a $.
 std::string in_pod(const std::string& text) { return replaced(text, "$", "$$"); }
 
-/// A Job of Kubernetes: commands one after the other, all as in_pod() writes their words.
+/// A Kubernetes Job with consecutive commands, whose words are escaped by in_pod().
 struct KubernetesJob {
   std::string about, name, image;
-  std::string ns = {};  ///< empty: Kustomize puts it in
+  std::string ns = {};  ///< empty: set by Kustomize
   std::vector<std::vector<std::string>> commands = {};
   std::map<std::string, std::string> environment = {};
-  bool dials = true;        ///< the coordinator: it has the client's keys and the ConfigMap's model as $(MODEL)
-  std::int64_t shards = 0;  ///< completions of an Indexed Job; 0: it is none
-  int tries = 20;           ///< again, for each shard: each pod that was taken away counts
+  bool dials = true;        ///< it is a client: has the client's keys and the ConfigMap's model as $(MODEL)
+  std::int64_t shards = 0;  ///< completions of an Indexed Job; 0: not indexed
+  int tries = 20;           ///< retries, per shard: each pod that was taken away counts
   std::string cpu = "1", memory = "2Gi";
-  std::string claim = {};  ///< at /packs; empty: none
+  std::string claim = {};  ///< mounted at /packs; empty: none
   std::string queue = {};  ///< of Kueue; empty: none
 
   std::string manifest() const;
@@ -116,7 +116,7 @@ RenderedFile namespace_file(const Plan& plan) {
                                                    in_quotes(namespace_of(plan)))};
 }
 
-/// Options of a command line as one word each: --threads=8.
+/// Joins options with their values: --threads=8.
 std::vector<std::string> joined(const std::vector<std::string>& options) {
   std::vector<std::string> words;
   for (const std::string& word : options) {
@@ -128,7 +128,7 @@ std::vector<std::string> joined(const std::vector<std::string>& options) {
   return words;
 }
 
-/// Takes an option out. @return its value; empty: it was not there.
+/// Removes an option. @return its value; empty: it was not there
 std::string take(std::vector<std::string>& words, const std::string& option) {
   const auto found =
       std::ranges::find_if(words, [&](const std::string& word) { return word.starts_with(option + "="); });
@@ -237,7 +237,7 @@ Result<void> Overlay::check() const {
   return {};
 }
 
-/// It adds the keys that all roles have.
+/// Adds the keys common to all roles.
 void Overlay::add_role(Patch& patch, const RolePlan& role, const char* name, bool has_environment) const {
   std::vector<std::string> entries;
   for (const auto& [key, value] : role.environment)
@@ -275,7 +275,7 @@ std::string Overlay::worker(const Group& group, const char* role, const char* ki
   for (const std::string& option : options) patch.argument(option);
   if (!threads.empty() && threads != "0") patch.resource("cpu", threads);
   if (!memory.empty()) patch.resource("memory", memory);
-  // A model that is in the image wants no volume.
+  // A model inside the image needs no volume.
   if (kind == std::string("StatefulSet") && !model_of(group.model).starts_with("/packs/")) {
     patch.remove("/spec/volumeClaimTemplates");
     patch.operation("add", fmt::format("{}/volumes/-", kPod), "{name: packs, emptyDir: {}}");
@@ -284,7 +284,7 @@ std::string Overlay::worker(const Group& group, const char* role, const char* ki
   return patch.text();
 }
 
-/// The claim at /packs of a Deployment whose base has none there.
+/// Returns the claim at /packs for a Deployment whose base has none.
 std::string Overlay::volume(const char* name) const {
   if (plan_.kubernetes.claim.empty()) return "";
   Patch patch("Deployment", name);
@@ -358,7 +358,7 @@ std::string Overlay::job() const {
   return job.manifest();
 }
 
-/// It refuses what a plan with shards may not have.
+/// Refuses settings that a plan with shards must not have.
 Result<void> check_sharded(const Plan& plan) {
   const std::vector<std::string>& words = plan.run.size() == 1 ? plan.run[0].command : std::vector<std::string>();
   if (words.size() < 2 || words[0] != "outrider" || words[1] != "batch")
@@ -375,7 +375,7 @@ Result<void> check_sharded(const Plan& plan) {
   return check_role(plan.verifiers[0], "verifiers[0]");
 }
 
-/// A batch whose lines the pods of an Indexed Job share, each a process by itself; and what makes one output of theirs.
+/// Renders a batch that an Indexed Job's pods share, each a process by itself; and the job that merges their outputs.
 Result<std::vector<RenderedFile>> render_sharded(const Plan& plan, const std::string& version) {
   RETURN_IF_ERROR(check_sharded(plan));
   const VerifierPlan& group = plan.verifiers.front();

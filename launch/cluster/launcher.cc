@@ -34,14 +34,14 @@ constexpr Duration kPollInterval = std::chrono::milliseconds(50), kAskStatus = s
 constexpr int kFactsSeconds = 60, kAnswerSeconds = 30;
 constexpr int kProgramMissing = 127, kSshFailed = 255;
 
-/// A process of the plan that was started.
+/// A started process of the plan.
 struct Running {
   const PlannedProcess* plan;
   Child child;
-  ProcessId process;  ///< on its host; start is 0 while it is not known
+  ProcessId process;  ///< on its host; start is 0 while unknown
   std::optional<int> status;
 
-  /// @return whether the process has ended by its own deadline, by itself or cut off.
+  /// @return true if the process has ended by its own deadline, by itself or cut off
   bool left() const { return plan->has_deadline() && (status == 0 || status == 128 + SIGTERM); }
 };
 
@@ -56,31 +56,29 @@ class Launcher {
            const std::function<bool()>& stopped)
       : plan_(plan), processes_(processes), options_(options), folder_(folder), stopped_(stopped) {}
 
-  /// Writes lock.json, unless it is told to stop. Hosts that cannot take part are named; so are those that are unlike
-  /// the first.
+  /// Writes lock.json, unless it is stopped. Reports hosts that cannot take part, and those that differ from the first.
   Result<void> look_at_hosts();
   Result<void> start_all();
-  /// @return kNotReady or kLost, or 0 once it is told to stop; none once all are ready.
+  /// @return kNotReady or kLost, or 0 once it is stopped; none once all are ready
   Result<std::optional<int>> await_ready();
-  /// Runs a command to its end, or until it is told to stop. @return 0, kRunFailed, or kLost; 75 as it is
+  /// Runs a command to its end, or until it is stopped. @return 0, kRunFailed, kLost, or 75 unchanged
   Result<int> run_command(std::size_t number, const std::vector<std::string>& planned);
-  /// Waits until the run is over, or until it is told to stop. @return kLost, or 0
+  /// Waits until the run is over, or until it is stopped. @return kLost, or 0
   int serve();
   ReadyCluster ready_cluster();
   void end_all();
 
  private:
-  /// @param more  where the coordinator is
+  /// @param more  options with the coordinator's address
   Result<void> start(const PlannedProcess& process, const std::vector<std::string>& more);
-  /// Waits until it has printed where it listens. @return empty once the run is over, or told to stop
+  /// Waits until it has printed its addresses. @return empty once the run is over, or stopped
   Result<std::vector<std::string>> await_addresses(const PlannedProcess& process);
-  /// Looks after all processes. @return one with whose end the run is over, rather one that is lost than one that left;
-  /// null: it goes on.
+  /// Checks all processes. @return one whose end ends the run, preferably a lost one; null: the run continues
   const Running* look();
-  /// @return whether the end of this process ends the run.
+  /// @return true if the end of this process ends the run
   bool ends_run(const Running& running) const;
   void explain(const Running& running) const;
-  /// Why a host has said nothing of itself.
+  /// Returns the reason for a host's missing facts.
   std::string why_no_facts(const Host& host, const Captured& answer) const;
   bool left_out(const Host& host) const { return std::ranges::count(left_out_, host.name) > 0; }
   void say_state(const char* state);
@@ -91,7 +89,7 @@ class Launcher {
   const LaunchOptions& options_;
   const RunFolder& folder_;
   const std::function<bool()>& stopped_;
-  std::vector<std::string> left_out_;  ///< hosts
+  std::vector<std::string> left_out_;  ///< hosts left out
   std::vector<Running> running_;
   std::vector<std::string> addresses_;
   std::optional<RunKeys> keys_;
@@ -121,7 +119,7 @@ void Launcher::say_state(const char* state) {
     complain_text(written.error().message);
 }
 
-/// Names what of a host is another than at the first one.
+/// Reports the facts of a host that differ from the first one's.
 void name_unlike(const Host& host, const json& facts, const ordered_json& all) {
   const json first_facts = all.begin().value();
   for (const char* key : {"machine", "version"}) {
@@ -134,7 +132,7 @@ void name_unlike(const Host& host, const json& facts, const ordered_json& all) {
 std::string Launcher::why_no_facts(const Host& host, const Captured& answer) const {
   const std::string said = last_line(answer.out), by = std::string(to_string(options_.backend)) + ": ";
   if (answer.status == 124) return fmt::format("no answer in {} s", kFactsSeconds);
-  if (said.starts_with(by)) return said;  // the way there, as where srun is missing here
+  if (said.starts_with(by)) return said;  // already starts with the way, as when srun is missing here
   if (answer.status == kProgramMissing) return "no program " + options_.program;
   if (options_.backend == Backend::kSsh && answer.status == kSshFailed) return by + said;
   const std::vector<Captured> machine =
@@ -267,7 +265,7 @@ Result<void> Launcher::start_all() {
     look();
     if (!process.hears_shards()) continue;
     ASSIGN_OR_RETURN(shards_at, await_addresses(process));
-    if (shards_at.empty()) break;  // await_ready() says what has ended
+    if (shards_at.empty()) break;  // await_ready() reports what has ended
   }
   say_state("starting");
   return {};
@@ -292,7 +290,7 @@ Result<std::optional<int>> Launcher::await_ready() {
         const Result<Status> status = client ? client->status() : Error{Errc::kUnavailable, ""};
         if (!status) return false;
         missing = missing_workers(processes_, *status);
-        std::erase_if(missing, [&](const PlannedProcess& process) {  // said already
+        std::erase_if(missing, [&](const PlannedProcess& process) {  // already reported
           return left_out(process.host) || std::ranges::any_of(running_, [&](const Running& running) {
                    return running.plan->name == process.name && running.status;
                  });
@@ -336,7 +334,7 @@ Result<int> Launcher::run_command(std::size_t number, const std::vector<std::str
   RETURN_IF_ERROR(folder_.append({fmt::format("run.{}", number), "local", {}, child.id(), {}}));
   std::ifstream output(folder_.log(log));
   const auto show = [&] {
-    output.clear();  // its end was only that of then
+    output.clear();  // ended earlier only
     const std::string text{std::istreambuf_iterator<char>(output), {}};
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
@@ -406,20 +404,20 @@ void Launcher::end_all() {
     }
     run_all(kills, options_.grace_seconds);
   };
-  end(/*last=*/false);  // what drains needs a coordinator, and a verifier its shards
+  end(/*last=*/false);  // draining workers need a coordinator, and a verifier its shards
   end(/*last=*/true);
   say_state("ended");
 }
 
-/// The command that sends a signal to an entry's process, here to what that has started too.
+/// Returns the command that signals an entry's process; a local one with all that it has started.
 std::vector<std::string> signal_entry(const LedgerEntry& entry, const std::string& signal) {
   const Backend backend = backend_named(entry.where).value_or(Backend::kLocal);
-  const bool leads = backend == Backend::kLocal && entry.name != "launcher";  // whose group is its shell's
+  const bool leads = backend == Backend::kLocal && entry.name != "launcher";  // the launcher's group is its shell's
   return leads ? signal_group_command(entry.process, signal)
                : signal_command(backend, entry.host, entry.process, signal);
 }
 
-/// Sends a signal to each entry that is still the same process. @return which were alive.
+/// Signals each entry that is still the same process. @return those that were alive
 std::vector<LedgerEntry> signal_all(const std::vector<LedgerEntry>& entries, const std::string& signal) {
   std::vector<std::vector<std::string>> commands;
   for (const LedgerEntry& entry : entries) commands.push_back(signal_entry(entry, signal));
@@ -433,7 +431,7 @@ std::vector<LedgerEntry> signal_all(const std::vector<LedgerEntry>& entries, con
   return alive;
 }
 
-/// Asks the entries to end and waits. @return those that did not.
+/// Asks the entries to end and waits. @return those that did not
 std::vector<LedgerEntry> end_politely(const std::vector<LedgerEntry>& entries, int grace_seconds) {
   std::vector<LedgerEntry> alive = signal_all(entries, "TERM");
   const TimePoint deadline = now() + std::chrono::seconds(grace_seconds);
@@ -448,7 +446,7 @@ std::vector<LedgerEntry> end_politely(const std::vector<LedgerEntry>& entries, i
 
 namespace {
 
-/// @param work  done once all is ready
+/// @param work  done once everything is ready
 Result<int> launched(Launcher& launcher, const std::function<bool()>& stopped,
                      const std::function<Result<int>()>& work) {
   RETURN_IF_ERROR(launcher.look_at_hosts());
@@ -503,7 +501,7 @@ Result<int> take_down(const RunFolder& folder, int grace_seconds) {
     }
   }
   end_slurm_jobs(jobs, grace_seconds);
-  // The launcher ends its processes in an order; it needs the grace of each of the two parts.
+  // The launcher ends its processes in two phases, each with the grace.
   end_politely(launchers, 3 * grace_seconds);
   std::vector<LedgerEntry> rest = end_politely(others, grace_seconds);
   const std::vector<LedgerEntry> killed = signal_all(rest, "KILL");

@@ -16,14 +16,14 @@ namespace outrider {
 namespace {
 using nlohmann::json;
 
-/// The key in a plan of an option like --max-requests.
+/// Returns the plan's key of an option such as --max-requests.
 std::string key_of(const char* option) {
   std::string key = option + 2;
   std::ranges::replace(key, '-', '_');
   return key;
 }
 
-/// The launcher gives workers their names.
+/// Options that the launcher sets itself.
 bool is_ours(std::string_view option) { return option == "--name"; }
 
 /// Writes the schema of one described struct.
@@ -154,7 +154,7 @@ class Reader {
     keys_.each(key, "an array of objects", [&](const JsonFields& entry) { read(entry, value.emplace_back()); });
     if (info.required && value.empty()) keys_.wrong(key, "an array of one object or more");
   }
-  /// The declared options of a node, as its command line has them.
+  /// Reads a node's declared options into command line arguments.
   template <class Options>
   void options(std::vector<std::string>& arguments) {
     Options declared;
@@ -191,10 +191,10 @@ class Reader {
   const JsonFields& keys_;
 };
 
-/// It holds the hosts and options of a host file.
+/// The hosts and options in a host file.
 struct HostFile {
   json hosts = json::array();
-  std::map<std::string, std::string> placed;  ///< hosts of a role
+  std::map<std::string, std::string> placed;  ///< hosts by role
 };
 
 constexpr std::array<std::string_view, 4> kRoles = {"coordinator", "verifier", "drafter", "encoder"};
@@ -217,7 +217,7 @@ Result<HostFile> read_host_file(std::string_view text, std::string_view file) {
       } else if (key == "address" && !value.empty()) {
         host["address"] = value;
       } else if (key == "max_slots" || key == "max-slots") {
-        // Open MPI's: slots is how many are wanted
+        // Open MPI's: the number of processes on the host
       } else if (key != "slots" || (slots = to_number<int>(value).value_or(0)) < 1 || slots > 4096) {
         return Error(Errc::kInvalidArgument, "{}:{}: '{}', wanted role={}, slots=1 or more, or address=", file, number,
                      word, fmt::join(kRoles, "|"));
@@ -249,7 +249,7 @@ Result<void> place_on_hosts(json& plan, std::string_view text, std::string_view 
     json& said = plan[key];
     if (said.is_null()) said = single ? json::object() : json::array({json::object()});
     json* const one = single ? &said : said.is_array() && said.size() == 1 ? &said[0] : nullptr;
-    // The host file places this role, so the plan must not place it too.
+    // The host file places this role, so that the plan must not place it too.
     if (one == nullptr || !one->is_object() || one->contains("hosts") || one->contains("count")) {
       return Error(Errc::kInvalidArgument, "{} is {}: with a host file, wanted {} without hosts and count", key,
                    show(said), single ? "an object" : "one group");

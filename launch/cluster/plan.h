@@ -18,21 +18,21 @@
 
 namespace outrider {
 
-// The contents of a plan. Each struct lists its keys once, in fields(). The reader, which refuses every other key, and
-// the published schema (`outrider launch --schema`) come from these lists.
+// The contents of a plan. Each struct lists its keys once, in fields(), which define the reader, which refuses every
+// other key, and the published schema (`outrider launch --schema`).
 
-/// It describes a key for people.
+/// A key's description for people.
 struct KeyInfo {
   const char* help;
   bool required = false;
 };
 
-/// A host, or several that are alike.
+/// A host, or several equal ones.
 struct HostPlan {
   std::string name;              ///< a host set
-  std::string address;           ///< a set of as many names as `name`; empty: the name itself
-  std::vector<std::string> ssh;  ///< more arguments of ssh, before the address
-  std::int64_t cpus = 0;         ///< 0: not said
+  std::string address;           ///< a set with as many names as `name`; empty: the name itself
+  std::vector<std::string> ssh;  ///< additional arguments of ssh, before the address
+  std::int64_t cpus = 0;         ///< 0: not given
 
   static void fields(auto& v, auto& m) {
     v("name", m.name, KeyInfo{"A host, or a set like node[1-8,12]", true});
@@ -42,16 +42,16 @@ struct HostPlan {
   }
 };
 
-/// Lines of a script's header; no value: without this line.
+/// Lines of a script's header; no value: omits the line.
 using SlurmHeader = std::map<std::string, std::optional<std::string>>;
 
-/// Every role has these. The keys of the role's own options are those of its command line, without the dashes before
-/// them and with _ for -.
+/// Keys common to all roles. A role's own options have the names of its command line, without leading dashes and with _
+/// for -.
 struct RolePlan {
   std::string hosts;  ///< host sets; empty: all hosts in turn
   std::string cpuset, deadline;
   std::map<std::string, std::string> environment;
-  std::vector<std::string> options;  ///< as on the command line
+  std::vector<std::string> options;  ///< in command line form
 
   static void fields(auto& v, auto& m) {
     v("hosts", m.hosts, KeyInfo{"Where: hosts or sets of them; one named twice has two (default: all in turn)"});
@@ -74,10 +74,10 @@ struct CoordinatorPlan : RolePlan {
 
 template <class Options>
 struct WorkerPlan : RolePlan {
-  std::int64_t count = 0;  ///< 0: one for each of `hosts`, or one
+  std::int64_t count = 0;  ///< 0: one per entry of `hosts`, or one
   std::string model, backbone, assistant, dtype;
   SlurmHeader slurm_header;  ///< of drafters
-  std::string shard_hosts;   ///< of verifiers: host sets; empty: shards are their verifier's own processes
+  std::string shard_hosts;   ///< of verifiers: host sets; empty: shards are the verifier's own processes
 
   static void fields(auto& v, auto& m) {
     v("count", m.count, KeyInfo{"How many (default: one for each entry of hosts, or one)"},
@@ -109,7 +109,7 @@ struct RunPlan {
   }
 };
 
-/// The translation of a plan into jobs of Slurm.
+/// Settings for Slurm jobs.
 struct SlurmPlan {
   std::string shape;  ///< one, het, elastic
   SlurmHeader header, drafter_header;
@@ -129,7 +129,7 @@ struct SlurmPlan {
   }
 };
 
-/// The translation of a plan into an overlay of Kubernetes.
+/// Settings for a Kubernetes overlay.
 struct KubernetesPlan {
   std::string image, ns, claim, verifier_memory, drafter_memory, queue;
   std::int64_t shards = 0;  ///< 0: the plan is a cluster
@@ -178,13 +178,13 @@ struct Plan {
   }
 };
 
-/// @param file  its name in messages.
-/// @return the first thing wrong with it, by the key's name; an unknown key's message has its nearest neighbour.
+/// @param file  its name in messages @return the first error, by the key's name; for an unknown key with the nearest
+/// known one
 Result<Plan> read_plan(const nlohmann::json& object, std::string_view file);
 
-/// Puts the hosts of an MPI-like host file, "HOST [role=ROLE] [slots=N] [address=ADDRESS]" a line, in place of the
-/// plan's own. A line without role is for a drafter.
-/// @return kInvalidArgument, naming the line, for anything else, and for a plan that says itself where roles run.
+/// Replaces the plan's hosts by those of an MPI-like host file, "HOST [role=ROLE] [slots=N] [address=ADDRESS]" a line.
+/// A line without role is for a drafter. @return kInvalidArgument with the line for anything else, and for a plan that
+/// places roles itself
 Result<void> place_on_hosts(nlohmann::json& plan, std::string_view text, std::string_view file);
 
 /// The plan's JSON schema (draft 2020-12).

@@ -13,13 +13,13 @@
 namespace outrider {
 namespace {
 
-/// Whoever starts a process holds its standard input; a worker whose host loses its network ends by itself.
+/// The starter holds each process's standard input, so that a worker on a host without network ends by itself.
 constexpr const char* kHeld = "--exit-with-stdin";
 constexpr const char* kAloneSeconds = "60";
 constexpr const char* kDeadline = "--deadline";
 constexpr const char* kListenShards = "--listen-shards";
 
-/// A plan's hosts by name, in its order.
+/// Returns a plan's hosts by name, in its order.
 Result<std::vector<Host>> all_hosts(const Plan& plan) {
   std::vector<Host> hosts;
   for (const HostPlan& group : plan.hosts) {
@@ -39,7 +39,7 @@ Result<std::vector<Host>> all_hosts(const Plan& plan) {
   return hosts;
 }
 
-/// The hosts of a group's processes, in turn. @param set, key  of the plan
+/// Returns the hosts of a group's processes, in turn. @param set, key  of the plan
 Result<std::vector<Host>> hosts_of(const std::string& set, const std::string& key, const std::vector<Host>& all) {
   if (set.empty()) return all;
   ASSIGN_OR_RETURN(const std::vector<std::string> names, expand_host_set(set));
@@ -60,10 +60,10 @@ std::vector<std::string> words_before(const RolePlan& role) {
   return words;
 }
 
-/// It adds the options that each role gets whatever its own are.
+/// Adds the options common to all roles.
 Result<void> add_common(PlannedProcess& process, const RolePlan& role) {
   if (!role.deadline.empty()) {
-    // Only a process in the job can ask Slurm when that job ends.
+    // Only a process in the job can ask Slurm for that job's end.
     if (const auto parsed = parse_deadline(role.deadline); role.deadline != "slurm" && !parsed)
       return Error{parsed.error().code, process.name + ": " + parsed.error().message};
     process.options.insert(process.options.end(), {kDeadline, role.deadline});
@@ -72,7 +72,7 @@ Result<void> add_common(PlannedProcess& process, const RolePlan& role) {
   return {};
 }
 
-/// The number that the options have for one of them; 0: not said.
+/// Returns the value of one of the options; 0: not given.
 std::int64_t number_in(const std::vector<std::string>& options, const char* name) {
   const auto flag = std::ranges::find(options, name);
   return flag == options.end() ? 0 : to_number<std::int64_t>(*(flag + 1)).value_or(0);
@@ -113,7 +113,7 @@ class Planner {
           return Error(Errc::kInvalidArgument, "{} has {} hosts, wanted {}: {} for each of {} with shards {}", key,
                        shard_hosts.size(), wanted, shards - 1, count, shards);
       }
-      const std::size_t others = shard_hosts.size() / count;  // of each
+      const std::size_t others = shard_hosts.size() / count;  // per verifier
       for (std::size_t i = 0; i < count; ++i) {
         RETURN_IF_ERROR(add_worker(role, group, g, hosts[i % hosts.size()]));
         const std::string prefix = result_.processes.back().name + ".shard.";
@@ -127,7 +127,7 @@ class Planner {
   Result<ProcessPlan> finish(bool one_host) {
     for (const PlannedProcess& process : result_.processes) note(process.host);
     result_.listen = plan_.coordinator.listen;
-    // Hosts of one address are one machine.
+    // Hosts with one address are one machine.
     const bool across = !one_host && std::ranges::any_of(result_.hosts, [&](const Host& host) {
       return host.address != result_.hosts.front().address;
     });
@@ -161,18 +161,18 @@ class Planner {
     return {};
   }
 
-  /// Of the verifier of that group that was added last. What it computes its verifier says.
+  /// Adds a shard of the group's last verifier, which assigns its work.
   template <class Options>
   Result<void> add_shard(std::string name, const WorkerPlan<Options>& group, std::size_t number, const Host& host) {
     ASSIGN_OR_RETURN(PlannedProcess process, process_of("shard", std::move(name), group, number, host));
     if (const std::int64_t threads = number_in(group.options, "--threads"); threads > 0)
       process.options.insert(process.options.end(), {"--threads", std::to_string(threads)});
-    process.options.emplace_back(kHeld);  // no deadline: the verifier drains before its own, and needs it until then
+    process.options.emplace_back(kHeld);  // no deadline: its verifier needs it while draining
     result_.processes.push_back(std::move(process));
     return {};
   }
 
-  /// A process of a group, with the models that it loads.
+  /// Makes a process of a group, with its models.
   template <class Options>
   Result<PlannedProcess> process_of(const char* role, std::string name, const WorkerPlan<Options>& group,
                                     std::size_t number, const Host& host) const {

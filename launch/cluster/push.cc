@@ -19,20 +19,20 @@ namespace outrider {
 namespace {
 namespace fs = std::filesystem;
 
-/// Hosts that hang are rsync's and ssh's to notice.
+/// Long, since rsync and ssh detect hosts that hang.
 constexpr int kSeconds = 24 * 3600, kStartSeconds = 60;
 
-/// A file or a folder here, and what it becomes there.
+/// A local file or folder, and its remote path.
 using Item = std::pair<fs::path, fs::path>;
 
-/// It holds the files that go to one host.
+/// The files for one host.
 struct Transfer {
   Host host;
   std::vector<Item> items;
   bool failed = false;
 };
 
-/// The directories of a process's models.
+/// Returns the directories of a process's models.
 std::vector<std::string> models_of(const PlannedProcess& process) {
   std::vector<std::string> models;
   for (const char* option : {"--model", "--backbone", "--assistant", "--draft-model", "--hidden-rows-for"}) {
@@ -53,7 +53,7 @@ Result<std::vector<Transfer>> transfers_of(const Plan& plan, const ProcessPlan& 
     for (const PlannedProcess& process : processes.processes) {
       if (process.host.address != host.address || process.host.ssh != host.ssh) continue;
       for (const std::string& model : models_of(process)) {
-        if (hub_name(model)) continue;  // which each host downloads
+        if (hub_name(model)) continue;  // each host downloads it
         const bool replaced = model == plan.model && !sources.model.empty();
         if (there.insert(model).second) transfer.items.emplace_back(replaced ? sources.model : fs::path(model), model);
       }
@@ -63,7 +63,7 @@ Result<std::vector<Transfer>> transfers_of(const Plan& plan, const ProcessPlan& 
       std::error_code error;
       if (!fs::exists(from, error)) return Error(Errc::kNotFound, "{}: is not here", from.string());
     }
-    // Hosts of one address are one machine.
+    // Hosts with one address are one machine.
     std::vector<std::string> dialled = host.ssh;
     dialled.push_back(host.address);
     if (seen.insert(std::move(dialled)).second) transfers.push_back(std::move(transfer));
@@ -71,7 +71,7 @@ Result<std::vector<Transfer>> transfers_of(const Plan& plan, const ProcessPlan& 
   return transfers;
 }
 
-/// The files of an item: here and there.
+/// Returns the files of an item, with both paths.
 std::vector<Item> files_of(const Item& item) {
   if (!fs::is_directory(item.first)) return {item};
   std::vector<Item> files;
@@ -106,7 +106,7 @@ std::vector<std::string> rsync_command(const Host& host, const Item& item) {
           address + ":" + item.second.string() + end};
 }
 
-/// The SHA-256 of files, a line each, where `side` says which of the two.
+/// Returns the command for the SHA-256 of files, a line each. @param side  selects one of the two paths
 std::vector<std::string> sums_command(const std::vector<Item>& files, fs::path Item::*side) {
   std::string script;
   for (const Item& file : files) script += "sha256sum < " + shell_line({(file.*side).string()}) + "; ";
@@ -118,7 +118,7 @@ void fail(Transfer& transfer, const std::string& why) {
   transfer.failed = true;
 }
 
-/// Runs a command for each host that has not failed, and hands each its answer.
+/// Runs a command for each host that has not failed, and passes on each answer.
 void on_each(std::vector<Transfer>& transfers, int seconds, const auto& command, const auto& take) {
   std::vector<std::vector<std::string>> commands;
   std::vector<Transfer*> asked;
@@ -152,7 +152,7 @@ void send(std::vector<Transfer>& transfers) {
   }
 }
 
-/// The SHA-256 of each file here that went to a host, each read once, by its path.
+/// Returns the SHA-256 of each local file that was sent, by path; reads each once.
 std::map<fs::path, std::string> sums_here(const std::vector<Transfer>& transfers) {
   std::map<fs::path, std::string> sums;
   for (const Transfer& transfer : transfers) {

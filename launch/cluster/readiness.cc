@@ -7,9 +7,9 @@
 namespace outrider {
 namespace {
 
-/// The token with which every Gemma text begins.
+/// First token of every Gemma sequence.
 constexpr TokenId kBeginOfText{2};
-/// Texts for each verifier, where others take their place.
+/// Sequences per verifier, in case other clients' take their places.
 constexpr int kTextsMax = 4;
 
 }  // namespace
@@ -46,7 +46,7 @@ std::string workers_text(std::ptrdiff_t verifiers, std::ptrdiff_t drafters) {
 }
 
 Result<void> prove_verifiers(TransportContext& context, const std::vector<std::string>& addresses) {
-  std::vector<Client> holding;  // each holds one text open
+  std::vector<Client> holding;  // each keeps one sequence open
   while (true) {
     ASSIGN_OR_RETURN(Client client, connect_any(context, addresses));
     ASSIGN_OR_RETURN(const TokenId token, client.prefill({kBeginOfText}));

@@ -27,10 +27,10 @@ Error is_a_run(const fs::path& path) {
 
 constexpr const char* kCoordinator = "coordinator";
 
-/// The files of a role in the folder, each with its option.
+/// Returns the files of a role in the folder, each with its option.
 std::vector<std::pair<std::string, std::string>> file_names(const std::string& role, bool hears_shards) {
   if (role == kCoordinator) return {{"--key", kCoordinator}, {"--authorized", kAuthorizedFile}};
-  if (role == "shard") return {{"--key", "verifier"}, {"--coordinator-key", "verifier.pub"}};  // whom it dials
+  if (role == "shard") return {{"--key", "verifier"}, {"--coordinator-key", "verifier.pub"}};  // its peer's
   std::vector<std::pair<std::string, std::string>> names = {
       {"--key", role}, {"--coordinator-key", fmt::format("{}.pub", kCoordinator)}};
   if (hears_shards) names.emplace_back("--authorized", kAuthorizedFile);
@@ -44,7 +44,7 @@ Result<RunFolder> RunFolder::create(const fs::path& path, const nlohmann::json& 
   if (error) return Error(Errc::kIo, "{}: {}", path.string(), error.message());
   RunFolder folder(fs::absolute(path));
   ASSIGN_OR_RETURN(folder.held_, DurableFile::open(path / "launcher.lock", O_WRONLY | O_CREAT));
-  const Result<void> held = folder.held_->lock();  // some file systems of clusters have no locks: then begin() decides
+  const Result<void> held = folder.held_->lock();  // some cluster file systems have no locks: then begin() decides
   if ((!held && held.error().code == Errc::kUnavailable) || fs::exists(path / kLedger, error)) return is_a_run(path);
   RETURN_IF_ERROR(folder.write("plan.json", nlohmann::ordered_json(plan)));
   return folder;
@@ -79,7 +79,7 @@ Result<nlohmann::json> RunFolder::read_json(const std::string& name) const {
 }
 
 Result<void> RunFolder::begin(const LedgerEntry& launcher) const {
-  // Made by one only, of all that found no ledger.
+  // Created by exactly one of the launches that found no ledger.
   const Result<DurableFile> made = DurableFile::open(path_ / kLedger, O_WRONLY | O_CREAT | O_EXCL);
   if (made) return append(launcher);
   std::error_code error;
@@ -137,7 +137,7 @@ std::vector<std::string> RunFolder::addresses() const {
 
 Result<RunKeys> RunKeys::create(const RunFolder& folder) {
   const fs::path keys = folder.path() / "keys";
-  if (keys.string().find(',') != std::string::npos)  // --coordinator-key takes several, with commas between
+  if (keys.string().find(',') != std::string::npos)  // --coordinator-key separates several by commas
     return file_error(Errc::kInvalidArgument, folder.path(), "a run with keys, wanted a folder without a comma");
   std::error_code error;
   fs::create_directory(keys, error);

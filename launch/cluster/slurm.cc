@@ -20,7 +20,7 @@ namespace {
 
 Error no_job(const std::string& why) { return {Errc::kInvalidArgument, "slurm: " + why}; }
 
-/// Seconds of a --time as Slurm takes it: MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS. None: no such thing.
+/// Parses a --time of Slurm into seconds: MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS. None: invalid.
 std::optional<std::int64_t> seconds_of(std::string_view time) {
   constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
   const std::string word = in_lower_case(time);
@@ -43,13 +43,13 @@ std::optional<std::int64_t> seconds_of(std::string_view time) {
   return seconds == 0 ? kNoLimit : seconds;
 }
 
-/// A value as sbatch reads it behind #SBATCH: there white space ends it and # begins a comment, but for quotes.
+/// Quotes a value for #SBATCH, where white space ends it and # begins a comment.
 std::string header_value(const std::string& value) {
   if (value.find_first_of(" \t#'\"\\") == value.npos) return value;
   return "\"" + replaced(replaced(value, "\\", "\\\\"), "\"", "\\\"") + "\"";
 }
 
-/// The header of a script: our lines, each replaced or left out as the plan says, then the plan's own.
+/// Returns the header of a script: our lines, each replaced or omitted by the plan, then the plan's own.
 std::string header(std::vector<std::pair<std::string, std::string>> lines, const SlurmHeader& changes) {
   std::string text;
   const auto add = [&](const std::string& option, const std::string& value) {
@@ -106,7 +106,7 @@ class Renderer {
  private:
   using Lines = std::vector<std::pair<std::string, std::string>>;
 
-  /// It makes a script's beginning. @param job  its number, as Slurm puts it into names. @param more  of the header
+  /// Returns the start of a script. @param job  its number, in Slurm's notation for names @param more  of the header
   std::string begin(Lines lines, const SlurmHeader& changes, const char* job, const std::string& more = "") const;
   std::string job() const;
   std::string drafters(std::size_t group) const;
@@ -116,7 +116,7 @@ class Renderer {
     if (component.cpus() > 0) lines.emplace_back("--cpus-per-task", std::to_string(component.cpus()));
     return lines;
   }
-  /// The files of a role's key, which all nodes see.
+  /// Returns the options of a role's key files, which all nodes see.
   std::vector<std::string> keys_of(const std::string& role) const {
     return processes_.open() ? RunKeys::options(run_ + "/keys", role) : std::vector<std::string>();
   }
@@ -204,7 +204,7 @@ std::string Renderer::steps(const Component& component, const std::string& nodes
   return text;
 }
 
-/// Every script begins with this. {0}: the header.
+/// Start of every script. {0}: the header.
 constexpr const char* kBegin = R"sh(#!/bin/bash
 {0}# Rendered by `outrider launch`: lines may be changed and the script submitted by hand.
 run={1}
@@ -259,7 +259,7 @@ if [ "$status" = 75 ]; then scontrol requeue "$SLURM_JOB_ID"; exit 75; fi  # 75:
 exit "$status"
 )sh";
 
-/// An array of drafters does this. {0}: the command.
+/// Script of an array of drafters. {0}: the command.
 constexpr const char* kDrafter = R"sh(
 stopping=
 trap 'stopping=1; [ -z "${{drafter:-}}" ] || kill -TERM "$drafter" 2>/dev/null' TERM USR1 USR2

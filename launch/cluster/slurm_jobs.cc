@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kSlurmSeconds = 60;
 
-/// It keeps the jobs that wait or run.
+/// Returns the jobs that are queued or running.
 std::vector<std::string> alive(const std::vector<std::string>& jobs) {
   std::vector<std::vector<std::string>> commands;
   for (const std::string& job : jobs) commands.push_back(slurm_alive_command(job));
@@ -75,7 +75,7 @@ Result<void> submit_to_slurm(const std::vector<RenderedFile>& scripts, const Run
 void end_slurm_jobs(const std::vector<std::string>& jobs, int grace_seconds) {
   std::vector<std::string> rest = alive(jobs);
   std::vector<std::vector<std::string>> commands;
-  // A waiting job has no script to ask; the script of a running one is what --batch reaches.
+  // A queued job has no script to ask; --batch reaches the script of a running one.
   for (const std::string& job : rest) {
     commands.push_back({"scancel", "--state=PENDING", job});
     commands.push_back({"scancel", "--batch", "--signal=USR1", job});

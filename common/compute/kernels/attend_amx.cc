@@ -1,8 +1,8 @@
 // Attention over bfloat16 keys and values with AMX tiles, for any number of queries.
 //
-// Queries and weights are rounded to bfloat16, as the products of bfloat16 models are; sums are float32. Keys are taken
-// in slices of 32 that lie at multiples of 32 positions, whoever sees them. To a key that it does not see a query gives
-// the weight zero, which adds nothing to a finite value: so a query gets the same bits alone and beside any others.
+// Queries and weights are rounded to bfloat16, as in products of bfloat16 models; sums are float32. Keys are taken in
+// slices of 32 at multiples of 32 positions, for every query. A query gives weight zero to a key that it does not see,
+// which adds nothing to a finite value: so its bits do not depend on the other queries.
 #include <immintrin.h>
 
 #include <cstdlib>
@@ -18,12 +18,12 @@ __m512 fma_lanes(__m512 a, __m512 b, __m512 c) { return _mm512_fmadd_ps(a, b, c)
 #include "common/compute/kernels/amx_common.inc"
 #include "common/compute/kernels/vector_lanes.inc"
 
-constexpr std::int64_t kSlice = 32;    ///< keys or dimensions that one product adds up
-constexpr std::int64_t kQueries = 64;  ///< that read the keys together; their scores stay in the L2 cache
+constexpr std::int64_t kSlice = 32;    ///< keys or dimensions summed by one product
+constexpr std::int64_t kQueries = 64;  ///< queries that read the keys together; their scores stay in the L2 cache
 constexpr std::int64_t kTiles = kQueries / kTileRows;
-constexpr std::int64_t kChunk = 4;  ///< slices of keys whose packed values stay in the cache for every query
+constexpr std::int64_t kChunk = 4;  ///< slices of keys whose packed values stay in the cache for all queries
 
-/// An operand: 16 rows of 32 bfloat16. On the right, row i has elements 2i and 2i + 1 of 16 columns.
+/// An operand: 16 rows of 32 bfloat16. As right operand, row i has elements 2i and 2i + 1 of 16 columns.
 struct alignas(64) Operand {
   std::uint32_t pairs[16][16];
 };
@@ -54,10 +54,10 @@ void transpose(__m512i (&rows)[16]) {
   }
 }
 
-/// 32 floats to bfloat16, the first half from `low`.
+/// Converts 32 floats to bfloat16, the first half from `low`.
 __m512i to_bf16(__m512 low, __m512 high) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
 
-/// What a thread keeps for its calls.
+/// A thread's reusable scratch memory.
 struct Scratch {
   ~Scratch() { std::free(memory); }
   std::byte* reserve(std::size_t wanted) {
@@ -110,7 +110,7 @@ class Attention {
   }
 
  private:
-  /// piece(p, count) for every piece of scratch, each of whole cache lines.
+  /// Calls piece(p, count) for every piece of scratch, each of whole cache lines.
   template <typename Piece>
   void lay_out(Piece piece) {
     piece(q_, kTiles * dim_slices_);
@@ -121,7 +121,7 @@ class Attention {
     piece(edge_, kSlice * a_.head_dim);
   }
 
-  /// Key `slice * kSlice + i` of the slices, as a key of a_; it may lie outside of them at both ends.
+  /// Returns the index in a_ of key `slice * kSlice + i`; it may be out of range at both ends.
   std::int64_t key(std::int64_t slice, std::int64_t i) const { return slice * kSlice + i - offset_; }
   bool exists(std::int64_t key) const { return key >= 0 && key < a_.count; }
   std::int64_t slot(std::int64_t key) const {
@@ -143,8 +143,8 @@ class Attention {
     finish_stores(q_);
   }
 
-  /// The rows of a slice of keys, row_stride apart; copied, with zeros for those that do not exist, where the ring or
-  /// the keys end within it.
+  /// Returns the rows of a slice of keys, row_stride apart; a copy, padded with zeros, if the ring or the keys end
+  /// within it.
   const Bf16* key_rows(std::int64_t slice, std::int64_t* row_stride) {
     const std::int64_t first = key(slice, 0), last = key(slice, kSlice - 1);
     if (exists(first) && exists(last) && slot(first) < slot(last)) {
@@ -164,7 +164,7 @@ class Attention {
     return edge_;
   }
 
-  /// Fetches the share i of a later slice's rows; the dim_slices_ shares together are all of them.
+  /// Prefetches the i-th share of a later slice's rows; the dim_slices_ shares cover all of them.
   void fetch(const Bf16* rows, std::int64_t slice, std::int64_t i) const {
     for (std::int64_t r = i * kSlice / dim_slices_; r < (i + 1) * kSlice / dim_slices_; ++r) {
       if (!exists(key(slice, r))) continue;
@@ -182,7 +182,7 @@ class Attention {
     if (t < tiles_) score<1>(k, row_stride, t, slice);
   }
 
-  /// Scores of a slice's keys with kCount tiles of queries, to scores_[key, query].
+  /// Computes scores of a slice's keys with kCount tiles of queries, into scores_[key, query].
   template <int kCount>
   void score(const Bf16* k, std::int64_t row_stride, std::int64_t t, std::int64_t slice) {
     const std::int64_t bytes = row_stride * static_cast<std::int64_t>(sizeof(Bf16));
@@ -211,8 +211,8 @@ class Attention {
     finish_stores(scores_);
   }
 
-  /// The softmax of a tile's queries, a lane each: weights_ := exp(score - the largest), zero where a query sees
-  /// nothing.
+  /// Applies the softmax to a tile's queries, one per lane: weights_ := exp(score - the largest), zero for keys that a
+  /// query does not see.
   void weigh(std::int64_t t) {
     alignas(64) std::int32_t begin[kLanes] = {}, end[kLanes] = {};
     const std::int64_t queries = lesser(kTileRows, count_ - t * kTileRows);
@@ -255,7 +255,7 @@ class Attention {
       *queries_[t * kTileRows + i].largest = largest[i], *queries_[t * kTileRows + i].sum = sum[i];
   }
 
-  /// The values of slice `first` + `i` of the keys as right operands, two for 32 dimensions.
+  /// Packs the values of key slice `first` + `i` as right operands, two for 32 dimensions.
   void pack_values(std::int64_t first, std::int64_t i) {
     const __m512i low = (__m512i)(__v32hi){0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
                                            8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
@@ -323,7 +323,7 @@ class Attention {
   const AttendArgs<Bf16>& a_;
   const AttendQuery* const queries_;
   const std::int64_t count_, tiles_, dim_slices_;
-  const std::int64_t offset_;  ///< of the first key in its slice
+  const std::int64_t offset_;  ///< offset of the first key in its slice
   const std::int64_t key_slices_;
   const std::int64_t first_slot_ = a_.first % a_.capacity;
   Operand* q_;        ///< [tiles, dim_slices], right: 16 queries

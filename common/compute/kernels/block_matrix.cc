@@ -1,5 +1,5 @@
 // Our own kernels over blocks of 64 outputs (GemmArgs): int4 on every instruction set, int8 and bfloat16 with vectors
-// or tiles. int8 and bfloat16 lie as oneDNN packs them for tiles (ADR 5).
+// or tiles. int8 and bfloat16 have oneDNN's packing for tiles (ADR 5).
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -18,7 +18,7 @@ namespace {
 using Gemm = void(const GemmArgs&);
 constexpr std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 
-/// How a type is multiplied: up to so many rows by vectors, more by tiles.
+/// Kernels of a type: vectors up to a number of rows, tiles for more.
 struct Kernels {
   std::int64_t vector_rows;
   Gemm* vectors;
@@ -93,7 +93,7 @@ class BlockMatrix final : public PackedMatrix {
   static std::int64_t steps_of(const PackedWeights& w) { return divide_up(w.in * input_bytes(w.type), kStepBytes); }
 
  private:
-  /// A row as the kernels multiply it, with zeros up to `bytes`. @return its scale
+  /// Stores a row as the kernels read it, padded with zeros to `bytes`. @return its scale
   float store_inputs(std::span<const float> x, std::byte* to, std::int64_t bytes) const {
     const WeightType type = weights().type == WeightType::kInt4 ? WeightType::kInt8 : weights().type;
     const std::int64_t used = std::ssize(x) * input_bytes(type);
@@ -116,7 +116,7 @@ class BlockMatrix final : public PackedMatrix {
   Kernels kernels_;
 };
 
-/// Rows [out, in] as blocks.
+/// Converts rows [out, in] to blocks.
 PackedWeights pack(const PackedWeights& rows, const char* layout) {
   const std::int64_t block_bytes = BlockMatrix::steps_of(rows) * kStepBytes * kBlockOutputs,
                      blocks = divide_up(rows.out, kBlockOutputs), row_bytes = std::ssize(rows.bytes) / rows.out;

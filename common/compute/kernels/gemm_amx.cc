@@ -1,5 +1,5 @@
-// int8, bfloat16, int4 and q4 weights with AMX. oneDNN's kernel reads the first two slower, and again for every 16 or
-// 64 rows (docs/lab/amx.md). Those of int4 become int8 on the way.
+// int8, bfloat16, int4 and q4 weights with AMX. oneDNN's kernel reads the first two more slowly, and again for every 16
+// or 64 rows (docs/lab/amx.md). int4 is expanded to int8 on the fly.
 #include <immintrin.h>
 
 #include <cstring>
@@ -17,12 +17,11 @@ constexpr std::int64_t kInputBytes = kTileRows * kStepBytes;  ///< of a tile of 
 constexpr std::int64_t kGroupBytes = 4 * kBlockOutputs;       ///< four bytes of inputs of every output
 constexpr std::int64_t kStep = kStepBytes / 4 * kGroupBytes;  ///< bytes of a block's weights at a step
 
-/// Sums of integer products are exact; those of bfloat16 grow step by step, in the order that the instruction has
-/// within one.
+/// Sums of integer products are exact; those of bfloat16 grow step by step, within a step in the instruction's order.
 template <typename Weight>
 using Sum = std::conditional_t<std::is_same_v<Weight, Bf16>, float, std::int32_t>;
 
-// The tiles' numbers are part of the instruction.
+// Tile numbers must be immediate operands.
 #define MULTIPLY(sum, inputs, weights)        \
   if constexpr (std::is_same_v<Weight, Bf16>) \
     _tile_dpbf16ps(sum, inputs, weights);     \
@@ -36,21 +35,21 @@ void write(const GemmArgs& a, std::int64_t row, const float (&sums)[kBlockOutput
   std::memcpy(a.y + row * a.y_stride, sums, static_cast<std::size_t>(a.outputs) * sizeof(float));
 }
 
-/// The tiles of a block's weights in the order in which they are multiplied: of each step those of `columns` times 16
-/// outputs from output `first` on, by all rows from `row` on. Meanwhile later ones are fetched: tile loads alone would
-/// wait for every line in turn.
+/// The tiles of a block's weights in multiplication order: for each step those of `columns` times 16 outputs from
+/// output `first` on, for all rows from `row` on. Prefetches later ones meanwhile: tile loads alone would wait for
+/// every line in turn.
 template <typename Weight>
 class WeightTiles {
  public:
-  static constexpr std::int64_t kRowBytes = kGroupBytes;  ///< from a row of a tile to the next
+  static constexpr std::int64_t kRowBytes = kGroupBytes;  ///< from one row of a tile to the next
 
   WeightTiles(const GemmArgs& a, std::int64_t, std::int64_t first, std::int64_t columns)
       : tile_(a.weights + 4 * first), columns_(columns) {}
 
   const std::byte* tile() const { return tile_; }
 
-  /// The next step's into the L1 cache; where all of a step is read, a later one's into the L2, which has more reads
-  /// under way.
+  /// Prefetches the next step into the L1 cache; if all of a step is read, a later one into the L2, which has more
+  /// reads in flight.
   void next() {
     constexpr std::int64_t kFarSteps = 8;
     prefetch_tile(tile_ + kStep, kRowBytes);
@@ -67,8 +66,8 @@ class WeightTiles {
   std::int64_t columns_, column_ = 0;
 };
 
-/// 16 outputs of a chunk as int8, into a tile. A 16-bit product of two nibbles and their multiplier does both: nothing
-/// carries, as 15 * 15 < 256. Meanwhile fetches the same of later steps.
+/// Expands 16 outputs of a chunk to an int8 tile. A 16-bit product of two nibbles and their multiplier does both:
+/// nothing carries, as 15 * 15 < 256. Prefetches the same of later steps meanwhile.
 inline void expand_tile(const Int4Chunk& chunk, int half, std::byte* to) {
   constexpr std::int64_t kChunksAStep = 2, kNear = 3 * kChunksAStep, kFar = 12 * kChunksAStep;
   const __m512i low_nibble = _mm512_set1_epi8(15);
@@ -96,14 +95,14 @@ inline void expand_tile(const Int4Chunk& chunk, int half, std::byte* to) {
       _mm512_store_si512(row, _mm512_sub_epi8(_mm512_mullo_epi16(low, multiplier), zero));
       _mm512_store_si512(row + 4 * kStepBytes,
                          _mm512_sub_epi8(_mm512_mulhi_epu16(high_times_16, high_multiplier), zero));
-      finish_stores(to);  // or the compiler would fetch all lines in one go, and everything else would wait for them
+      finish_stores(to);  // otherwise the compiler would prefetch all lines at once, and everything else would wait
     }
     twice = _mm512_add_epi16(twice, _mm512_set1_epi16(16));
   }
 }
 
-/// Those of int4 become int8 two tiles ahead, since a load of what is still being stored would wait; in a ring that
-/// the L1 cache holds, or, where further rows come, for these too.
+/// int4 is expanded to int8 two tiles ahead, since a load of data that is still being stored would wait; into a ring
+/// that the L1 cache can hold, or into all tiles if more rows follow.
 template <>
 class WeightTiles<Int4Chunk> {
  public:
@@ -152,7 +151,7 @@ class WeightTiles<Int4Chunk> {
   std::int64_t mask_, at_ = 0, to_ = 0;
 };
 
-/// One tile of rows: each step of the weights is read once, in the order of the memory.
+/// Multiplies one tile of rows: reads each step of the weights once, in memory order.
 template <typename Weight>
 void multiply_few(const GemmArgs& a) {
   TileConfig config;
@@ -186,7 +185,7 @@ void multiply_few(const GemmArgs& a) {
   for (std::int64_t r = 0; r < a.rows; ++r) write(a, r, sums[r]);
 }
 
-/// Two by two tiles: what is loaded is used twice. int4 is expanded by the first rows, for all.
+/// Multiplies two by two tiles, so that each loaded tile is used twice. The first rows expand int4 for all.
 template <typename Weight>
 void multiply_many(const GemmArgs& a) {
   // 0 to 3: sums [16, 16]. 4, 5: inputs [16 rows, 64 bytes]. 6, 7: weights [16, 16 outputs x 4 bytes]
@@ -224,7 +223,7 @@ void multiply_many(const GemmArgs& a) {
 
 #undef MULTIPLY
 
-/// Rows of q4 whose totals the L1 cache holds beside a group's weights.
+/// Rows of q4 whose totals fit the L1 cache beside a group's weights.
 constexpr std::int64_t kQ4Rows = 64;
 
 /// A group's nibbles as bytes, a tile of eight rows for each 16 outputs, and its scales.
@@ -253,8 +252,8 @@ struct Q4Tiles {
   }
 };
 
-/// Some tiles of `tile_rows` rows from row `first` on: the sums of a group leave the tiles as integers, and are added
-/// up as vectors add them.
+/// Multiplies tiles of `tile_rows` rows from row `first` on: a group's sums leave the tiles as integers, and are
+/// accumulated as in the vector kernels.
 void multiply_q4(const GemmArgs& a, std::int64_t first, std::int64_t rows, std::int64_t tile_rows) {
   // 0 to 3: sums [tile_rows, 16] of upper and of lower bytes, of two times 16 outputs in turn. 4, 5: upper and lower
   // bytes [tile_rows, 32 bytes]. 6, 7: weights [8, 16 outputs x 4 bytes]

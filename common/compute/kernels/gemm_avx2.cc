@@ -11,13 +11,13 @@ namespace {
 
 #include "common/compute/kernels/gemm_avx2.inc"
 
-// Of nibbles. A lane's products are added up by pairs in 16 bits: at most 16 * 15 * 128.
+// Nibbles: pairs of a lane's products are summed in 16 bits, at most 16 * 15 * 128.
 constexpr bool kMultipliesNibbles = false;
 constexpr int kInt4Rows = 6, kQ4Rows = 5, kQ4AtOnce = 1;
 constexpr int int4_columns(int rows) { return rows <= 2 ? 4 : 2; }
 I add_products(I products, I weights, I x) {
   I sum = (I)((Halves)products + (Halves)_mm256_maddubs_epi16((__m256i)weights, (__m256i)x));
-  asm volatile("" : "+x"(sum));  // or g++ would put sums off until products fill the registers and the stack
+  asm volatile("" : "+x"(sum));  // otherwise g++ would delay sums until products fill the registers and the stack
   return sum;
 }
 I add_up(I products) { return (I)_mm256_madd_epi16((__m256i)products, _mm256_set1_epi16(1)); }
@@ -26,7 +26,7 @@ I end_group(I total, I products, I multiplier) {
 }
 I add_zeros(I total, Halves zero, Halves sums) { return total - (I)_mm256_madd_epi16((__m256i)zero, (__m256i)sums); }
 
-/// Signs move from the weights to the inputs; then 16 bits hold a pair of products: at most 2 * 128 * 127.
+/// Signs move from the weights to the inputs; a pair of products then fits 16 bits: at most 2 * 128 * 127.
 struct Int8 {
   using Sum = I;
   static constexpr int kParts = 1, kZero = 0;
@@ -38,7 +38,7 @@ struct Int8 {
   }
 };
 
-/// As float32, of the even inputs and then of the odd ones.
+/// Converted to float32, the even inputs and then the odd ones.
 struct Bf16Floats {
   using Sum = F;
   static constexpr int kParts = 2, kZero = 0;

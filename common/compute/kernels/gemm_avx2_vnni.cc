@@ -1,4 +1,4 @@
-// Integer weights with AVX2 and the products of AVX-VNNI.
+// Integer weights with AVX2 and AVX-VNNI's products.
 #include <immintrin.h>
 
 #include <type_traits>
@@ -22,7 +22,7 @@ I add_zeros(I total, Halves zero, Halves sums) {
   return (I)_mm256_dpwssd_avx_epi32((__m256i)total, (__m256i)-zero, (__m256i)sums);
 }
 
-/// The instruction wants one side without signs: weights + 128.
+/// The instruction needs one unsigned operand: weights + 128.
 struct Int8 {
   using Sum = I;
   static constexpr int kParts = 1, kZero = 128;

@@ -35,7 +35,7 @@ I add_zeros(I total, Halves zero, Halves sums) {
   return (I)_mm512_dpwssd_epi32((__m512i)total, (__m512i)-zero, (__m512i)sums);
 }
 
-/// The instruction wants one side without signs: weights + 128.
+/// The instruction needs one unsigned operand: weights + 128.
 struct Int8 {
   using Sum = I;
   static constexpr int kParts = 1, kZero = 128;
@@ -43,7 +43,7 @@ struct Int8 {
   static I add(I total, I weights, I x) { return add_products(total, weights, x); }
 };
 
-/// As float32, of the even inputs and then of the odd ones.
+/// Converted to float32, the even inputs and then the odd ones.
 struct Bf16Floats {
   using Sum = F;
   static constexpr int kParts = 2, kZero = 0;

@@ -1,4 +1,4 @@
-// Integer weights with aarch64's dot products of four bytes a lane.
+// Integer weights with aarch64's dot products of four bytes per lane.
 #include <arm_neon.h>
 
 #include <type_traits>

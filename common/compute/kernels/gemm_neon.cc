@@ -1,4 +1,4 @@
-// Integer weights with what every aarch64 has.
+// Integer weights with baseline aarch64 instructions.
 #include <arm_neon.h>
 
 #include <type_traits>
@@ -12,12 +12,12 @@ namespace {
 constexpr int kTogether = 1;
 #include "common/compute/kernels/gemm_neon.inc"
 
-/// Pairs of a lane's products: of int8 at most 2 * 128 * 127, which 16 bits hold.
+/// Sums pairs of a lane's products: of int8 at most 2 * 128 * 127, which fits 16 bits.
 Halves pairs(I weights, I x) {
   const int8x16_t a = (int8x16_t)weights, b = (int8x16_t)x;
   return (Halves)vpaddq_s16(vmull_s8(vget_low_s8(a), vget_low_s8(b)), vmull_high_s8(a, b));
 }
-/// Of nibbles 16 bits hold all of a group: at most 16 * 15 * 128.
+/// Of nibbles, a whole group's sum fits 16 bits: at most 16 * 15 * 128.
 I add_products(I products, I weights, I x) { return (I)((Halves)products + pairs(weights, x)); }
 I add_up(I products) { return (I)vpaddlq_s16((int16x8_t)products); }
 I end_group(I total, I products, I multiplier) { return total + add_up(products) * multiplier; }

@@ -1,4 +1,4 @@
-// What weights are rounded to: the search for an output's scale and its groups' bytes.
+// Rounds weights to int4: searches an output's scale and its groups' bytes.
 #include <cstring>
 #include <algorithm>
 #include <array>
@@ -11,17 +11,17 @@
 namespace outrider {
 namespace {
 
-// Sixteen lanes whatever the CPU has, and sums in one order: every CPU packs the same bits.
+// Sixteen lanes on any CPU, with sums in one order, so that every CPU packs the same bits.
 typedef float V __attribute__((vector_size(64)));
 typedef float Quarter __attribute__((vector_size(16)));
-// ThreadSanitizer counts the calls of the function that chooses a clone, which runs before ThreadSanitizer does.
+// ThreadSanitizer instruments the resolver of clones, which runs before ThreadSanitizer's initialisation.
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
 #define EVERY_CPU __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define EVERY_CPU
 #endif
 
-/// V asks for 16 bytes where the compiler's CPU has no wider lanes; the clones take 64 for granted.
+/// V has an alignment of 16 bytes if the compiler's CPU has no wider lanes; the clones assume 64.
 struct alignas(64) Group {
   V x[2] = {};
   float lowest = 0, highest = 0;  ///< of x and 0
@@ -32,7 +32,7 @@ struct Choice {
   int byte = 0x91;
 };
 
-/// What a group's byte makes of a nibble, and the nibbles that keep it an int8.
+/// The values of a nibble under a group's byte, and the nibbles that give an int8.
 struct Lattice {
   float multiplier, inverse, zero, first, last;
 };
@@ -48,7 +48,7 @@ const std::array<Lattice, 256> kLattices = [] {
   return lattices;
 }();
 
-/// The nibbles of weights that are given in scales and moved by the lattice's zero: the nearest.
+/// Returns the nearest nibbles of weights in units of the scale, shifted by the lattice's zero.
 inline __attribute__((always_inline)) void round_to(const Lattice& lattice, const V& from_zero, V& nibbles) {
   constexpr float kRoundingShift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   const V first = lattice.first - V{}, last = lattice.last - V{};
@@ -58,9 +58,9 @@ inline __attribute__((always_inline)) void round_to(const Lattice& lattice, cons
   nibbles = (nibbles + kRoundingShift) - kRoundingShift;
 }
 
-/// The best byte for a group whose scale is 1 / inverse, among those whose steps are `shortest` to `longest` times what
-/// reaches from the lowest to the highest weight, and whose zero lies up to `away` quarters from where the lattice's
-/// middle is that of the weights.
+/// Searches the best byte for a group whose scale is 1 / inverse: steps of `shortest` to `longest` times the range from
+/// the lowest to the highest weight, and zeros up to `away` quarters from the one that centres the lattice on the
+/// weights.
 EVERY_CPU void search(const Group& group, float inverse, float shortest, float longest, int away, Choice& best) {
   const V x[2] = {group.x[0] * inverse, group.x[1] * inverse};
   const float step = std::max((group.highest - group.lowest) / 15, std::max(group.highest, -group.lowest) / 9.5f) *
@@ -92,7 +92,7 @@ EVERY_CPU void search(const Group& group, float inverse, float shortest, float l
   }
 }
 
-/// A group's nibbles into an output's lane.
+/// Writes a group's nibbles into an output's lane.
 EVERY_CPU void write_nibbles(const Group& group, int byte, float inverse, std::uint8_t (*nibbles)[64],
                              std::int64_t lane) {
   for (int half = 0; half < 2; ++half) {
@@ -119,8 +119,8 @@ std::vector<Group> groups_of(std::span<const float> row) {
   return groups;
 }
 
-/// The best of a few scales, about the one at which the widest group's steps are 15 scales long and an int8 reaches to
-/// the largest weight.
+/// Returns the best of a few scales around the one at which the widest group's steps are 15 scales long and the largest
+/// weight fits int8.
 float choose_scale(const std::vector<Group>& groups) {
   constexpr int kScales = 9;
   float widest = 0, largest = 0;
@@ -128,7 +128,7 @@ float choose_scale(const std::vector<Group>& groups) {
     widest = std::max(widest, group.highest - group.lowest);
     largest = std::max(largest, std::max(group.highest, -group.lowest));
   }
-  if (largest < 1e-30f) return 0;  // as the others: a quotient beyond float is no scale
+  if (largest < 1e-30f) return 0;  // as elsewhere: the quotient would overflow a float
   const float middle = std::max(widest / (15 * 15), largest / 120);
   float best = 0, best_error = std::numeric_limits<float>::infinity(), scale = 0.8f * middle;
   for (int i = 0; i < kScales; ++i, scale *= 1.0574f) {  // up to 1.25 times

@@ -10,19 +10,19 @@
 
 namespace outrider {
 
-/// One head of a query row, the keys it sees, and what it makes of them.
+/// One head of a query row: its visible keys and its results.
 struct AttendQuery {
   const float* q;           ///< [head_dim]
-  std::int64_t begin, end;  ///< sees the keys [begin, end) of AttendArgs, at least one
+  std::int64_t begin, end;  ///< visible keys [begin, end) of AttendArgs, at least one
   float* scores;            ///< scratch, [AttendArgs::count]
   float* out;               ///< [head_dim]: sum over the keys j of exp(q . k_j - largest) v_j
   float* largest;           ///< of q . k_j
   float* sum;               ///< of exp(q . k_j - largest)
 };
 
-/// Queries of one text against keys of one K/V head: all that they see, or a part. What a query gets does not depend
-/// on the others; together they read each key once.
-/// Key j (0 <= j < count) is that of position first + j, in slot (first + j) mod capacity of a ring of rows.
+/// Queries of one sequence against keys of one K/V head: all visible keys, or a part. A query's result does not depend
+/// on the others; together they read each key once. Key j (0 <= j < count) is that of position first + j, in slot
+/// (first + j) mod capacity of a ring of rows.
 template <typename Kv>
 struct AttendArgs {
   const AttendQuery* queries;
@@ -36,23 +36,22 @@ struct AttendArgs {
   std::int64_t count;  ///< >= 1
 };
 
-/// Our kernels multiply blocks of 64 outputs in steps: 64 bytes of inputs of every output. Weights of int8 and bfloat16
-/// lie in a step as oneDNN packs them, four bytes of each output in turn; those of int4 and q4 in chunks (int4.h,
-/// q4.h).
+/// Our kernels multiply blocks of 64 outputs in steps of 64 bytes of inputs per output. In a step, int8 and bfloat16
+/// weights have oneDNN's packing, four bytes per output in turn; int4 and q4 weights are chunks (int4.h, q4.h).
 constexpr std::int64_t kBlockOutputs = 64, kStepBytes = 64;
 /// Rows of a tile, an AMX register, and its columns of four bytes.
 constexpr std::int64_t kTileRows = 16;
 
-/// Rows against a block.
+/// Rows times a block.
 struct GemmArgs {
   const std::byte* weights;  ///< int8, bfloat16: [steps, 16, 64 outputs, 4 bytes of inputs]; int4: [steps, 2]
                              ///< Int4Chunk; q4: [steps, 2] Q4Chunk
   std::int64_t steps;
-  /// For vectors: [rows, steps, 64 bytes]; 128 of bfloat16's, as float32; of q4, also for tiles, [rows, steps, 2]
-  /// Q4Input. For tiles: [tiles of rows, steps, 16 rows,
-  /// 64 bytes]; beyond 16 rows an even number of tiles is read, whatever they hold.
+  /// For vectors: [rows, steps, 64 bytes]; 128 bytes for bfloat16, as float32; for q4, also with tiles, [rows, steps,
+  /// 2] Q4Input. For tiles: [tiles of rows, steps, 16 rows, 64 bytes]; beyond 16 rows an even number of tiles is read,
+  /// whatever their contents.
   const std::byte* x;
-  const std::int16_t* sums;  ///< for vectors, [rows, steps, 2]: of 32 inputs
+  const std::int16_t* sums;  ///< for vectors, [rows, steps, 2]: sums of 32 inputs
   std::byte* expanded;       ///< scratch for tiles against int4, [steps, 64 outputs, 64]
   std::int64_t rows;
   std::int64_t outputs;       ///< columns of y to write; only a matrix's last block has fewer than 64
@@ -62,8 +61,8 @@ struct GemmArgs {
   std::int64_t y_stride;
 };
 
-/// The row kernels of one instruction set. Every function computes a row from that row's inputs
-/// alone, in an order fixed by the row's length: this is where batch invariance comes from.
+/// The row kernels of one instruction set. Every function computes a row from that row's inputs alone, in an order
+/// fixed by the row's length: this makes results batch-invariant.
 struct KernelTable {
   /// y = x / sqrt(mean(x^2) + eps) * weight; weight may be null. y may be x.
   void (*rms_norm)(const float* x, const float* weight, float eps, std::int64_t n, float* y);
@@ -75,8 +74,7 @@ struct KernelTable {
   void (*scale)(float* x, float factor, std::int64_t n);
   /// x = cap * tanh(x / cap)
   void (*softcap)(float* x, float cap, std::int64_t n);
-  /// y = exp((x - highest) / temperature), the weights of a softmax; 0 below exp(-87), the least that a float holds in
-  /// full.
+  /// y = exp((x - highest) / temperature), the weights of a softmax; 0 below exp(-87), the smallest normal float.
   void (*softmax_weights)(const float* x, float highest, float temperature, std::int64_t n, float* y);
   /// Half-split rotation of one head, x [2 * pairs]: pairs (i, i + pairs).
   void (*rope)(float* x, const float* cos, const float* sin, std::int64_t pairs);
@@ -85,41 +83,41 @@ struct KernelTable {
   void (*to_bf16)(const float* x, std::int64_t n, Bf16* y);
   /// Symmetric int8: y = round(x / scale), scale = max|x| / 127. @return scale; 0 for a zero row.
   float (*quantize)(const float* x, std::int64_t n, std::int8_t* y);
-  /// x = R x, with R = R^T = R^-1: a Hadamard matrix between x's 64 equal parts (16, 4 or 1, where n has no more
-  /// factors of 4), by radix 4. The same bits in every table. QuaRot, arXiv 2404.00456.
+  /// x = R x, with R = R^T = R^-1: a Hadamard matrix over x's 64 equal parts (16, 4 or 1 if n has fewer factors of 4),
+  /// by radix 4. The same bits in every table. QuaRot, arXiv 2404.00456.
   void (*rotate)(float* x, std::int64_t n);
   /// y = x * row_scale * column_scale
   void (*dequantize)(const std::int32_t* x, float row_scale, const float* column_scale, std::int64_t n, float* y);
   float (*dot_f32)(const float* x, const float* w, std::int64_t n);
   float (*dot_bf16)(const Bf16* x, const Bf16* w, std::int64_t n);
-  /// x . w, w in blocks of Q8_0 (DType::kQ8_0: a half-precision scale, then 32 int8), at any alignment. n is a multiple
-  /// of 32.
+  /// x . w, with w in blocks of Q8_0 (DType::kQ8_0: a half-precision scale, then 32 int8), at any alignment. n is a
+  /// multiple of 32.
   float (*dot_q8_0)(const float* x, const std::byte* w, std::int64_t n);
   std::int32_t (*dot_int8)(const std::int8_t* x, const std::int8_t* w, std::int64_t n);
-  /// y = the product in int32, exact, times both scales, as dequantize() has it.
+  /// y = the exact int32 product, times both scales as in dequantize().
   void (*gemm_int4)(const GemmArgs& args);
   /// y = the product times the column's scale: a chain over groups of fma(weights' scale * inputs' scale, a group's sum
   /// of integers, chain), the same bits in every table.
   void (*gemm_q4)(const GemmArgs& args);
-  void (*gemm_int8)(const GemmArgs& args);  ///< null where rows by rows are as fast
+  void (*gemm_int8)(const GemmArgs& args);  ///< null if row-by-row products are as fast
   /// y = the product: a chain of fma in the order of the inputs, the same bits in every table. Null as above.
   void (*gemm_bf16)(const GemmArgs& args) = nullptr;
-  /// By tiles; null without them. Products of integers are as those of vectors.
+  /// With tiles; null without. Integer products equal those with vectors.
   void (*gemm_int4_tiles)(const GemmArgs& args) = nullptr;
   void (*gemm_q4_tiles)(const GemmArgs& args) = nullptr;
   void (*gemm_int8_tiles)(const GemmArgs& args) = nullptr;
-  /// y = the product: for each step a chain of fma over the even inputs and one over the odd, both added to the sum.
+  /// y = the product: per step a chain of fma over the even inputs and one over the odd, both added to the sum.
   void (*gemm_bf16_tiles)(const GemmArgs& args) = nullptr;
-  /// softmax(q . k) . v per head, not yet divided by its sum, so that the parts of a long row can be put together
-  /// (ops.cc). Scores are not scaled (gemma4.md 3.4).
+  /// softmax(q . k) . v per head, before the division by the sum, so that parts of a long row can be merged (ops.cc).
+  /// Scores are not scaled (gemma4.md 3.4).
   void (*attend_f32)(const AttendArgs<float>& args);
   void (*attend_bf16)(const AttendArgs<Bf16>& args);
 };
 
-/// The table of one instruction set. @pre it is one of isas(), and has_isa(isa).
+/// Returns the table of one instruction set. @pre it is one of isas(), and has_isa(isa)
 const KernelTable& kernel_table(Isa isa);
 
-/// The table of active_isa().
+/// Returns the table of active_isa().
 const KernelTable& kernels();
 
 extern const KernelTable kScalarKernels;

@@ -1,4 +1,4 @@
-// What aarch64 has: the instruction sets, which of them this CPU runs, and their kernels.
+// The instruction sets of aarch64, their detection, and their kernels.
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 
@@ -7,7 +7,7 @@
 namespace outrider {
 namespace {
 
-/// NEON's kernels with other products of integers.
+/// Returns NEON's kernels with other integer products.
 KernelTable with_gemm(void (*int4)(const GemmArgs&), void (*q4)(const GemmArgs&), void (*int8)(const GemmArgs&)) {
   KernelTable table = kNeonKernels;
   table.gemm_int4 = int4;

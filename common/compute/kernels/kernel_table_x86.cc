@@ -1,4 +1,4 @@
-// What x86-64 has: the instruction sets, which of them this CPU runs, and their kernels.
+// The instruction sets of x86-64, their detection, and their kernels.
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -22,8 +22,8 @@ Leaf7 leaf_7() {
   return leaf;
 }
 
-/// Tiles, their int8 and bfloat16 products, and the conversion to bfloat16 that comes with them. Linux gives a process
-/// the tile registers when it asks for them (Documentation/arch/x86/xstate.rst).
+/// Returns true with tiles, their int8 and bfloat16 products, and the conversion to bfloat16 that comes with them.
+/// Linux gives a process the tile registers on request (Documentation/arch/x86/xstate.rst).
 bool may_use_amx() {
   constexpr unsigned kBf16Products = 1u << 22, kTiles = 1u << 24, kInt8Products = 1u << 25, kAvx512Bf16 = 1u << 5;
   constexpr unsigned kWanted = kTiles | kInt8Products | kBf16Products;

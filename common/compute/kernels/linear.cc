@@ -15,11 +15,11 @@
 
 namespace outrider {
 
-/// The ways to multiply, by preference. Each is a file with this function: block_matrix.cc and so on.
+/// The implementations, by preference. Each has a file with this function: block_matrix.cc and so on.
 MakeMatrix make_block, make_q4, make_onednn, make_plain;
 static constexpr MakeMatrix* kWays[] = {make_block, make_q4, make_onednn, make_plain};
 
-/// The matrix of the way that multiplies it best here, or that OUTRIDER_GEMM asks for.
+/// Makes the matrix with the best implementation here, or the one requested by OUTRIDER_GEMM.
 static std::shared_ptr<const PackedMatrix> make_matrix(const PackedWeights& weights) {
   std::shared_ptr<const PackedMatrix> matrix = active_gemm() == Gemm::kOnednn ? make_onednn(weights) : nullptr;
   for (MakeMatrix* const make : kWays) {
@@ -36,7 +36,7 @@ Linear Linear::pack(WeightType type, std::int64_t in_features, std::span<const W
   const WeightFormat& format = format_of(type);
   const auto memory = std::make_shared<AlignedArray<std::byte>>(format.bytes(in_features, out_features));
   std::vector<float> scales(static_cast<std::size_t>(out_features));
-  std::int64_t first = 0;  // row of the part
+  std::int64_t first = 0;  // first row of the part
   for (const WeightRows& part : parts) {
     team_run(part.rows, kInputsPerPiece / in_features + 1, [&](std::int64_t begin, std::int64_t end) {
       std::vector<float> row(static_cast<std::size_t>(in_features));
@@ -61,7 +61,7 @@ Result<Linear> Linear::map(WeightType type, std::int64_t in_features, std::int64
   if (!format.is_elements() && image.layout != format.layout) {
     return Error(Errc::kMalformed, "weight layout '{}', wanted '{}'", image.layout.substr(0, 40), format.layout);
   }
-  // "rows" stands for a type's only layout here, for the sizes to be checked.
+  // "rows" stands in for a type's only layout, to check the sizes.
   ASSIGN_OR_RETURN(const WeightLayout layout,
                    WeightLayout::parse(format.is_elements() ? image.layout : "rows", in_features, out_features));
   const std::size_t wanted_bytes = format.is_elements() ? layout.bytes(static_cast<std::size_t>(format.unit_bytes))
@@ -95,7 +95,7 @@ Linear Linear::select(std::span<const std::int32_t> outputs) const {
   return {type_, in_features_, std::ssize(outputs), make_matrix(select_outputs(matrix_->weights(), outputs))};
 }
 
-/// Whether these outputs of random rows are, bit for bit, those of `part`.
+/// Returns true if these outputs of random rows equal those of `part` bit for bit.
 static bool same_sums(const PackedMatrix& whole, const PackedMatrix& part, std::span<const std::int32_t> outputs) {
   const std::int64_t in = whole.weights().in, out = whole.weights().out;
   AlignedArray<float> x(static_cast<std::size_t>(kGemmHeight * in)), all(static_cast<std::size_t>(kGemmHeight * out)),
@@ -111,7 +111,7 @@ static bool same_sums(const PackedMatrix& whole, const PackedMatrix& part, std::
   return true;
 }
 
-/// Some outputs of a matrix that multiplies all of them.
+/// Selected outputs of a matrix that multiplies all of them.
 class PickedMatrix final : public PackedMatrix {
  public:
   PickedMatrix(std::shared_ptr<const PackedMatrix> whole, std::vector<std::int32_t> outputs)

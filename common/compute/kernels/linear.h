@@ -14,76 +14,74 @@
 
 namespace outrider {
 
-/// How a matrix is stored and multiplied.
+/// Storage and arithmetic of a matrix.
 enum class WeightType {
-  kF32,   ///< the parity path
+  kF32,   ///< for parity tests
   kBf16,  ///< bf16 weights and inputs, float32 accumulation
   kInt8,  ///< int8 weights per output channel, int8 inputs per row (both symmetric), int32 accumulation
-  kInt4,  ///< 4 bits a weight that make an int8 (int4.h), one scale per output channel; the rest as kInt8
-  kQ4,    ///< 4 bits on the grid of a 4-bit file, exact; inputs of 16 bits (q4.h)
+  kInt4,  ///< 4 bits per weight that expand to int8 (int4.h), one scale per output channel; the rest as kInt8
+  kQ4,    ///< 4 bits on a 4-bit file's grid, exact; inputs of 16 bits (q4.h)
 };
 
 const char* to_string(WeightType type);
 inline constexpr WeightType kWeightTypes[] = {WeightType::kF32, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4,
                                               WeightType::kQ4};
-/// Without the scales, which are one float for each output: 0.5 for int4.
+/// Excludes the scales, which are one float per output: 0.5 for int4.
 double bytes_per_weight(WeightType type);
 Result<WeightType> parse_weight_type(const std::string& name);
 
-/// Rows [out, in] of a stored matrix, row-major, of a type that decode() knows. The bytes need no alignment.
+/// Rows [out, in] of a stored matrix, row-major, of a type that decode() knows. May be unaligned.
 struct WeightRows {
   DType dtype;
   const std::byte* data;
   std::int64_t rows;
-  /// Of a matrix that is not stored so: writes a row's floats. Any thread.
+  /// For a matrix that is not stored that way: writes a row's floats. Any thread.
   std::function<void(std::int64_t row, std::span<float> out)> read = {};
 };
 
-/// The height of a oneDNN primitive is the number of rows that it multiplies. Rows are multiplied at this one, or at
-/// others that were seen to give the same bits (docs/numerics.md). Matrices that a GEMM reads or writes have room for
-/// whole heights.
+/// A oneDNN primitive's height is the number of rows that it multiplies. Rows are multiplied at this height, or at
+/// others that were verified to give the same bits (docs/numerics.md). Matrices that a GEMM reads or writes have room
+/// for whole heights.
 inline constexpr std::int64_t kGemmHeight = 16;
-/// The height of prompts.
+/// Height for prompts.
 inline constexpr std::int64_t kPromptHeight = 64;
 
 constexpr std::int64_t padded_rows(std::int64_t rows) { return (rows + kGemmHeight - 1) / kGemmHeight * kGemmHeight; }
 
-/// A packed matrix as bytes, for a file to hold. `layout` says what the bytes mean, on any machine:
-/// kInt4Layout (int4.h), kQ4Layout (q4.h) or the name of a WeightLayout (weight_layout.h).
+/// A packed matrix as bytes, to be stored in a file. `layout` defines the bytes, on any machine: kInt4Layout (int4.h),
+/// kQ4Layout (q4.h) or the name of a WeightLayout (weight_layout.h).
 struct LinearImage {
   std::string layout;
   std::span<const std::byte> weights;
   std::span<const float> scales;  ///< [out_features] for the integer types, else empty
 };
 
-/// y = x W^T for a packed, immutable W [out_features, in_features]. Thread-safe once packed, as long
-/// as every caller thread is its own (scratch is per thread).
+/// y = x W^T for a packed, immutable W [out_features, in_features]. Thread-safe once packed (scratch is per thread).
 class Linear {
  public:
   Linear() = default;
   /// Stacks the parts' rows (for example q, k and v) into one matrix and packs it.
   static Linear pack(WeightType type, std::int64_t in_features, std::span<const WeightRows> parts);
 
-  /// The matrix that `image` was taken of. Where this machine packs into the very same layout the weights
-  /// are used in place; where not, or where they are not 64-byte aligned, they are converted and copied.
-  /// Either way forward gives the bits that it would give after pack here.
-  /// @param image may come from a file: kMalformed if its layout, bytes or scales do not fit the shape, or
-  ///        the shape is beyond 2^30.
-  /// @param keep_alive owns image.weights, which must not change; kept as long as they are used.
+  /// Restores the matrix of an `image`. If this machine's packing has the same layout, the weights are used in place;
+  /// otherwise, or if they are not 64-byte aligned, they are converted and copied. The bits of forward() are those
+  /// after pack() here. @param image  may come from a file: kMalformed if its layout, bytes or scales do not fit the
+  /// shape, or the shape is beyond 2^30 @param keep_alive  owns image.weights, which must not change; kept as long as
+  /// they are used
   static Result<Linear> map(WeightType type, std::int64_t in_features, std::int64_t out_features,
                             const LinearImage& image, std::shared_ptr<const void> keep_alive);
 
-  /// The matrix of some outputs, in this order: copied. Sums of floats may round otherwise than here.
+  /// Returns a copy of some outputs, in this order. Sums of floats may be rounded differently than here.
   Linear select(std::span<const std::int32_t> outputs) const;
-  /// The matrix of some ranges of outputs, one after the other, with the very bits that they have here: copied, so that
-  /// this one can go. Where this machine's way to multiply adds up otherwise in a smaller matrix, which random rows
-  /// show, the part keeps the whole and multiplies all of it.
+  /// Returns a copy of some ranges of outputs, concatenated, with exactly the bits that they have here; this matrix may
+  /// then be freed. If this machine sums differently in a smaller matrix, which random rows show, the part keeps and
+  /// multiplies the whole matrix.
   Linear part(std::span<const Columns> outputs) const;
-  /// The same matrix, of which each shard holds and multiplies its share of the outputs; forward() then gathers them.
-  /// @param shards  outlives it; null: this matrix
+  /// Returns the same matrix, of which each shard stores and multiplies its share of the outputs; forward() then
+  /// gathers them. @param shards  outlives it; null: this matrix
   Linear split(Shards* shards) const;
 
-  /// The matrix as packed for this machine. Spans into this Linear's memory: valid as long as it, or a copy, is.
+  /// Returns the matrix as packed for this machine. Spans are valid as long as this Linear, or a copy, exists.
   LinearImage image() const;
 
   /// @param x [rows, in_features], contiguous; storage for padded_rows(rows) rows.
@@ -93,13 +91,13 @@ class Linear {
 
   std::int64_t in_features() const { return in_features_; }
   std::int64_t out_features() const { return out_features_; }
-  /// Bytes that one forward reads here.
+  /// Bytes read by one forward here.
   std::size_t weight_bytes() const;
-  /// Bytes that it holds: the packing's padding and the scales included.
+  /// Bytes of memory, including padding and scales.
   std::size_t held_bytes() const;
-  /// Bytes of scratch that the calling thread holds after its forwards, all matrices together.
+  /// Bytes of the calling thread's scratch after its forwards, for all matrices together.
   static std::size_t thread_scratch_bytes();
-  /// Whether the weights lie in the image that map() was given.
+  /// Returns true if the weights are in the image given to map().
   bool is_mapped() const { return mapped_; }
   WeightType type() const { return type_; }
   /// Name of the implementation, for logs and benchmarks: "onednn brg:avx512_core_vnni", "plain avx2". @pre packed
@@ -112,13 +110,13 @@ class Linear {
 
   WeightType type_ = WeightType::kF32;
   std::int64_t in_features_ = 0, out_features_ = 0;
-  std::shared_ptr<const class PackedMatrix> matrix_;  ///< null until packed, or where it has no outputs
+  std::shared_ptr<const class PackedMatrix> matrix_;  ///< null until packed, or without outputs
   bool mapped_ = false;
   Shards* shards_ = nullptr;  ///< not null: `matrix_` has the outputs `own_`
   Columns own_ = {};
 };
 
-/// "3.7.2": of the oneDNN that is linked. "none" where there is none.
+/// Version of the linked oneDNN, such as "3.7.2"; "none" without it.
 std::string onednn_version();
 
 }  // namespace outrider

@@ -1,4 +1,4 @@
-// In the place of onednn_matrix.cc where there is no oneDNN.
+// Replaces onednn_matrix.cc in builds without oneDNN.
 #include "common/compute/kernels/packed_matrix.h"
 
 namespace outrider {

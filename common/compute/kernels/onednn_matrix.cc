@@ -1,13 +1,13 @@
 // oneDNN's matmul, for a few fixed heights (numbers of rows). The only file that uses oneDNN; compiles against 2.6 and
 // 3.x.
 //
-// Batch invariance: a height is used only if its primitive gives, on random input and weights, the very bits of the
-// primitive of kGemmHeight rows, row by row. This is checked once per shape, when the first matrix of that shape is
-// made; a height that fails is left out (ADR 1). That primitive must give the same bits wherever among its rows one
-// lies, or oneDNN is not used.
+// Batch invariance: a height is used only if its primitive gives, on random input and weights, exactly the bits of the
+// primitive of kGemmHeight rows, row by row. This is checked once per shape, when its first matrix is made; a height
+// that fails is not used (ADR 1). That primitive must give a row the same bits at any position among its rows;
+// otherwise oneDNN is not used.
 //
-// oneDNN would spread a primitive over OpenMP's threads. Here each primitive multiplies a slice of the outputs on one
-// thread, and the team shares out the slices.
+// oneDNN would distribute a primitive over OpenMP's threads. Here each primitive multiplies a slice of the outputs on
+// one thread, and the team shares the slices.
 #include <omp.h>
 
 #include <algorithm>
@@ -41,7 +41,7 @@ struct Shape {
   auto operator<=>(const Shape&) const = default;
 
   std::size_t element_bytes() const { return static_cast<std::size_t>(format_of(type).unit_bytes); }
-  /// Undefined for a type that oneDNN is not to multiply.
+  /// Undefined for a type that oneDNN is not used for.
   Dt operand() const {
     return type == WeightType::kF32    ? Dt::f32
            : type == WeightType::kBf16 ? Dt::bf16
@@ -51,11 +51,11 @@ struct Shape {
   Dt result() const { return type == WeightType::kInt8 ? Dt::s32 : Dt::f32; }
 };
 
-/// Caps oneDNN's own dispatch at the active ISA; must run before its first primitive.
+/// Caps oneDNN's dispatch at the active ISA; must run before its first primitive.
 const dnnl::engine& cpu_engine() {
   static const dnnl::engine engine = [] {
     if (active_isa() != detect_isa()) {
-      // kAvx512 stays below AMX; what the CPU lacks below the cap oneDNN leaves out by itself.
+      // kAvx512 stays below AMX; below the cap oneDNN itself checks what the CPU supports.
       dnnl::set_max_cpu_isa(active_isa() >= Isa::kAvx512 ? dnnl::cpu_isa::avx512_core_bf16 : dnnl::cpu_isa::avx2);
     }
     return dnnl::engine(dnnl::engine::kind::cpu, 0);
@@ -75,8 +75,8 @@ struct Primitive {
   dnnl::matmul matmul;
 };
 
-/// @param weights the layout, or `any` for oneDNN's choice. Null where oneDNN has only its reference
-///   implementation, which is hundreds of times slower than our own loop, or none.
+/// @param weights  the layout, or `any` for oneDNN's choice. Null if oneDNN has no implementation, or only its
+/// reference, which is hundreds of times slower than our own loop
 std::optional<Primitive> make_primitive(const Shape& shape, std::int64_t height, const dnnl::memory::desc& weights) {
   const dnnl::memory::desc src({height, shape.in}, shape.operand(), dnnl::memory::format_tag::ab);
   const dnnl::memory::desc dst({height, shape.out}, shape.result(), dnnl::memory::format_tag::ab);
@@ -109,35 +109,35 @@ void execute(const Primitive& primitive, const dnnl::memory& weights, const void
   CHECK(status == dnnl_success, "matmul status {}", static_cast<int>(status));
 }
 
-/// Heights to try beside kGemmHeight: what verifying 1, 2, 4 and 8 drafts takes, one row, and a prompt's.
+/// Heights to try besides kGemmHeight: for verifying 1, 2, 4 and 8 drafts, one row, and prompts.
 constexpr std::int64_t kHeights[] = {1, 2, 3, 5, 9, kPromptHeight};
 
-/// The primitives of some outputs.
+/// The primitives of a slice of outputs.
 struct Slice {
-  std::vector<Primitive> primitives;  ///< ascending height; holds kGemmHeight
+  std::vector<Primitive> primitives;  ///< ascending height; includes kGemmHeight
 
-  /// What the next rows go through when `rows` are left: more than `rows` only up to kGemmHeight, and then the surplus
-  /// is padding.
+  /// Returns the primitive for the next rows when `rows` are left: larger than `rows` only up to kGemmHeight; the
+  /// surplus is padding.
   const Primitive& next(std::int64_t rows) const {
     const auto fits = [&](std::int64_t height) { return height >= std::min(rows, kGemmHeight); };
     const Primitive& tallest = primitives.back();
     return tallest.height <= rows ? tallest : *std::ranges::find_if(primitives, fits, &Primitive::height);
   }
-  /// Of kGemmHeight, whose bits the others have.
+  /// The primitive of kGemmHeight, whose bits all others match.
   const Primitive& base() const { return next(kGemmHeight); }
 };
 
-/// How all matrices of one (type, in, out) are multiplied.
+/// Execution plan of all matrices of one (type, in, out).
 struct Plan {
   WeightLayout layout;
   dnnl::memory::desc weights;        ///< of the whole matrix
   std::int64_t width = 0;            ///< outputs of a slice; the last may have fewer
   std::vector<std::int64_t> starts;  ///< of each slice, in elements
   Slice slice, last;
-  bool forks = false;  ///< one slice, by OpenMP's threads
+  bool forks = false;  ///< one slice, on OpenMP's threads
 };
 
-/// oneDNN's code that runs meanwhile, or is made, is for this thread alone.
+/// Restricts oneDNN's code that runs meanwhile, or is generated, to this thread.
 class OneThread {
  public:
   OneThread() { omp_set_num_threads(1); }
@@ -147,7 +147,7 @@ class OneThread {
   int before_ = omp_get_max_threads();
 };
 
-/// Random elements of the type.
+/// Returns random elements of the type.
 std::vector<std::byte> random_elements(WeightType type, std::int64_t count) {
   CounterRng rng(static_cast<std::uint64_t>(count));
   std::vector<float> values(static_cast<std::size_t>(count));
@@ -157,7 +157,7 @@ std::vector<std::byte> random_elements(WeightType type, std::int64_t count) {
   return bytes;
 }
 
-/// What the primitive makes of rows of stored inputs, by its height at a time; zeros of the rows that are left.
+/// Returns the primitive's results for rows of stored inputs, by its height at a time; remaining rows are zeros.
 std::vector<std::uint32_t> run(const Primitive& primitive, const dnnl::memory& weights,
                                const std::vector<std::byte>& input, std::int64_t rows, std::int64_t out) {
   std::vector<std::uint32_t> output(static_cast<std::size_t>(rows * out));
@@ -166,7 +166,7 @@ std::vector<std::uint32_t> run(const Primitive& primitive, const dnnl::memory& w
   return output;
 }
 
-/// Whether `candidate` computes each row to the same bits as `base` does.
+/// Returns true if `candidate` computes each row to the same bits as `base`.
 bool same_bits(const Primitive& candidate, const Primitive& base, const dnnl::memory& weights, const Shape& shape) {
   const std::int64_t rows = std::max(candidate.height, base.height), whole = rows / candidate.height * candidate.height;
   const std::vector<std::byte> input = random_elements(shape.type, rows * shape.in);
@@ -175,12 +175,12 @@ bool same_bits(const Primitive& candidate, const Primitive& base, const dnnl::me
                     run(base, weights, input, rows, shape.out).begin());
 }
 
-/// Whether `base` computes a row to the same bits wherever among its rows it lies. oneDNN's AVX2 sgemm
-/// does not: it has another kernel for the rows after the last whole group.
+/// Returns true if `base` computes a row to the same bits at any position among its rows. oneDNN's AVX2 sgemm does not:
+/// it has another kernel for the rows after the last whole group.
 bool same_bits_anywhere(const Primitive& base, const dnnl::memory& weights, const Shape& shape) {
   std::vector<std::byte> rows = random_elements(shape.type, kGemmHeight * shape.in);
   std::vector<std::uint32_t> expected = run(base, weights, rows, kGemmHeight, shape.out);
-  for (const std::ptrdiff_t shift : {1, 2, 5}) {  // 1, 3 and 8 rows from where they began
+  for (const std::ptrdiff_t shift : {1, 2, 5}) {  // 1, 3 and 8 rows from the original position
     std::rotate(rows.begin(), rows.begin() + shift * std::ssize(rows) / kGemmHeight, rows.end());
     std::rotate(expected.begin(), expected.begin() + shift * shape.out, expected.end());
     if (run(base, weights, rows, kGemmHeight, shape.out) != expected) return false;
@@ -188,7 +188,7 @@ bool same_bits_anywhere(const Primitive& base, const dnnl::memory& weights, cons
   return true;
 }
 
-/// The part of a blocked memory descriptor that a WeightLayout holds.
+/// The part of a blocked memory descriptor that a WeightLayout describes.
 struct Blocking {
   dnnl::memory::dims padded, strides, inner_sizes, inner_axes;
 };
@@ -212,7 +212,7 @@ std::optional<Blocking> blocking_of(const dnnl::memory::desc& desc) {
 #endif
 }
 
-/// The layout that says all about where `desc` puts weights [in, out]; none if there is more to say.
+/// Returns the layout equivalent to `desc` for weights [in, out]; none if a WeightLayout cannot express it.
 std::optional<WeightLayout> layout_of(const dnnl::memory::desc& desc, const Shape& shape) {
   const std::optional<Blocking> blocking = blocking_of(desc);
   if (!blocking) return std::nullopt;
@@ -229,7 +229,7 @@ std::optional<WeightLayout> layout_of(const dnnl::memory::desc& desc, const Shap
       const std::string tag = order + inner + sums;
       const Result<WeightLayout> layout = WeightLayout::parse(tag == "ba" ? "rows" : tag, shape.in, shape.out);
       if (!layout) continue;
-      // oneDNN reserves three times the room for the sums that it uses (2.6.3; for one flag it counts all three).
+      // oneDNN reserves three times the memory of the sums that it uses (2.6.3; for one flag it counts all three).
       const std::size_t size = desc.get_size(), bytes = layout->bytes(shape.element_bytes()),
                         unused = 2 * layout->sum_bytes();
       bool same = size == bytes || size == bytes + unused;
@@ -244,9 +244,9 @@ std::optional<WeightLayout> layout_of(const dnnl::memory::desc& desc, const Shap
   return std::nullopt;
 }
 
-/// Random weights in a layout. Not those of a real matrix: one of zeros would make every height look right.
+/// Returns random weights in a layout. Random because a matrix of zeros would make every height look right.
 AlignedArray<std::byte> random_weights(const WeightLayout& layout, const Shape& shape) {
-  constexpr std::int64_t kPool = 65537;  // a prime, so that no two outputs get the same values
+  constexpr std::int64_t kPool = 65537;  // a prime, so that no two outputs get equal values
   const std::vector<std::byte> pool = random_elements(shape.type, kPool);
   const std::vector<std::int64_t> in_offset = layout.offsets(0), out_offset = layout.offsets(1);
   const std::size_t element = shape.element_bytes();
@@ -262,7 +262,7 @@ AlignedArray<std::byte> random_weights(const WeightLayout& layout, const Shape& 
   return weights;
 }
 
-/// The primitives of so many outputs of a matrix that begins with `weights`. None if there is no fast one, or none that
+/// Makes the primitives of a slice of a matrix that begins with `weights`. None if there is no fast one, or none that
 /// keeps a row's bits.
 std::optional<Slice> make_slice(const Shape& shape, const dnnl::memory::desc& desc, const std::byte* random) {
   const dnnl::memory weights(desc, cpu_engine(), const_cast<std::byte*>(random));
@@ -278,7 +278,7 @@ std::optional<Slice> make_slice(const Shape& shape, const dnnl::memory::desc& de
   return slice;
 }
 
-/// Slices of some 20 us for a row.
+/// Returns the width of slices that take some 20 us per row.
 std::int64_t slice_width(const Shape& shape) {
   constexpr std::int64_t kSliceBytes = 256 * 1024, kSlicesMax = 256, kOutputs = 64;
   const std::int64_t bytes = shape.in * shape.out * static_cast<std::int64_t>(shape.element_bytes());
@@ -313,23 +313,23 @@ std::shared_ptr<const Plan> make_plan(const Shape& shape) {
   const dnnl::memory::desc desc = base->desc.weights_desc();
   const std::optional<WeightLayout> layout = layout_of(desc, shape);
   if (!layout) return nullptr;
-  const AlignedArray<std::byte> random = random_weights(*layout, shape);  // only what `layout` says is read
-  // Nothing is cut out of sums behind all outputs (int8 without AMX), nor within a block (bf16 with AMX has odd ones).
+  const AlignedArray<std::byte> random = random_weights(*layout, shape);  // only memory that `layout` describes is read
+  // Cannot be cut within sums after all outputs (int8 without AMX), nor within a block (bf16 with AMX has odd ones).
   const std::int64_t block = layout->padded(1) / layout->outer_count(1), width = slice_width(shape);
   const bool in_blocks = width == shape.out || (width % block == 0 && shape.out % width % block == 0);
   return make_plan(shape, *layout, desc, random, layout->sum_bytes() > 0 || !in_blocks);
 }
 
-/// Null where oneDNN is not to be used: where it has no optimised implementation on the active ISA, not an exact one
-/// (int8 without VNNI may saturate in 16 bits), not a batch-invariant one (AVX2 sgemm, bfloat16 with an odd number of
-/// inputs), or one whose weights no WeightLayout describes.
+/// Null if oneDNN is not to be used: without an optimised implementation on the active ISA, an exact one (int8 without
+/// VNNI may saturate in 16 bits), a batch-invariant one (AVX2 sgemm, bfloat16 with an odd number of inputs), or one
+/// whose weights a WeightLayout describes.
 std::shared_ptr<const Plan> plan_for(const Shape& shape) {
   if (shape.operand() == Dt::undef || active_isa() == Isa::kScalar) return nullptr;
   if (shape.type == WeightType::kInt8 && active_isa() < Isa::kAvx512) return nullptr;
-  // Inputs come in pairs, and with AMX oneDNN 3.7.2 completes the last of an odd number with the next row's first.
+  // Inputs are paired, and with AMX oneDNN 3.7.2 pairs the last of an odd number with the next row's first.
   if (shape.type == WeightType::kBf16 && shape.in % 2 != 0) return nullptr;
   static std::mutex mutex;
-  // A primitive of a whole matrix is made for as many threads as its maker has.
+  // A primitive of a whole matrix is specific to its maker's number of threads.
   static std::map<std::pair<Shape, int>, std::shared_ptr<const Plan>> plans;
   const std::lock_guard lock(mutex);
   const auto [place, fresh] = plans.try_emplace({shape, omp_get_max_threads()});
@@ -339,7 +339,7 @@ std::shared_ptr<const Plan> plan_for(const Shape& shape) {
 
 class OnednnMatrix final : public PackedMatrix {
  public:
-  /// @param weights in the plan's layout.
+  /// @param weights  in the plan's layout
   OnednnMatrix(std::shared_ptr<const Plan> plan, PackedWeights packed)
       : PackedMatrix(std::move(packed), fmt::format("onednn {}", plan->slice.base().desc.impl_info_str())),
         plan_(std::move(plan)) {}
@@ -362,18 +362,18 @@ class OnednnMatrix final : public PackedMatrix {
       for (std::int64_t s = begin; s < end; ++s) multiply(s, input, row_scale, rows, y, y_stride);
     });
   }
-  /// Which order oneDNN adds up floats in may depend on the number of outputs.
+  /// oneDNN's order of summing floats may depend on the number of outputs.
   bool keeps_bits_in_part() const override { return format_of(weights().type).has_scales; }
 
  private:
-  /// Slice `s` of y.
+  /// Computes slice `s` of y.
   void multiply(std::int64_t s, const std::byte* input, const float* row_scale, std::int64_t rows, float* y,
                 std::int64_t y_stride) const {
     const PackedWeights& w = weights();
     const WeightFormat& format = format_of(w.type);
     const std::int64_t first = s * plan_->width, outputs = std::min(plan_->width, w.out - first);
     const Slice& slice = s + 1 == std::ssize(plan_->starts) ? plan_->last : plan_->slice;
-    // oneDNN reads weights only, but has one type for all memory.
+    // oneDNN only reads weights, but has one type for all memory.
     auto* const bytes =
         const_cast<std::byte*>(w.bytes.data() + plan_->starts[static_cast<std::size_t>(s)] * format.unit_bytes);
     const dnnl::memory weights(slice.base().desc.weights_desc(), cpu_engine(), bytes);
@@ -385,7 +385,7 @@ class OnednnMatrix final : public PackedMatrix {
       float* const result = in_place ? to : scratch<float>(Scratch::kOutput, primitive.height * outputs);
       execute(primitive, weights, input + r * w.in * format.unit_bytes, result);
       if (format.has_scales) {
-        // A whole matrix's rows are the team's.
+        // A whole matrix's rows are shared by the team.
         team_for(some, kInputsPerPiece / outputs + 1, [&](std::int64_t i) {
           kernels().dequantize(reinterpret_cast<const std::int32_t*>(result) + i * outputs, row_scale[r + i],
                                w.scales.data() + first, outputs, to + i * y_stride);
@@ -400,7 +400,7 @@ class OnednnMatrix final : public PackedMatrix {
   std::shared_ptr<const Plan> plan_;
 };
 
-/// Rows [out, in], in the plan's layout.
+/// Converts rows [out, in] to the plan's layout.
 PackedWeights pack(const Plan& plan, const Shape& shape, const PackedWeights& rows) {
   const auto memory = std::make_shared<AlignedArray<std::byte>>(plan.weights.get_size());
   const auto element = static_cast<std::int64_t>(shape.element_bytes());

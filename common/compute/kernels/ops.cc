@@ -10,20 +10,20 @@
 namespace outrider {
 namespace {
 
-/// What a piece of a team's work is worth, one or two microseconds: GeGLU and softcap take less than 1 ns an element, a
+/// Elements per piece of a team's work, one or two microseconds: GeGLU and softcap take less than 1 ns an element, a
 /// comparison 0.1 ns.
 constexpr std::int64_t kFunctionsPerPiece = 4 * 1024;
 constexpr std::int64_t kComparedPerPiece = 16 * 1024;
 constexpr std::int64_t kMultiplicationsPerTeam = 64 * 1024;
 
-/// function(begin, end) for pieces of a row.
+/// Calls function(begin, end) for pieces of a row.
 template <typename Function>
 void for_pieces(std::int64_t elements, std::int64_t per_piece, Function function) {
   team_for((elements + per_piece - 1) / per_piece, 1,
            [&](std::int64_t piece) { function(piece * per_piece, std::min((piece + 1) * per_piece, elements)); });
 }
 
-/// function(row, begin, end) for parts of rows whose elements do not depend on each other.
+/// Calls function(row, begin, end) for parts of rows with independent elements.
 template <typename Function>
 void for_parts(Matrix<float> x, Function function) {
   const std::int64_t parts = (x.size(1) + kFunctionsPerPiece - 1) / kFunctionsPerPiece;
@@ -40,25 +40,24 @@ float* attend_scratch(std::int64_t count) {
   return scratch.data();
 }
 
-/// Keys of a row are attended to in spans of this many, whoever computes them. It covers a sliding window of the
-/// published models, and a span's scores stay in the cache.
+/// Keys per span of a row's attention, for every thread alike. A span covers the published models' sliding window, and
+/// its scores stay in the cache.
 constexpr std::int64_t kKeySpan = 1024;
 
 std::int64_t spans(const AttendRow& row) { return (row.count + kKeySpan - 1) / kKeySpan; }
 
-/// Queries (heads of rows) that read the keys together. More would read them less often, but their sums would leave
-/// the second level of the cache.
+/// Queries (heads of rows) that read the keys together. With more, their sums would leave the L2 cache.
 constexpr std::int64_t kQueriesMax = 64;
 
-/// Consecutive rows of one text.
+/// Consecutive rows of one sequence.
 struct RowGroup {
   std::int64_t first;
   std::span<const AttendRow> rows;
-  std::int64_t spans = 0;  ///< of the row that has most
+  std::int64_t spans = 0;  ///< of the row with the most
 };
 
-/// Groups of at most rows_max rows of one cache, which ascend as those of a text do: their first keys are near each
-/// other, and somebody sees every key between the first and the last.
+/// Forms groups of at most rows_max ascending rows of one cache: their first keys are close together, and every key
+/// between the first and the last is visible to some row.
 std::vector<RowGroup> row_groups(std::span<const AttendRow> rows, std::int64_t rows_max) {
   std::vector<RowGroup> groups;
   for (const AttendRow& row : rows) {
@@ -77,27 +76,27 @@ std::vector<RowGroup> row_groups(std::span<const AttendRow> rows, std::int64_t r
   return groups;
 }
 
-/// What the query heads of one K/V head make of a span of keys: AttendArgs's results for one row.
+/// Results of one row for the query heads of one K/V head and a span of keys: those of AttendArgs.
 struct Partial {
   float *out, *largest, *sum;  ///< [heads, head_dim], [heads], [heads]
 };
 
-/// How attention is dealt out. A task is what a group of rows makes of one K/V head. Where tasks are too few for the
-/// threads each span of a task is computed by itself. A row's spans are put together in ascending order whoever
-/// computed them, so that how work is dealt out changes no bit.
+/// Distribution of attention. A task is a group of rows with one K/V head. If there are fewer tasks than threads, each
+/// span of a task is computed separately. A row's spans are always merged in ascending order, so that the distribution
+/// does not change the bits.
 struct AttentionPlan {
   AttentionPlan(std::span<const AttendRow> rows, std::int64_t columns, std::int64_t threads);
 
   std::int64_t tasks() const { return std::ssize(groups) * kv_heads; }
   const RowGroup& group(std::int64_t task) const { return groups[static_cast<std::size_t>(task / kv_heads)]; }
   std::int64_t kv_head(std::int64_t task) const { return task % kv_heads; }
-  /// In q and out, of the task's query heads.
+  /// Column in q and out of the task's first query head.
   std::int64_t first_column(std::int64_t task) const { return kv_head(task) * heads * head_dim; }
 
-  /// Floats that the scores of a task's span take, and its results.
+  /// Floats for the scores of a task's span, and for its results.
   std::int64_t score_floats() const { return rows_max * heads * (kKeySpan + kQueriesMax); }
   std::int64_t result_floats() const { return rows_max * heads * (head_dim + 2); }
-  /// Of the group's i-th row, in memory of result_floats().
+  /// Results of the group's i-th row, in memory of result_floats().
   Partial partial(float* memory, std::size_t i) const {
     float* const out = memory + static_cast<std::int64_t>(i) * heads * (head_dim + 2);
     return {out, out + heads * head_dim, out + heads * head_dim + heads};
@@ -108,7 +107,7 @@ struct AttentionPlan {
   std::int64_t multiplications = 0, spans_max = 1;
   std::int64_t rows_max;  ///< of a group
   std::vector<RowGroup> groups;
-  bool split;  ///< spans are computed by themselves
+  bool split;  ///< spans are computed separately
 };
 
 AttentionPlan::AttentionPlan(std::span<const AttendRow> rows, std::int64_t columns, std::int64_t threads)
@@ -125,7 +124,7 @@ AttentionPlan::AttentionPlan(std::span<const AttendRow> rows, std::int64_t colum
   split = spans_max > 1 && tasks() < threads;
 }
 
-/// One span of a task. @param queries, scores scratch; @param results [result_floats()]
+/// Computes one span of a task. @param queries, scores  scratch @param results  [result_floats()]
 void attend_span(const AttentionPlan& plan, Matrix<const float> q, std::int64_t task, std::int64_t span,
                  std::vector<AttendQuery>& queries, float* scores, float* results) {
   const RowGroup& group = plan.group(task);
@@ -166,7 +165,7 @@ void attend_span(const AttentionPlan& plan, Matrix<const float> q, std::int64_t 
   kv.dtype == DType::kF32 ? run(kernels().attend_f32) : run(kernels().attend_bf16);
 }
 
-/// Adds the results of a task's later span to those so far.
+/// Merges the results of a task's later span into those so far.
 void merge_span(const AttentionPlan& plan, std::int64_t task, std::int64_t span, float* results, float* later) {
   const RowGroup& group = plan.group(task);
   for (std::size_t i = 0; i < group.rows.size(); ++i) {

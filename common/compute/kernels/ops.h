@@ -9,10 +9,10 @@
 
 namespace outrider {
 
-// Row-wise operations over matrices, on the active instruction set, rows spread over the
-// team where there is enough work. A row's result never depends on the other rows.
+// Row-wise operations over matrices, on the active instruction set, with rows spread over the team if there is enough
+// work. A row's result never depends on the other rows.
 
-/// function(row) for the rows of x, by the team if that takes some microseconds: a norm takes 0.2 ns an element.
+/// Calls function(row) for the rows of x, on the team if that takes some microseconds: a norm takes 0.2 ns an element.
 template <typename T, typename Function>
 void for_rows(Matrix<T> x, Function function) {
   constexpr std::int64_t kElementsPerTeam = 16 * 1024, kElementsPerPiece = 2 * 1024;
@@ -44,8 +44,8 @@ struct RopeAngles {
   std::vector<float> cos, sin;
 };
 
-/// Angles of `position` for inverse frequencies inv_freq [pairs], computed as float32 like the
-/// reference (transformers multiplies position and frequency in float32).
+/// Angles of `position` for inverse frequencies inv_freq [pairs], computed in float32 like the reference (transformers
+/// multiplies position and frequency in float32).
 RopeAngles rope_angles(std::int64_t position, std::span<const float> inv_freq);
 
 /// Rotates every head (head_dim columns) of `row` in place: pairs (i, i + head_dim / 2) (gemma4.md 3.6).
@@ -56,8 +56,8 @@ std::int64_t argmax(std::span<const float> x);
 
 bool all_finite(std::span<const float> x);
 
-/// K/V rows of one layer: a ring of `capacity` rows; position p lies in slot p mod capacity.
-/// Type-erased over the element type (float or bf16).
+/// K/V rows of one layer: a ring of `capacity` rows; position p is in slot p mod capacity. Type-erased over the element
+/// type (float or bf16).
 struct KvView {
   DType dtype = DType::kF32;
   const void* k = nullptr;  ///< [capacity, num_key_value_heads * head_dim]
@@ -65,22 +65,22 @@ struct KvView {
   std::int64_t capacity = 0;
   std::int64_t num_key_value_heads = 0;
   std::int64_t head_dim = 0;
-  std::int64_t row_stride = 0;  ///< elements from one row to the next; 0: those of a row
+  std::int64_t row_stride = 0;  ///< elements from one row to the next; 0: the row's length
 
-  /// Some of the heads of the same rows.
+  /// Returns some of the heads of the same rows.
   KvView heads(std::int64_t first, std::int64_t count) const;
 };
 
-/// One query row: the cache it reads and the positions it sees.
+/// One query row: its cache and its visible positions.
 struct AttendRow {
   KvView kv;
   std::int64_t first = 0;  ///< first visible position
   std::int64_t count = 0;  ///< number of visible positions, >= 1
 };
 
-/// out[r] = softmax(q[r] . k) . v for every head, over the keys that row r sees (gemma4.md 3.4: the
-/// scores are not scaled). q and out: [rows, num_attention_heads * head_dim]; query head j reads
-/// K/V head j / (num_attention_heads / num_key_value_heads). Row r depends on q[r] and rows[r] only.
+/// out[r] = softmax(q[r] . k) . v for every head, over the keys visible to row r (gemma4.md 3.4: scores are not
+/// scaled). q and out: [rows, num_attention_heads * head_dim]; query head j reads K/V head j / (num_attention_heads /
+/// num_key_value_heads). Row r depends on q[r] and rows[r] only.
 void attend(Matrix<const float> q, std::span<const AttendRow> rows, Matrix<float> out);
 
 }  // namespace outrider

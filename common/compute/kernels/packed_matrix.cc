@@ -18,7 +18,7 @@
 namespace outrider {
 namespace {
 
-/// What integers are rounded from: rotated, a row's numbers are of much the same size (ADR 14). In the calling thread's
+/// Rotates a row before integer rounding, which makes its numbers similar in size (ADR 14). In the calling thread's
 /// memory.
 std::span<const float> rotated(std::span<const float> row) {
   auto* const y = scratch<float>(Scratch::kRotated, std::ssize(row));
@@ -66,7 +66,7 @@ void copy_chunks(const std::byte* from, std::int64_t from_output, std::int64_t i
   kCopy(reinterpret_cast<const Chunk*>(from), from_output, in, reinterpret_cast<Chunk*>(to), to_output);
 }
 
-/// By WeightType.
+/// Indexed by WeightType.
 constexpr WeightFormat kFormats[] = {
     {"f32", "rows", 1, 1, 4, false, store_elements<float>, dot_elements<float, &KernelTable::dot_f32>},
     {"bf16", "rows", 1, 1, 2, false, store_elements<Bf16>, dot_elements<Bf16, &KernelTable::dot_bf16>},

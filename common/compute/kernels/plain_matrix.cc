@@ -1,4 +1,4 @@
-// Any matrix of elements, by a dot product for each output: where nothing faster is exact.
+// Any matrix of elements, by a dot product per output: used if nothing faster is exact.
 #include <fmt/format.h>
 
 #include "common/compute/kernels/isa.h"

@@ -1,4 +1,4 @@
-// q4 on every instruction set: by vectors, or by tiles where there are enough rows.
+// q4 on every instruction set: with vectors, or with tiles if there are enough rows.
 #include <algorithm>
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// How weights and inputs of q4 lie in memory.
+// Packing of q4's weights and inputs.
 #include "common/compute/kernels/q4.h"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ Place place_of(Q4Chunk* chunks, std::int64_t output, std::int64_t steps, std::in
 
 bool is_f16(float x) { return to_float(to_f16(x)) == x; }
 
-/// By which the steps become float16 numbers: 1 if they are, else the largest gets float16's second highest exponent.
+/// Returns the power of two that makes the steps float16 numbers: 1, or one that gives the largest the exponent 14.
 float power_for(std::span<const Q4Group> groups) {
   float largest = 0;
   bool fit = true;
@@ -79,7 +79,7 @@ void round_q4_inputs(std::span<const float> row, std::int64_t groups, Q4Input* t
     float x[kQ4Group] = {};
     const std::int64_t first = g * kQ4Group, count = std::clamp<std::int64_t>(std::ssize(row) - first, 0, kQ4Group);
     std::copy_n(row.data() + std::min(first, std::ssize(row)), count, x);
-    std::int32_t largest_bits = 0;  // of numbers without a sign these compare as the numbers do
+    std::int32_t largest_bits = 0;  // as bits, non-negative floats compare like their values
     for (const float v : x) {
       const auto bits = static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(v) & 0x7fffffffu);
       largest_bits = bits > largest_bits ? bits : largest_bits;
@@ -90,7 +90,7 @@ void round_q4_inputs(std::span<const float> row, std::int64_t groups, Q4Input* t
     to[g].scale = finite ? largest / kLargest : std::numeric_limits<float>::quiet_NaN();
     std::int32_t sum = 0;
     for (int i = 0; i < kQ4Group; ++i) {
-      // The low bits of the shifted number are the integer's; one that is not finite has none.
+      // The low bits of the shifted number are the integer's; a non-finite one has none.
       const float shifted = x[i] * inverse + kRoundingShift;
       const std::int32_t integer = finite ? std::bit_cast<std::int32_t>(shifted) - 0x4b400000 : 0;
       const std::int32_t high = (integer + 128) >> 8;

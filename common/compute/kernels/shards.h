@@ -10,45 +10,45 @@
 
 namespace outrider {
 
-/// Consecutive columns of a row, which are consecutive outputs of a matrix.
+/// Consecutive columns of a row: consecutive outputs of a matrix.
 struct Columns {
   std::int64_t begin = 0, count = 0;
   std::int64_t end() const { return begin + count; }
 };
 
-/// Which of the processes that compute one model together a process is, and what is its own of so many columns.
+/// Rank of a process among those that compute one model together, and its share of columns.
 struct ShardPlace {
   int rank = 0, count = 1;
-  /// This one's columns of `n`: in whole blocks of packed weights where there is a block for everybody.
+  /// Returns this shard's columns of `n`: whole blocks of packed weights if there is a block for every shard.
   Columns share(std::int64_t n) const;
 };
 
-/// The processes that compute one model together (ADR 17). Each holds some outputs of every matrix and some heads of
-/// every layer's K/V, computes these columns of a row, and gets the others from whoever computed them: an output is the
-/// same sum in the same order whoever computes it, so the bits are those of one process. All of them make the same
-/// calls in the same order. Null stands for a process that computes all by itself.
+/// The processes that compute one model together (ADR 17). Each has some outputs of every matrix and some heads of
+/// every layer's K/V, computes these columns of a row, and gets the others from the other shards: an output is the same
+/// sum in the same order on any shard, so that the bits are those of one process. All make the same calls in the same
+/// order. Null stands for a process that computes everything itself.
 class Shards {
  public:
   explicit Shards(ShardPlace place) : place_(place) {}
   virtual ~Shards() = default;
 
   const ShardPlace& place() const { return place_; }
-  /// Each shard has filled columns `own` of `rows`; together these are all. On return each has all of them. Throws
-  /// where they cannot come any more.
+  /// Exchanges columns: each shard has filled columns `own` of `rows`, and on return each has all. Throws if they
+  /// cannot arrive any more.
   void gather(Matrix<float> rows, Columns own);
-  /// @param watch  called ten times a second where others are waited for; it throws to end the waiting
+  /// @param watch  called ten times a second while waiting for others; throws to end the wait
   void set_watch(std::function<void()> watch) { watch_ = std::move(watch); }
 
-  /// Most floats of a piece: a row of the largest vocabularies, or 16 of what a prompt's layers gather.
+  /// Most floats of a piece: a row of the largest vocabularies, or 16 rows of a prompt's layers.
   static constexpr std::int64_t kPieceFloats = 1 << 20;
 
  protected:
-  /// How long who waits spins before it sleeps: others are often as fast to within that.
+  /// Time of spinning before a waiting process sleeps: others are often as fast to within that.
   static constexpr Duration kSpin = std::chrono::microseconds(100);
 
-  /// gather() of rows that are one piece.
+  /// gather() of rows that fit one piece.
   virtual void gather_piece(Matrix<float> rows, Columns own) = 0;
-  /// Pieces that are over: all shards have the same number.
+  /// Completed pieces: the same number on all shards.
   std::uint32_t gathers() const { return gathers_; }
   void call_watch() const {
     if (watch_) watch_();

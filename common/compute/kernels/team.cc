@@ -17,8 +17,8 @@
 namespace outrider {
 namespace {
 
-/// How long a thread that waits spins before it sleeps: longer than the steps between two jobs of a forward pass take,
-/// and so short that a core is soon free for whoever has work. Waking a thread takes 5 to 50 us.
+/// Time of spinning before a waiting thread sleeps: longer than the steps between two jobs of a forward pass, and short
+/// enough to free a core soon for other work. Waking a thread takes 5 to 50 us.
 constexpr Duration kSpin = std::chrono::microseconds(50);
 
 void relax() {
@@ -29,7 +29,7 @@ void relax() {
 #endif
 }
 
-/// A core that is granted in part is none: a process that has used up its time stands still with all its threads.
+/// A partly granted core does not count: a process that has used up its time is stopped with all its threads.
 int default_size() {
   const int cores = omp_get_max_threads();
   if (std::getenv("OMP_NUM_THREADS") != nullptr) return cores;
@@ -37,7 +37,7 @@ int default_size() {
   return std::clamp(static_cast<int>(granted), 1, cores);
 }
 
-/// @return whether `is_over` was true before kSpin had passed.
+/// @return true if `is_over` became true within kSpin
 template <typename IsOver>
 bool spin_until(IsOver is_over) {
   constexpr int kLooksPerClock = 32;
@@ -49,13 +49,13 @@ bool spin_until(IsOver is_over) {
   return false;
 }
 
-/// The pieces that are a thread's own, for as long as nobody else has taken them: [next, end) of the job's. One word,
-/// so that whoever counts `next` up has that piece of whatever job lies there, be it a later one than the one he came
-/// for: a claim needs no generation.
+/// A thread's own pieces, as long as no other thread has taken them: [next, end) of the job's. One word, so that
+/// incrementing `next` claims that piece of the job stored there, even if it is a later job than expected: a claim
+/// needs no generation.
 class Share {
  public:
   void assign(std::uint64_t next, std::uint64_t end) { range_.store(next | end << 32, std::memory_order_release); }
-  /// @return the piece, or -1.
+  /// @return the piece, or -1
   std::int64_t claim() {
     if (!has_piece(range_.load(std::memory_order_relaxed))) return -1;
     const std::uint64_t range = range_.fetch_add(1, std::memory_order_acquire);
@@ -77,7 +77,7 @@ class Team {
   ~Team() { dismiss(); }
 
   int size() const { return size_; }
-  /// Who is too many stays, and sleeps until the team is larger again; who is missing comes when there is work.
+  /// Surplus threads stay, and sleep until the team grows again; missing threads are started when there is work.
   void resize(int size) { size_ = size; }
 
   void run(std::int64_t count, std::int64_t grain, detail::TeamWork* call, const void* work) {
@@ -121,7 +121,7 @@ class Team {
     while (wanted-- > 0) jobs_.notify_one();
   }
 
-  /// Takes pieces: first those of thread `self`, which are the ones that it had the last time, then others'.
+  /// Takes pieces: first those of thread `self`, which were its own in the last job, then others'.
   void help(std::size_t self) {
     int finished = 0;
     for (std::size_t i = 0; i < shares_.size(); ++i) {
@@ -152,7 +152,7 @@ class Team {
     }
   }
 
-  /// Lets size_ threads work, and no others.
+  /// Activates size_ threads, and no others.
   void call_in() {
     if (std::ssize(shares_) < size_) {
       dismiss();
@@ -160,7 +160,7 @@ class Team {
     }
     active_.store(size_);
     active_.notify_all();
-    // Who sleeps as one of the active and is none any more must not be there when some of these are woken.
+    // A thread that sleeps as active and no longer is must have left before active ones are woken.
     jobs_.fetch_add(1);
     jobs_.notify_all();
     for (std::size_t self = workers_.size() + 1; self < shares_.size(); ++self)
@@ -180,12 +180,12 @@ class Team {
 
   int size_ = default_size();
   bool is_running_ = false;
-  Job job_{};                   ///< whoever has a piece may read it; written while nobody can have one
-  std::vector<Share> shares_;   ///< of all that were ever needed at once; those of who is not active are empty
-  std::atomic<int> active_{0};  ///< so many threads take pieces, the calling one among them
+  Job job_{};                                       ///< readable for threads with a piece; written while there are none
+  std::vector<Share> shares_;                       ///< one per thread ever needed; those of inactive threads are empty
+  std::atomic<int> active_{0};                      ///< threads that take pieces, including the calling one
   alignas(64) std::atomic<int> unfinished_{0};      ///< pieces of the job
-  alignas(64) std::atomic<std::uint32_t> jobs_{0};  ///< so many were published
-  std::atomic<int> asleep_{0};                      ///< workers; one that is about to sleep counts
+  alignas(64) std::atomic<std::uint32_t> jobs_{0};  ///< published jobs
+  std::atomic<int> asleep_{0};                      ///< workers, including those about to sleep
   std::atomic<bool> is_over_{false};
   std::vector<std::thread> workers_;
 };

@@ -11,21 +11,21 @@ namespace {
 
 constexpr std::int64_t kFewRows = 16;
 constexpr int kFirstMost = 16;
-/// Layers of a trial. The first does not count: its threads have to be woken.
+/// Layers of a trial. The first does not count: its threads must be woken.
 constexpr int kTrialLayers = 5;
-/// Layers between two trials. Beside neighbours nothing may be certain for long, and who must be woken for a trial is
-/// late: each trial that decides nothing lengthens the pause, so that the search costs less and less.
+/// Layers between two trials. With busy neighbours results may stay uncertain, and threads woken for a trial are late:
+/// each undecided trial lengthens the pause, so that the search costs less and less.
 constexpr int kPauseLeast = 8, kPauseLonger = 2, kPauseMost = 4096;
-/// Of a new time in what a layer usually takes.
+/// Weight of a new time in a layer's usual time.
 constexpr double kWeight = 1.0 / 8;
-/// So much of the time another size has to save, as far as can be told from at most so many layers.
+/// Least share of time that another size must save, and the most layers to show it.
 constexpr double kWorthIt = 0.03;
 constexpr int kTriedMost = 128;
-/// So many layers, and so much faster or slower than usual, are another machine.
+/// Layers, and factor of change, after which the machine counts as changed.
 constexpr int kRecentLayers = 64;
 constexpr double kOtherMachine = 1.2;
 
-/// 1, 2, 3, 4, 6, 8, 12, ..., and `most`; from the largest.
+/// Returns 1, 2, 3, 4, 6, 8, 12, ..., and `most`, in descending order.
 std::vector<int> ladder(int most) {
   std::vector<int> sizes;
   for (int power = 1; power < most; power *= 2) {
@@ -80,7 +80,7 @@ void TeamSizer::begin_trial(Kind& kind) {
       return;
     }
   }
-  // All are slower: they are tried again, but after four times as long.
+  // All are slower: they are tried again, but after four times the pause.
   kind.is_slower = {};
   kind.pause = kind.pauses = std::min(4 * kind.pauses, kPauseMost);
 }
@@ -120,7 +120,7 @@ void TeamSizer::Comparison::add(double ratio) {
 
 TeamSizer::Verdict TeamSizer::verdict(const Kind& kind) {
   const Comparison& tried = kind.tried[kind.step];
-  // Where a core is lost now and then, one such layer says nothing. Both sides vary, and a few layers seem not to.
+  // If a core is lost now and then, one such layer is no evidence. Both sides vary, even if a few layers agree.
   const double variance = std::max(tried.variance(), 0.0) + kind.variance;
   const double doubt = tried.layers < kTriedMost ? 2 * std::sqrt(variance / tried.layers) : 0;
   const double better = 1 - kWorthIt - tried.mean();
@@ -151,7 +151,7 @@ void TeamSizer::move(Kind& kind) {
   kind.is_slower = {};
   kind.recent = {};
   kind.pause = kind.pauses = kPauseLeast;
-  kind.step = (kind.step + kSteps.size() - 1) % kSteps.size();  // begin_trial() goes on in the direction that was right
+  kind.step = (kind.step + kSteps.size() - 1) % kSteps.size();  // begin_trial() continues in the successful direction
 }
 
 }  // namespace outrider

@@ -11,28 +11,28 @@
 
 namespace outrider {
 
-/// How many threads a forward pass is fastest with, found out while it is used: more are not always faster. Memory
-/// gives its all to some, and where another program has a core, all wait for the thread that was on it.
+/// Finds the fastest number of threads for a forward pass while it is used: more are not always faster. A few threads
+/// can saturate the memory, and if another program takes a core, all wait for the thread on it.
 ///
-/// Now and then a few layers are computed with another number, and what they take is compared with what the same
-/// layers took before. Passes of few rows, which read weights, and of many, which multiply, have a number each. Beside
-/// a choice that has held for long, hardly anything is tried; when layers begin to take another time, it is again.
-/// Reads no clock: it is told what layers took.
+/// Now and then a few layers are computed with another number, and their times are compared with the same layers'
+/// earlier times. Passes of few rows, which read weights, and of many, which multiply, have a number each. After a
+/// choice has been stable for long, trials become rare; when layer times change, they resume. Reads no clock: the
+/// caller reports times.
 class TeamSizer {
  public:
-  /// @param most  threads; it begins with at most 16, since there are machines where all cores are a disaster
+  /// @param most  threads; it starts with at most 16, since on some machines using all cores is extremely slow
   TeamSizer(int most, std::size_t layers);
 
-  /// @return threads for a layer of a pass of `rows` rows
+  /// Returns the threads for a layer of a pass of `rows` rows.
   int next(std::int64_t rows, std::size_t layer);
-  /// What the layer of the last next() took.
+  /// Reports the time of the last next()'s layer.
   void took(Duration time);
 
-  /// The number that passes of `rows` rows have when nothing is tried.
+  /// Number for passes of `rows` rows outside trials.
   int chosen(std::int64_t rows) const { return sizes_[kinds_[kind_of(rows)].size]; }
 
  private:
-  /// What layers took, in what they usually take with the size that is chosen.
+  /// Times of layers, relative to their usual times with the chosen size.
   struct Comparison {
     int layers = 0;
     double sum = 0, squares = 0;
@@ -43,17 +43,17 @@ class TeamSizer {
   };
   enum class Verdict { kOpen, kFaster, kSlower };
 
-  /// Steps along sizes_, to where a better one is looked for; the far ones lead over a ridge.
+  /// Steps along sizes_ to candidates; the longer ones cross a local maximum.
   static constexpr std::array<int, 4> kSteps = {1, -1, 2, -2};
   struct Kind {
-    std::size_t size = 0;  ///< of sizes_
+    std::size_t size = 0;  ///< index into sizes_
     std::array<Comparison, kSteps.size()> tried;
     std::array<bool, kSteps.size()> is_slower{};
-    std::size_t step = 0;                      ///< of kSteps: what is tried, or was last
-    int trial_layers = 0;                      ///< that are still to come of the trial under way
-    int pause = 0, pauses = 0;                 ///< layers until the next trial; how long a pause is
-    Comparison recent;                         ///< with the chosen size itself
-    double variance = 0;                       ///< of those before, around what is usual
+    std::size_t step = 0;                      ///< index into kSteps of the current or last trial
+    int trial_layers = 0;                      ///< remaining layers of the current trial
+    int pause = 0, pauses = 0;                 ///< layers until the next trial; length of a pause
+    Comparison recent;                         ///< of the chosen size itself
+    double variance = 0;                       ///< of earlier times around the usual ones
     std::map<int, std::vector<double>> usual;  ///< seconds by rows (or their logarithm) and layer; 0: unknown
   };
 
@@ -63,7 +63,7 @@ class TeamSizer {
   static Verdict verdict(const Kind& kind);
   void judge(Kind& kind);
   void move(Kind& kind);
-  /// What the layer of the last next() takes with the chosen size.
+  /// Usual time of the last next()'s layer with the chosen size.
   double& usual(Kind& kind) const;
 
   std::vector<int> sizes_;  ///< descending

@@ -3,7 +3,7 @@
 namespace outrider {
 
 Result<WeightLayout> WeightLayout::parse(std::string_view name, std::int64_t in, std::int64_t out) {
-  constexpr std::int64_t kSizeMax = 1 << 30;  // with blocks below 2^12 products stay below 2^63
+  constexpr std::int64_t kSizeMax = 1 << 30;  // with blocks below 2^12, products stay below 2^63
   constexpr std::int64_t kBlockMax = 1024;
   if (in < 1 || in > kSizeMax || out < 1 || out > kSizeMax) {
     return Error(Errc::kMalformed, "matrix [{}, {}], wanted sizes of 1 to {}", in, out, kSizeMax);
@@ -15,14 +15,14 @@ Result<WeightLayout> WeightLayout::parse(std::string_view name, std::int64_t in,
   layout.name_ = name;
   layout.size_ = {in, out};
   std::string_view rest = name == "rows" ? "ba" : name;
-  if (name == "ba") return malformed;  // one name each
+  if (name == "ba") return malformed;  // one name per layout
   constexpr std::string_view kSums = "+s8s8";
   if (rest.ends_with(kSums)) {
     layout.has_sums_ = true;
     rest.remove_suffix(kSums.size());
   }
 
-  // The order of the blocks, outermost first; a capital for an axis that is blocked.
+  // Order of the blocks, outermost first; a capital for a blocked axis.
   if (rest.size() < 2) return malformed;
   const std::string order(rest.substr(0, 2));
   rest.remove_prefix(2);

@@ -11,27 +11,26 @@
 
 namespace outrider {
 
-/// Where the elements of a matrix [in, out] lie in memory: element (i, o) at offsets(0)[i] + offsets(1)[o].
-/// Named as oneDNN names its format tags, a for inputs and b for outputs: "BA16a64b4a" is rows of blocks
-/// of 64 inputs x 64 outputs, inputs innermost, 4 by 4. "rows" (oneDNN's "ba") is [out, in] row-major.
-/// Dimensions are padded with zeros to whole blocks. "+s8s8" at the end: -128 times each padded output's
-/// sum as int32 follows the elements; oneDNN's int8 kernels without AMX want it.
+/// Memory layout of a matrix [in, out]: element (i, o) is at offsets(0)[i] + offsets(1)[o]. Named like oneDNN's format
+/// tags, a for inputs and b for outputs: "BA16a64b4a" is rows of blocks of 64 inputs x 64 outputs, inputs innermost, 4
+/// by 4. "rows" (oneDNN's "ba") is [out, in] row-major. Dimensions are padded with zeros to whole blocks. "+s8s8" at
+/// the end: -128 times each padded output's sum as int32 follows the elements, for oneDNN's int8 kernels without AMX.
 class WeightLayout {
  public:
-  /// Name and sizes may come from a file: kMalformed if it is no such name, or in or out are not in [1, 2^30].
+  /// @return kMalformed if the name is invalid, or in or out are not in [1, 2^30]; both may come from a file
   static Result<WeightLayout> parse(std::string_view name, std::int64_t in, std::int64_t out);
 
   const std::string& name() const { return name_; }
-  /// Of the whole matrix, elements of `element` bytes. Every offset is inside.
+  /// Size of the whole matrix with elements of `element` bytes. Every offset is inside.
   std::size_t bytes(std::size_t element) const;
-  /// Sizes of axis 0 (in) or 1 (out) with padding.
+  /// Size of axis 0 (in) or 1 (out) with padding.
   std::int64_t padded(int axis) const { return outer_count_[axis] * block_[axis]; }
-  /// In elements: from one block of an axis to the next.
+  /// Elements from one block of an axis to the next.
   std::int64_t outer_stride(int axis) const { return outer_stride_[axis]; }
   std::int64_t outer_count(int axis) const { return outer_count_[axis]; }
-  /// What each index of an axis adds to an element's offset, in elements.
+  /// Contribution of each index of an axis to an element's offset, in elements.
   std::vector<std::int64_t> offsets(int axis) const;
-  /// Of the sums at the end, 0 without.
+  /// Size of the sums at the end, 0 without.
   std::size_t sum_bytes() const { return has_sums_ ? static_cast<std::size_t>(padded(1)) * sizeof(std::int32_t) : 0; }
 
  private:

@@ -102,9 +102,9 @@ void decode_q5_1(const std::uint8_t* block, float* out) {
   }
 }
 
-/// Eight sub-blocks' 6-bit scales and minima in 12 bytes: the first four lie whole in the low six bits
-/// of bytes 0..3 (scales) and 4..7 (minima); the last four have their low nibbles in bytes 8..11 and
-/// their upper two bits on top of bytes 0..7.
+/// Eight sub-blocks' 6-bit scales and minima in 12 bytes: the first four are whole in the low six bits of bytes 0..3
+/// (scales) and 4..7 (minima); the last four have their low nibbles in bytes 8..11 and their upper two bits on top of
+/// bytes 0..7.
 struct SubScales {
   std::array<float, 8> scale, minimum;
   SubScales(float d, float d_minimum, const std::uint8_t* packed) {
@@ -158,7 +158,7 @@ void decode_q6_k(const std::uint8_t* block, float* out) {
   }
 }
 
-// The 2- and 3-bit blocks: in each half of 128 elements, 32 bytes hold four runs of 32, two bits each.
+// The 2- and 3-bit blocks: in each half of 128 elements, 32 bytes have four runs of 32, two bits each.
 int two_bits(const std::uint8_t* codes, std::size_t i) {
   return codes[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
 }
@@ -173,9 +173,9 @@ void decode_q2_k(const std::uint8_t* block, float* out) {
   }
 }
 
-/// Third bits[32], two bits[64], scales[12], d. Bit i / 32 of a third byte is that of element i, and takes 4 away
-/// where it is not set. Scale s of 16 sub-blocks has its low nibble in the first 8 bytes (of s < 8 the low half), its
-/// upper two bits in byte 8 + s % 4; scales are offset by 32.
+/// Third bits[32], two bits[64], scales[12], d. Bit i / 32 of a third byte belongs to element i, and subtracts 4 if it
+/// is clear. Scale s of 16 sub-blocks has its low nibble in the first 8 bytes (for s < 8 the low half), its upper two
+/// bits in byte 8 + s % 4; scales are offset by 32.
 void decode_q3_k(const std::uint8_t* block, float* out) {
   const std::uint8_t* const scales = block + 96;
   const float d = read_half(block + 108);
@@ -188,12 +188,12 @@ void decode_q3_k(const std::uint8_t* block, float* out) {
   }
 }
 
-/// What the nibbles of IQ4_NL and IQ4_XS stand for: dense where weights are.
+/// Values of the nibbles of IQ4_NL and IQ4_XS: denser near zero, as weights are.
 constexpr std::array<float, 16> kNonLinear = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-/// And those of MXFP4: E2M1 floats, doubled. Negative zero is zero, as in ggml.
+/// Values of MXFP4's nibbles: E2M1 floats, doubled. Negative zero is zero, as in ggml.
 constexpr std::array<float, 16> kE2m1 = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
-/// 32 elements from 16 bytes of nibbles: element j low, j + 16 high.
+/// Decodes 32 elements from 16 bytes of nibbles: element j low, j + 16 high.
 void look_up(float scale, const std::array<float, 16>& values, const std::uint8_t* codes, float* out) {
   for (int j = 0; j < 16; ++j) {
     out[j] = scale * values[codes[j] & 15];
@@ -269,11 +269,11 @@ namespace {
 
 constexpr std::size_t kBlock = 32;
 
-/// Writes a block's scale. @return what makes codes of its elements; 0 where the scale is 0 as written, or where an
-/// element is not finite: then neither is the scale, so that whoever reads it sees that.
+/// Writes a block's scale. @return the factor that turns its elements into codes; 0 if the written scale is 0, or an
+/// element is not finite: then neither is the scale, which shows readers the error.
 float write_scale(std::span<const float> block, float scale, std::byte* to) {
   float sum = 0;
-  for (const float x : block) sum += 0 * x;  // no number if x is not finite
+  for (const float x : block) sum += 0 * x;  // NaN if x is not finite
   const F16 stored = to_f16(scale + sum);
   std::memcpy(to, &stored, sizeof(stored));
   return std::abs(to_float(stored)) > 0 ? 1.0f / scale : 0;

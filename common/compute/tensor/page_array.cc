@@ -16,7 +16,7 @@ PageArray::~PageArray() {
 void PageArray::grow(std::size_t bytes) {
   CHECK(bytes >= size_, "{} bytes, {} are in use", bytes, size_);
   if (bytes == size_) return;
-  // No reserve: what is never written must not count against an over-commit limit.
+  // No reserve: unwritten pages must not count against an over-commit limit.
   void* const p = data_ == nullptr
                       ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
                       : mremap(data_, size_, bytes, MREMAP_MAYMOVE);

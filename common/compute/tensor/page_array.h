@@ -5,9 +5,8 @@
 
 namespace outrider {
 
-/// Owner of zeroed bytes straight from the kernel, for arrays that may become large and are filled from
-/// the front. Only pages that were written take memory, and growing moves page tables, not bytes. Move
-/// only; page aligned.
+/// Owner of zeroed bytes straight from the kernel, for arrays that may become large and are filled from the front. Only
+/// written pages take memory, and growing moves page tables, not bytes. Move only; page aligned.
 class PageArray {
  public:
   PageArray() = default;
@@ -21,15 +20,15 @@ class PageArray {
   }
   ~PageArray();
 
-  /// Makes it `bytes` long and keeps what it holds; new bytes are zero. Pointers into it become invalid.
-  /// Throws std::bad_alloc. @pre bytes >= size()
+  /// Grows to `bytes` and keeps the contents; new bytes are zero. Pointers into it become invalid. Throws
+  /// std::bad_alloc. @pre bytes >= size()
   void grow(std::size_t bytes);
 
   std::byte* data() { return data_; }
   const std::byte* data() const { return data_; }
   std::size_t size() const { return size_; }
 
-  /// What the first `bytes` bytes take once they have been written.
+  /// Memory of the first `bytes` bytes once they have been written.
   static std::size_t resident_bytes(std::size_t bytes);
 
  private:

@@ -12,13 +12,13 @@
 namespace outrider {
 namespace {
 
-/// To the nearest integer of few bits.
+/// Rounds to the nearest of small integers.
 float round_small(float x) {
   constexpr float kRoundingShift = 12582912.0f;  // 1.5 * 2^23
   return (x + kRoundingShift) - kRoundingShift;
 }
 
-/// The nearest number of so many significant bits.
+/// Rounds to `bits` significant bits.
 float round_bits(float x, int bits) {
   const int dropped = 24 - bits;
   const auto word = std::bit_cast<std::uint32_t>(x);
@@ -27,7 +27,7 @@ float round_bits(float x, int bits) {
 
 bool is_bf16(float x) { return (std::bit_cast<std::uint32_t>(x) & 0xffffu) == 0; }
 
-/// Codes of weights that are multiples of d, or of what rounds to them. False: some are not.
+/// Finds the codes of weights that are multiples of d, or that `matches` accepts. False: some are neither.
 template <typename Matches>
 bool find_codes(std::span<const float> weights, float d, Q4Group& group, Matches matches) {
   for (std::size_t i = 0; i < weights.size(); ++i) {
@@ -44,12 +44,12 @@ bool is_exact(std::span<const float> weights, float d, Q4Group& group) {
   return find_codes(weights, d, group, [d](float steps, float w) { return d * steps == w; });
 }
 
-/// As is_exact(), of weights that were rounded to bfloat16: d is near. Each weight leaves it an interval.
+/// Like is_exact(), for weights rounded to bfloat16: d is near `near`, and each weight restricts it to an interval.
 bool rounds_to(std::span<const float> weights, float near, Q4Group& group) {
   double lowest = 0, highest = std::numeric_limits<double>::infinity();
   const bool fits = find_codes(weights, near, group, [&](float steps, float w) {
     if (steps == 0) return w == 0;
-    // Half a unit in the last place of a bfloat16, of which both w and the weight that gave d may be off.
+    // Half a unit in the last place of a bfloat16: the error of both w and the weight that gave d.
     const double size = std::fabs(static_cast<double>(w)), half = std::ldexp(1.0, std::ilogb(size) - 8),
                  count = std::fabs(static_cast<double>(steps));
     lowest = std::max(lowest, (size - half) / count);
@@ -62,7 +62,7 @@ bool rounds_to(std::span<const float> weights, float near, Q4Group& group) {
     return find_codes(weights, d, group, [d](float steps, float w) { return to_float(to_bf16(d * steps)) == w; });
   };
   if (fits_all(round_bits(middle, 8))) return true;
-  // Numbers half way between two bfloat16s go to one side, so that a neighbour may be the one that fits.
+  // Ties between two bfloat16s round to one side, so that a neighbour may be the one that fits.
   const auto at = std::bit_cast<std::uint32_t>(round_bits(middle, 11));
   constexpr std::uint32_t kStep = 1u << 13;
   for (const std::uint32_t place : {at, at - kStep, at + kStep, at - 2 * kStep, at + 2 * kStep})

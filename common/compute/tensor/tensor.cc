@@ -10,7 +10,7 @@ namespace outrider {
 
 namespace {
 
-/// What is stored together, and in how many bytes.
+/// Elements of a block, and its bytes.
 struct Block {
   std::size_t elements, bytes;
 };
@@ -96,8 +96,8 @@ std::optional<DType> parse_dtype(std::string_view name) {
 void* aligned_zeroed(std::size_t bytes) {
   const std::size_t rounded = (bytes + 63) / 64 * 64;
   if (rounded == 0) return nullptr;
-  // Matrices in huge pages, where the system gives them on request: reading them is 5 % faster. What does not fill
-  // one stays in small pages, so no memory is lost. (aligned_alloc wants a multiple of the alignment.)
+  // Puts matrices into huge pages if the system grants them: reading is 5 % faster. The remainder stays in small pages,
+  // so that no memory is lost. (aligned_alloc requires a multiple of the alignment.)
   constexpr std::size_t kHugePage = std::size_t{2} << 20;
   const bool huge = rounded >= 2 * kHugePage;
   void* p = nullptr;

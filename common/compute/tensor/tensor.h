@@ -16,8 +16,8 @@
 
 namespace outrider {
 
-/// Element types that files and the wire may hold. Those from kQ8_0 to kMXFP4 are ggml's block types: so many
-/// consecutive elements of a row share scales and are stored as one block.
+/// Element types of files and of the wire. Those from kQ8_0 to kMXFP4 are ggml's block types: a block of consecutive
+/// elements of a row shares scales.
 enum class DType : std::uint8_t {
   kF32,
   kBf16,
@@ -42,11 +42,11 @@ enum class DType : std::uint8_t {
   kF8_E4M3,  ///< one byte: no block type
 };
 
-/// Elements that are stored together: 1, or 32 or 256 for a block type.
+/// Elements per block: 1, or 32 or 256 for a block type.
 std::size_t block_elements(DType dtype);
-/// Bytes of so many elements. @pre a multiple of block_elements(dtype).
+/// Bytes of `elements` elements. @pre a multiple of block_elements(dtype)
 std::size_t stored_bytes(DType dtype, std::size_t elements);
-/// Bytes of one element. @pre not a block type: its elements have no bytes of their own.
+/// Bytes of one element. @pre not a block type: its elements have no bytes of their own
 std::size_t size_bytes(DType dtype);
 /// Name as safetensors and ggml spell it: F32, BF16, I8, Q4_K, ...
 const char* to_string(DType dtype);
@@ -69,7 +69,7 @@ class TensorView {
   std::int64_t size(std::size_t axis) const { return shape_[axis]; }
   /// Elements from one index of `axis` to the next.
   std::int64_t stride(std::size_t axis) const { return stride_[axis]; }
-  /// The view one rank smaller at `i` of the leading axis.
+  /// The view of rank one less at `i` of the leading axis.
   auto operator[](std::int64_t i) const requires(Rank > 1) {
     DCHECK(0 <= i && i < shape_[0], "index {}, size {}", i, shape_[0]);
     typename TensorView<T, Rank - 1>::Shape shape, stride;

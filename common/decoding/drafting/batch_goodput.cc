@@ -29,7 +29,7 @@ void BatchGoodput::forget(Key text) {
 BatchGoodput::Plan BatchGoodput::best(const Estimates& estimates, const std::vector<Place>& places,
                                       double contention) const {
   const int texts = static_cast<int>(texts_.size());
-  // A round of them all is one of the last text in the company of the others.
+  // A round of all sequences is modelled as one of the last sequence, with the others as its company.
   const auto rate_of = [&](double tokens, int drafts, int longest) {
     const Company company{.texts = texts - 1,
                           .rows = texts - 1 + drafts,
@@ -101,7 +101,7 @@ Others BatchGoodput::others(Key text, const Estimates& estimates) {
 }
 
 void BatchGoodput::try_without_contention(bool contended) {
-  constexpr double kLength = 12, kSettled = 16;  // rounds of all sequences
+  constexpr double kLength = 12, kSettled = 16;  // in rounds of all sequences
   const double rounds = static_cast<double>(updates_a_plan()) / static_cast<double>(texts_.size());
   if (try_.left > 0) {
     try_.left -= rounds;
@@ -116,16 +116,16 @@ void BatchGoodput::try_without_contention(bool contended) {
 }
 
 double BatchGoodput::contention() const {
-  constexpr double kDoubt = 2.5;  // rounds of nothing but drafts
+  constexpr double kDoubt = 2.5;  // in rounds that consist of drafting only
   if (try_.left > 0) return 1;
   return (contention_.value() * contention_.weight() + kDoubt) / (contention_.weight() + kDoubt);
 }
 
 void BatchGoodput::observe(double expected_s, double draft_s, double seconds) {
   if (draft_s <= 0) return;
-  // By the share of drafts: rounds with few, as the last of an answer, wait for others' forward passes whatever they
-  // draft. Told as loudly as the others they would raise a contention that only turns hide, so that all sequences took
-  // turns. A round that was shorter had less company than was planned.
+  // Weighted by the share of drafting: rounds with few drafts, such as an answer's last, wait for other forward passes
+  // regardless. With full weight they would raise the contention until all sequences took turns. A round that was
+  // shorter than expected had less company than planned.
   const double share = draft_s / expected_s;
   contention_.observe(share * std::clamp(1 + (seconds - expected_s) / draft_s, 1.0, 4.0), share);
 }

@@ -9,51 +9,48 @@
 
 namespace outrider {
 
-/// How much better another choice must seem where other sequences are there. What differs by less is chance; and
-/// sequences that change their lengths in turn neither meet in one pass nor find the pace at which one half is drafted
-/// for while the other is verified.
+/// Advantage that another choice must promise when there are other sequences. Smaller differences are noise, and
+/// sequences that change their lengths in turn neither meet in one pass nor settle into alternating halves, of which
+/// one drafts while the other verifies.
 inline constexpr double kClearly = 1.02;
 
-/// The sequences whose rounds share a verifier's forward passes, and how many drafts pay for all of them together
-/// (goodput over a batch; SmartSpec, Liu et al. 2024). Whatever one sequence has verified, all wait for: N sequences
-/// that meet emit
+/// Plans the drafts of sequences that share a verifier's forward passes (goodput over a batch; SmartSpec, Liu et al.
+/// 2024). Every sequence waits for all verified rows: N sequences that meet emit
 ///
-///   N + the sum of the chances that their drafts hold
+/// N + the sum of their drafts' acceptance probabilities
 ///
-/// tokens in T(N + G) + wire + drafting + other seconds, where the G drafts go to the likeliest places. The assistant
-/// drafts for half of the sequences in one pass, so drafting takes two passes for each draft of the sequence with the
-/// most, and the G rows of these passes. The plan is the G with the most tokens per second, none included; of two
+/// tokens in T(N + G) + wire + drafting + other seconds, where the G drafts are the most probable ones. The assistant
+/// drafts for half of the sequences in one pass, so that drafting takes two passes for each draft of the longest chain,
+/// with G rows in total. The plan is the G with the most tokens per second, possibly 0; a sequence with better
+/// acceptance gets more drafts.
 /// sequences the one whose drafts hold gets more.
 class BatchGoodput {
  public:
-  /// Keys of sequences, which are the addresses of their policies.
+  /// Key of a sequence: the address of its policy.
   using Key = const void*;
-  /// survives[i]: the chance that the first i + 1 drafts hold.
+  /// survives[i]: probability that the first i + 1 drafts are accepted.
   using Survives = std::array<double, kDraftLengthMax>;
 
-  /// A sequence as it begins a round. @param most  drafts that it may have. @param drafters  that draft for all of
-  /// them.
-  /// @param followed  what is looked up behind its drafts
+  /// Registers a sequence at the start of its round. @param most  limit of its drafts @param drafters  number that
+  /// draft for all sequences @param followed  looked-up drafts that follow its own
   void update(Key text, const Survives& survives, int most, int drafters,
               const SourceSurvival::Followed& followed = {});
   void forget(Key text);
 
-  /// @param text  one that was updated.
+  /// @param text  a registered sequence
   Others others(Key text, const Estimates& estimates);
 
-  /// A round that without any contention was to take `expected_s` took `seconds`; the drafts of all sequences are made
-  /// in `draft_s`. Sequences that do not meet after all wait for each other's forward passes, and cores that draft do
-  /// not verify.
+  /// Compares a round's time with the expected time without contention. `draft_s` is the drafting time of all
+  /// sequences. Sequences that do not meet wait for each other's forward passes, and cores that draft do not verify.
   void observe(double expected_s, double draft_s, double seconds);
 
-  /// The allowance for probes, in tokens: the sequences earn it together, so that each has an acceptance to go by, and
-  /// short answers do not pay for it one by one.
+  /// Adds to the allowance for probes, in tokens. It is shared, so that every sequence has an acceptance rate to start
+  /// from, and short answers do not pay for it one by one.
   void earn(int tokens);
-  /// @param tokens  that a probe costs each sequence, as all wait for it. @return whether there was as much, which is
-  /// spent
-  ///        then.
+  /// Spends the cost of a probe, if the allowance covers it. @param tokens  cost per sequence, as all of them wait
+  /// @return false: not covered, nothing spent
   bool spend(double tokens);
-  /// Takes what a probe has cost beyond that, at once: the next one waits until it is earned again.
+  /// Charges a probe's excess cost at once: the next probe waits until it is earned again.
   void owe(double tokens) { allowance_ -= std::max(0.0, tokens); }
 
  private:
@@ -62,45 +59,44 @@ class BatchGoodput {
     Survives survives = {};
     int most = 0;
     SourceSurvival::Followed followed = {};
-    int planned = 0;  ///< drafts
+    int planned = 0;  ///< number of drafts
   };
-  /// A draft that a sequence may have.
+  /// A possible draft of a sequence.
   struct Place {
-    double chance;  ///< that it holds
+    double chance;  ///< probability of acceptance
     int depth;
   };
   struct Plan {
     int drafts = 0;
-    double tokens = 0;  ///< of a round of all sequences
+    double tokens = 0;  ///< per round of all sequences
     double rate = 0;
   };
-  /// @param places  the likeliest first
+  /// @param places  the most probable first
   Plan best(const Estimates& estimates, const std::vector<Place>& places, double contention) const;
   void plan(const Estimates& estimates);
-  /// Plans are made four times in a round of all sequences: chances move slowly, and a plan looks at every draft of
-  /// every text.
+  /// Plans four times per round of all sequences: probabilities change slowly, and a plan inspects every draft of every
+  /// sequence.
   std::size_t updates_a_plan() const { return (texts_.size() + 3) / 4; }
   double contention() const;
-  /// Sequences that the contention keeps from drafting learn nothing of it any more, and it may be of another time: it
-  /// is high until sequences that came one by one have found how to share their passes. So now and then all of them
-  /// draft for some rounds as though there were none, and it is learned anew; less and less often while that does not
-  /// help.
-  /// @param contended  they are kept plain, and without the contention drafts would clearly pay
+  /// Sequences that the contention keeps plain cannot measure it any more, and it may be outdated: it is high until
+  /// sequences that arrived one by one have learned to share their passes. From time to time all of them therefore
+  /// draft for some rounds as if there were none, and measure again; ever more rarely while that does not help. @param
+  /// contended  all are plain, and drafts would clearly pay without contention
   void try_without_contention(bool contended);
 
   std::vector<Text> texts_;  ///< in the order of their first rounds
   int drafters_ = 1;
-  std::size_t updates_ = 0;  ///< since the plan was made
+  std::size_t updates_ = 0;  ///< since the last plan
   bool planned_ = false;
   Plan plan_;
   FadingMean contention_{keeps::kContention};
   static constexpr double kTryWaitMin = 4, kTryWaitMax = 64;
-  /// In rounds of all sequences, as these.
+  /// Counted in rounds of all sequences.
   struct Try {
-    double left = 0;            ///< of the one that runs
-    double contended = 0;       ///< since the contention has kept all of them plain
-    double drafting = 0;        ///< since they draft, in no try
-    double wait = kTryWaitMin;  ///< until the next one
+    double left = 0;            ///< rounds left of the current try
+    double contended = 0;       ///< since contention has kept all sequences plain
+    double drafting = 0;        ///< since they draft outside a try
+    double wait = kTryWaitMin;  ///< until the next try
   } try_;
   double allowance_ = 0;
 };

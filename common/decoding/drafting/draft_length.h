@@ -8,62 +8,61 @@
 
 namespace outrider {
 
-/// The longest draft that each source can give this round; 0: none.
+/// The longest draft that each source can give in this round; 0: none.
 struct DraftLimits {
   int assistant = 0, ngram = 0, table = 0;
-  bool must_draft = false;  ///< a probe: plain decoding is no answer while a source can draft
-  bool at_hand = false;     ///< the assistant's were drafted ahead: nobody waits for them
-  bool ahead = false;       ///< the assistant drafts ahead where that pays
-  bool tree = false;        ///< the assistant's may be a token tree
-  int drafters = 1;         ///< assistants that draft for the sequences of its verifier
+  bool must_draft = false;  ///< a probe: plain decoding is not allowed while a source can draft
+  bool at_hand = false;     ///< the assistant's drafts were made ahead and cause no wait
+  bool ahead = false;       ///< the assistant drafts ahead if that pays
+  bool tree = false;        ///< the assistant's drafts may be a token tree
+  int drafters = 1;         ///< number of assistants for the verifier's sequences
   int of(DraftSource source) const { return std::array{assistant, ngram, table}.at(static_cast<std::size_t>(source)); }
 };
 
-/// What a plan expects of its round. The policy has it back with the round's outcome.
+/// The expected round of a plan; the policy gets it back with the outcome.
 struct Expectation {
-  int length = 0;         ///< drafts; a round of another number of them says nothing of these times
+  int length = 0;         ///< number of drafts; rounds with another number are not comparable
   RoundTerms terms = {};  ///< of the round
-  Others others = {};     ///< what the others do meanwhile
-  double seconds = 0;     ///< a round of all without any contention,
-  double draft_s = 0;     ///< and the drafts of all
-  double load = 1;        ///< of the forward passes at that time (Estimates)
-  bool tells = false;     ///< the round tells of the contention
+  Others others = {};     ///< work of the other sequences meanwhile
+  double seconds = 0;     ///< time of a round of all sequences without contention
+  double draft_s = 0;     ///< drafting time of all sequences
+  double load = 1;        ///< load of forward passes at that time (Estimates)
+  bool tells = false;     ///< the round measures contention
 };
 
-/// What a policy wants of a round.
+/// A policy's plan of a round.
 struct DraftPlan {
   DraftSource source = DraftSource::kAssistant;
   int length = 0;  ///< 0: a plain round
-  /// Go on without the drafts when they have not come by then.
+  /// Timeout of the drafts; the round continues without them.
   double patience_s = std::numeric_limits<double>::infinity();
   bool tree = false;    ///< the drafts are a token tree, not a chain
-  double worth = 0;     ///< of a tree: a draft that is less likely to be kept is not worth a row
-  double verify_s = 0;  ///< of the forward pass, as the governor expects it; 0: there is none
-  /// Set when the drafter is asked: it computes K/V of many tokens of earlier rounds first, and the round's times say
-  /// nothing of others'.
+  double worth = 0;     ///< of a tree: the least probability of acceptance that is worth a row
+  double verify_s = 0;  ///< expected time of the forward pass, set by the governor; 0: none
+  /// Set at the request for drafts: the drafter first computes K/V of many tokens of earlier rounds, so that this
+  /// round's times are not typical.
   bool catches_up = false;
   Expectation expected = {};
 };
 
-/// Decides, for one session, the length of each round's draft. A pure state machine: no clock, no I/O; times
-/// are handed in. The caller alternates choose() and observe(), and keeps the plan meanwhile.
+/// Chooses the draft length of each round of a session. A pure state machine: no clock, no I/O; the caller passes
+/// times, alternates choose() and observe(), and keeps the plan meanwhile.
 class DraftLengthPolicy {
  public:
   virtual ~DraftLengthPolicy() = default;
-  /// @return a length within the limits.
+  /// Returns a plan within the limits.
   virtual DraftPlan choose(const DraftLimits& limits) = 0;
-  /// The drafts of the plan are there, and a source has `length` more that go on from the last of them.
-  /// @param plan  expects afterwards what the round has become
-  /// @param begun  the round as far as it has come: its drafts, and the time that they took
-  /// @return how many of these are worth their rows.
+  /// Adds looked-up drafts after the plan's drafts have arrived. @param plan  its expectation is updated @param begun
+  /// the round so far: its drafts, and the time that they took @param length  available drafts that continue after the
+  /// last one @return the number of drafts that are worth their rows
   virtual int extend(DraftPlan& /*plan*/, const RoundOutcome& /*begun*/, DraftSource /*source*/, int /*length*/) {
     return 0;
   }
-  /// What became of a plan. The estimates have heard it before.
+  /// Reports a plan's outcome. The estimates observe it first.
   virtual void observe(const DraftPlan& plan, const RoundOutcome& outcome) = 0;
 };
 
-/// Always the same length, of the assistant's.
+/// A fixed number of drafts from the assistant.
 class FixedLength : public DraftLengthPolicy {
  public:
   explicit FixedLength(int length) : length_(length) {}

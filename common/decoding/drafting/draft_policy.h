@@ -8,14 +8,14 @@
 
 namespace outrider {
 
-/// Who decides the length of a session's drafts (policies.h).
+/// Policy that decides a session's draft lengths (policies.h).
 enum class DraftPolicy : std::uint8_t {
-  kFixed,      ///< the request: always the same length
+  kFixed,      ///< the length in the request
   kAuto,       ///< goodput under the governor (make_auto_policy)
-  kHeuristic,  ///< this and the next two are not offered any more (docs/policy.md)
+  kHeuristic,  ///< this and the next two are no longer offered (docs/policy.md)
   kUcb1,
   kThompson,
-  kTree,  ///< token trees of as many drafts as the request says (tree_shape.h)
+  kTree,  ///< token trees with the number of drafts in the request (tree_shape.h)
 };
 inline constexpr DraftPolicy kLastDraftPolicy = DraftPolicy::kTree;
 inline const char* to_string(DraftPolicy policy) {
@@ -26,7 +26,7 @@ inline bool is_offered(DraftPolicy policy) {
   return policy == DraftPolicy::kFixed || policy == DraftPolicy::kAuto || policy == DraftPolicy::kTree;
 }
 
-/// Who proposes the drafts of a round.
+/// Origin of a round's drafts.
 enum class DraftSource : std::uint8_t {
   kAssistant,  ///< the drafter, over the wire
   kNgram,      ///< the coordinator itself, from the sequence so far (ngram.h)
@@ -34,56 +34,56 @@ enum class DraftSource : std::uint8_t {
 };
 inline constexpr DraftSource kLastDraftSource = DraftSource::kTable;
 inline constexpr std::size_t kDraftSources = static_cast<std::size_t>(kLastDraftSource) + 1;
-/// Whether the coordinator has the drafts at once: they cost rows, and no wait.
+/// Returns true for the coordinator's own sources: their drafts cost rows, but no wait.
 inline bool is_looked_up(DraftSource source) { return source != DraftSource::kAssistant; }
 inline const char* to_string(DraftSource source) {
   return std::array{"assistant", "ngram", "table"}.at(static_cast<std::size_t>(source));
 }
 
-/// Those that are looked up, where several of them are, in this order: a table says less, and errs less.
+/// The looked-up sources in the order in which they are tried: tables propose less often, and are wrong less often.
 inline constexpr std::array kLookUps = {DraftSource::kTable, DraftSource::kNgram};
 
-/// Sources that add to the drafts of the assistant, a fixed length's or a tree's.
+/// Sources that extend the assistant's drafts under kFixed and kTree.
 struct AddedSources {
   bool ngram = false, table = false;
   bool any() const { return ngram || table; }
   bool operator==(const AddedSources&) const = default;
 };
 
-/// Longest draft that there is: no policy considers a longer one, and no message carries one.
+/// Longest draft of any policy and any message.
 inline constexpr int kDraftLengthMax = 32;
-/// Most ways in which a round may end for which a drafter drafts ahead.
+/// Most outcomes of a round for which a drafter drafts ahead.
 inline constexpr int kDraftAheadMax = 8;
 
-/// One round as the coordinator saw it. Times in seconds.
+/// One round, as measured by the coordinator. Times in seconds.
 struct RoundOutcome {
   DraftSource source = DraftSource::kAssistant;
-  int drafted = 0;   ///< drafts that reached the verifier; 0: the round was plain
+  int drafted = 0;   ///< drafts that reached the verifier; 0: a plain round
   int accepted = 0;  ///< of these
-  /// Of the drafted, the last ones: so many were looked up behind the last draft of `source`, in the order of kLookUps.
+  /// Numbers of `drafted`, at the end, that were looked up after the last draft of `source`, in the order of kLookUps.
   std::array<int, kDraftSources> behind = {};
-  double draft_s = 0;            ///< assistant forwards
-  double draft_passes = 0;       ///< so many; 0: one of a row for each draft
-  double draft_pass_rows = 0;    ///< rows of each, those of other sequences too
-  double draft_wire_s = 0;       ///< request for drafts to their arrival, less draft_s
-  double draft_waited_s = 0;     ///< the same where the drafter had others' drafts to make first
+  double draft_s = 0;            ///< time of the assistant's forward passes
+  double draft_passes = 0;       ///< number of these passes; 0: one pass, of one row, per draft
+  double draft_pass_rows = 0;    ///< rows per pass, including other sequences'
+  double draft_wire_s = 0;       ///< request for drafts until their arrival, less draft_s
+  double draft_waited_s = 0;     ///< draft_wire_s of a request that waited for other sequences' drafts
   double verify_s = 0;           ///< the forward pass of batch_rows rows
-  int batch_rows = 0;            ///< drafted + 1, and those of other sequences
-  std::int64_t pass = 0;         ///< the verifier's number of that pass, which all of its sequences have; 0: not told
-  double waited_s = 0;           ///< for that pass to begin
-  double round_s = 0;            ///< all of it, emission to emission
+  int batch_rows = 0;            ///< drafted + 1, and other sequences' rows
+  std::int64_t pass = 0;         ///< the verifier's number of that pass, shared by its sequences; 0: not reported
+  double waited_s = 0;           ///< wait for that pass to begin
+  double round_s = 0;            ///< the whole round, emission to emission
   std::int64_t draft_bytes = 0;  ///< of the request for drafts
-  int draft_rows = 0;            ///< K/V rows in it
-  bool ahead = false;            ///< the drafts were made while the round before was verified
+  int draft_rows = 0;            ///< K/V rows in that request
+  bool ahead = false;            ///< drafted while the previous round was verified
   struct Tree {
-    int chain = 0, held = 0;  ///< drafts along its first choices, and how many of these held
+    int chain = 0, held = 0;  ///< drafts along its first choices, and accepted ones of these
     bool operator==(const Tree&) const = default;
   };
-  std::optional<Tree> tree = {};  ///< the drafts are a token tree of `source`'s
+  std::optional<Tree> tree = {};  ///< set when the drafts of `source` are a token tree
   bool operator==(const RoundOutcome&) const = default;
-  /// What the drafts took, or the wait for those that came too late.
+  /// Returns the time spent on drafts, or waiting for those that came too late.
   double drafting_s() const { return draft_s + draft_wire_s + draft_waited_s; }
-  /// Drafts of `source`.
+  /// Returns the number of drafts from `source`.
   int own() const { return drafted - std::accumulate(behind.begin(), behind.end(), 0); }
 };
 

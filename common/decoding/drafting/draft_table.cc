@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint64_t kMagic = 0x454c424154'444f;  // "ODTABLE"
 constexpr std::uint32_t kVersion = 1;
 
-/// Of the last `order` tokens.
+/// Returns the hash of the last `order` tokens.
 std::uint64_t context_of(std::span<const TokenId> text, int order) {
   std::uint64_t hash = static_cast<std::uint64_t>(order);
   for (const TokenId token : text.last(static_cast<std::size_t>(order)))
@@ -88,7 +88,7 @@ std::string DraftTableCounts::file(std::uint64_t fingerprint) const {
   std::vector<Counted> all;
   for (const auto& [context, tokens] : followers_) {
     std::uint64_t total = 0;
-    const auto* best = &*tokens.begin();  // of equals the lowest id
+    const auto* best = &*tokens.begin();  // the lowest id among equals
     for (const auto& entry : tokens) {
       total += entry.second;
       if (entry.second > best->second) best = &entry;

@@ -14,29 +14,28 @@
 
 namespace outrider {
 
-/// The fewest and the most tokens that a table's contexts have.
+/// Fewest and most tokens of a table's contexts.
 inline constexpr int kTableOrderMin = 2, kTableOrderMax = 8;
-inline constexpr int kTableOrder = 4;  ///< what is best on nano's own answers (docs/lab/tables.md)
+inline constexpr int kTableOrder = 4;  ///< the best on nano's own answers (docs/lab/tables.md)
 
-/// Drafts by what a model's own answers went on with after their last tokens: an n-gram model with back-off (the
-/// longest context that is known decides), in a file that is used where it is mapped. Thread-safe.
+/// Drafts the tokens that most often followed the last tokens in a model's own answers: an n-gram model with back-off
+/// (the longest known context decides), in a memory-mapped file. Thread-safe.
 ///
-/// The file, little-endian: a header (struct Header), then `slots` of 16 bytes, a hash table with linear probing. What
-/// is wrong in a slot is a wrong draft: only the header is checked, so that opening one takes no time.
+/// The file, little-endian: a header (struct Header), then `slots` of 16 bytes, a hash table with linear probing. A
+/// corrupt slot only causes wrong drafts: opening checks the header alone, and takes no time.
 class DraftTable {
  public:
   /// @param file  outlives this object and its copies
   /// @return kMalformed, without the file's name, for bytes that are no table
   static Result<DraftTable> of(std::span<const std::byte> file);
 
-  /// Of the weights of the model whose answers were counted (Checkpoint::fingerprint).
+  /// Fingerprint of the model whose answers were counted (Checkpoint::fingerprint).
   std::uint64_t fingerprint() const { return header_.fingerprint; }
-  /// Contexts that it knows, at most.
+  /// Upper bound of known contexts.
   std::uint64_t slots() const { return header_.slots; }
 
-  /// @param history  prompt and answer so far. @param length  most tokens wanted.
-  /// @return drafts, as long as each is what followed its context at least half of the time; all below `vocab_size`.
-  /// O(order) for each.
+  /// Returns drafts, as long as each followed its context at least half of the time; all below `vocab_size`. O(order)
+  /// per draft. @param history  prompt and answer so far @param length  most tokens wanted
   std::vector<TokenId> draft(std::span<const TokenId> history, std::size_t length, std::int32_t vocab_size) const;
 
  private:
@@ -46,7 +45,7 @@ class DraftTable {
     std::uint32_t version = 0, order = 0;
     std::uint64_t fingerprint = 0, slots = 0;
   };
-  /// A context and what followed it most often; none: `total` is 0.
+  /// A context and its most frequent next token; empty: `total` is 0.
   struct Slot {
     std::uint64_t context = 0;
     TokenId token = 0;
@@ -54,7 +53,7 @@ class DraftTable {
   };
   static_assert(sizeof(Header) == 32 && sizeof(Slot) == 16);
 
-  /// No context is further than this behind the slot that its hash names.
+  /// Longest distance between a context and the slot that its hash selects.
   static constexpr std::uint64_t kProbesMax = 32;
 
   DraftTable(const Header& header, const std::byte* slots) : header_(header), slots_(slots) {}
@@ -64,17 +63,17 @@ class DraftTable {
   const std::byte* slots_;
 };
 
-/// Counts answers, and makes the file of a table of them.
+/// Counts n-grams of answers, and writes a table file.
 class DraftTableCounts {
  public:
   /// @param order  tokens of the longest contexts, kTableOrderMin to kTableOrderMax
   explicit DraftTableCounts(int order) : order_(order) {}
 
-  /// Each token of `text` from `first` on has followed those before it.
+  /// Counts each token of `text` from `first` on as a successor of the tokens before it.
   void add(std::span<const TokenId> text, std::size_t first);
   std::size_t contexts() const { return followers_.size(); }
-  /// The same counts give the same bytes. Of contexts that find no place (where a hundred and more meet) the rarest are
-  /// left out. @pre something was counted
+  /// Returns the file; equal counts give equal bytes. Contexts that find no slot (where a hundred or more collide) are
+  /// dropped, the rarest first. @pre something was counted
   std::string file(std::uint64_t fingerprint) const;
 
  private:

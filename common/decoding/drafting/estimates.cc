@@ -29,7 +29,7 @@ void Estimates::observe_pass(const RoundOutcome& outcome) {
   const double usual_s = usual.likely(rows);
   if (!usual.knows(rows) || usual_s <= 0) return usual.observe(rows, seconds / load);
   load = std::clamp((load + seconds / usual_s) / 2, 0.1, 10.0);
-  // The load is a pass late: one pass says little else.
+  // The load lags by one pass, so a single pass must not change `usual` much.
   usual.observe(rows, std::clamp(seconds / load, usual_s / 1.1, usual_s * 1.1));
 }
 
@@ -39,7 +39,7 @@ void Estimates::observe(const RoundOutcome& outcome) {
   observe_pass(outcome);
   other_s.observe(std::max(0.0, outcome.round_s - outcome.verify_s - outcome.drafting_s() - outcome.waited_s));
   trees.observe(survival.of(outcome.source).conditional(), outcome);
-  if (outcome.tree && outcome.drafted == 0) return;  // nothing was worth a row: no plain round, and no drafts
+  if (outcome.tree && outcome.drafted == 0) return;  // no draft was worth a row: not a plain round
   if (outcome.tree) tree_draft_s.observe(outcome.draft_s, outcome.drafted);
   if (outcome.drafted > 0) {
     survival.observe(outcome);
@@ -57,7 +57,7 @@ void Estimates::observe(const RoundOutcome& outcome) {
 void Estimates::observe_made(const RoundOutcome& outcome) {
   if (!outcome.tree)
     (outcome.ahead ? tokens_ahead : tokens_asked).observe(std::min(outcome.accepted, outcome.own()) + 1);
-  if (outcome.ahead) return;  // nobody waited: it says nothing of what asking costs
+  if (outcome.ahead) return;  // without a wait it does not measure the cost of a request
   DraftCost& cost = drafts[index_of_made(outcome.source)];
   const double passes = outcome.draft_passes > 0 ? outcome.draft_passes : outcome.own();
   if (const int more = outcome.own() - 1; more > 0 && !outcome.tree)
@@ -74,7 +74,7 @@ void Estimates::observe_late(const RoundOutcome& outcome) {
 }
 
 void Estimates::observe_plain(const RoundOutcome& outcome) {
-  // Nobody measures the link while nobody drafts; hope returns slowly.
+  // Nothing measures the link while nothing is drafted; its cost fades, so that drafts are tried again.
   for (DraftCost& cost : drafts) cost.wire_s.fade();
   plain_s.observe(outcome.round_s);
   ++plain_rounds;

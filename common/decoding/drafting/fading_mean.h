@@ -2,7 +2,7 @@
 
 namespace outrider {
 
-/// A mean that forgets: `keep` is the weight of the past at each observation.
+/// An exponentially fading mean: `keep` is the weight of the past at each observation.
 class FadingMean {
  public:
   explicit FadingMean(double keep) : keep_(keep) {}
@@ -11,7 +11,7 @@ class FadingMean {
     weight_ = keep_ * weight_ + weight;
   }
   bool empty() const { return weight_ <= 0; }
-  /// Observations that it remembers.
+  /// Effective number of observations.
   double weight() const { return weight_; }
   double value() const { return empty() ? 0 : sum_ / weight_; }
 

@@ -6,7 +6,7 @@
 
 namespace outrider {
 
-/// What a line of least squares is made of: sums over pairs that forget.
+/// Fading sums over pairs, for a least-squares line.
 struct FadingSums {
   double n = 0, x = 0, y = 0, xx = 0, xy = 0, yy = 0;
 
@@ -25,12 +25,11 @@ struct FadingSums {
   double covariance() const { return xy - x * y / n; }
 };
 
-/// y = intercept + slope * x by least squares that forget; the slope is never negative and is 0 until the
-/// xs differ.
+/// Fits y = intercept + slope * x by fading least squares; the slope is never negative, and 0 until the xs differ.
 class FadingLine {
  public:
   void observe(double x, double y) { sums_.observe(x, y, keeps::kLine); }
-  /// Lowers the line a little.
+  /// Lowers the line slightly.
   void fade() {
     sums_.y *= keeps::kLineUnused;
     sums_.xy *= keeps::kLineUnused;
@@ -38,7 +37,7 @@ class FadingLine {
   double slope() const {
     if (empty()) return 0;
     const double variance = sums_.variance_x();
-    // Rounding leaves a variance near 0 where all xs are equal.
+    // Rounding leaves a variance near 0 when all xs are equal.
     if (variance <= 1e-9 * sums_.xx) return 0;
     return std::clamp(sums_.covariance() / variance, 0.0, sums_.y / std::max(sums_.x, 1e-300));
   }

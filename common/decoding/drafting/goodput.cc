@@ -10,11 +10,11 @@
 namespace outrider {
 namespace {
 
-/// Drafts of the first trial, while nothing says what a row costs. Where rows are dear sixteen would cost a short
-/// answer ten plain rounds; where they are cheap the second trial has as many as seem to pay.
+/// Drafts of the first trial, before the cost of a row is known. If rows are expensive, sixteen would cost a short
+/// answer ten plain rounds; if they are cheap, the second trial already has as many as seem to pay.
 constexpr int kFirstTrial = 4;
 
-/// The best of the plans that were weighed.
+/// The best plan so far.
 struct Best {
   DraftPlan plan = {};
   RoundTerms terms = {};
@@ -24,9 +24,9 @@ struct Best {
   }
 };
 
-/// The contention is what a round takes longer than without one, whether all sequences meet or they take turns: there
-/// drafts are made beside a forward pass, and a round in time shows that they keep nobody. A sequence's first round
-/// tells nothing of it: it begins somewhere amid the others' forward pass, which it would wait for without drafts too.
+/// The contention is a round's excess over its time without one. That holds for sequences that take turns too: there,
+/// drafts are made beside a forward pass, and a round in time shows that they delay no other. A first round is not
+/// representative: it begins amid the others' forward pass, and would wait for it without drafts too.
 Expectation predict(const Known& known, const RoundTerms& terms, int length) {
   Company uncontended = known.others.company;
   RoundTerms in_time = terms;
@@ -40,14 +40,14 @@ Expectation predict(const Known& known, const RoundTerms& terms, int length) {
           .tells = known.own.has_begun && uncontended.texts > 0 && terms.saved_s <= 0};
 }
 
-/// Chains of one source. @param plain  a round without drafts
+/// Weighs chains of one source. @param plain  a round without drafts
 void weigh_chains(const Known& known, const DraftLimits& limits, DraftSource source, int longest,
                   const RoundTerms& plain, Best& best) {
   const auto& [estimates, own, others] = known;
   const Company& company = others.company;
   const auto a = own.survival.of(source).conditional();
   const bool assistant = source == DraftSource::kAssistant;
-  // Fewer drafts where others follow them.
+  // Looked-up drafts that follow make fewer of the assistant's worthwhile.
   const auto followed = assistant ? own.survival.followed() : SourceSurvival::Followed();
   const int rows_behind = static_cast<int>(std::lround(followed.rows));
   double tau = 1, survives = 1;
@@ -57,7 +57,7 @@ void weigh_chains(const Known& known, const DraftLimits& limits, DraftSource sou
     const double next = a[static_cast<std::size_t>(std::min(g, kDraftLengthMax - 1))];
     RoundTerms terms = assistant && limits.ahead ? ahead_terms(estimates, g, tau, survives, next, company)
                                                  : round_terms(estimates, source, g, tau, company);
-    // What the others wait for in any case costs nothing more.
+    // Time that the other sequences wait for anyway costs nothing more.
     const double own_s = terms.drafting_s() - plain.drafting_s();
     terms.saved_s = assistant && limits.at_hand ? own_s : std::min(terms.saved_s, own_s);
     RoundTerms with_behind = terms;
@@ -69,7 +69,7 @@ void weigh_chains(const Known& known, const DraftLimits& limits, DraftSource sou
   }
 }
 
-/// Token trees of at most so many drafts: one is taken where it is clearly better than the best chain.
+/// Weighs token trees of at most `most` drafts; a tree must be clearly better than the best chain.
 void weigh_trees(const Known& known, int most, Best& best) {
   const auto a = known.own.survival.of(DraftSource::kAssistant).conditional();
   Best tree{.rate = kClearly * best.rate};
@@ -110,7 +110,7 @@ int plan_extension(const Known& known, DraftPlan& plan, const RoundOutcome& begu
   const auto a = (begun.drafted > 0 ? own.survival.behind(source) : own.survival.of(source)).conditional();
   auto [tokens, survives] = own.survival.reach(begun);
   RoundTerms terms = plan.expected.terms;
-  // No hope that rows nobody has measured are free: each costs at least what those before it do on average.
+  // Pessimistic about rows that were never measured: each costs at least the mean of the rows before it.
   const int rows = company.rows + begun.drafted + 1;
   const double verify_s = estimates.likely_verify_s(rows), row_s = estimates.likely_row_s(rows);
   const auto rate_with = [&](int more) {
@@ -122,7 +122,7 @@ int plan_extension(const Known& known, DraftPlan& plan, const RoundOutcome& begu
   const int longest = std::min({length, kDraftLengthMax - begun.drafted, estimates.rows_most() - rows});
   for (int more = 1; more <= longest; ++more) {
     tokens += survives *= a[static_cast<std::size_t>(more - 1)];
-    // A round that ends behind its drafter's drafts ends in no way that was drafted ahead for.
+    // A round that goes beyond its drafter's drafts cannot be one that was drafted ahead for.
     if (more == 1) terms.saved_s -= survives * terms.after_all_s;
     const double rate = rate_with(more);
     best.weigh({.length = more}, terms, rate);
@@ -152,10 +152,10 @@ int GoodputLength::extend(DraftPlan& plan, const RoundOutcome& begun, DraftSourc
 
 void GoodputLength::observe(const DraftPlan& plan, const RoundOutcome& outcome) {
   own_.observe(outcome);
-  // Whoever asked may have taken another length, or not have asked at all.
+  // The caller may have drafted another number of tokens, or none.
   const Expectation& expected = plan.expected;
   if (!expected.tells || expected.length != outcome.drafted || plan.catches_up) return;
-  // That forward passes take longer than when the round began is nothing that drafts have done.
+  // Drafts are not the reason when forward passes became slower after the round began.
   const double longer_s = (estimates_.load / expected.load - 1) * expected.terms.verify_s;
   batch_.observe(expected.seconds + longer_s, expected.draft_s, outcome.round_s);
 }

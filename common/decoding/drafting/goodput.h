@@ -7,25 +7,25 @@
 
 namespace outrider {
 
-/// All that a plan follows from.
+/// Inputs of a plan.
 struct Known {
   const Estimates& estimates;    ///< of all sequences of the verifier
   const SequenceEstimates& own;  ///< of this one
-  Others others = {};            ///< what the others do
+  Others others = {};            ///< the other sequences' work
 };
 
-/// (9) The plan with the most expected tokens per second of all sequences of a verifier (goodput; SmartSpec, Liu et al.
-/// 2024), over all sources, every length, plain decoding and trees. Pure.
+/// (9) Returns the plan with the most expected tokens per second over all sequences of a verifier (goodput; SmartSpec,
+/// Liu et al. 2024), over all sources, lengths, plain decoding and trees. Pure.
 DraftPlan plan_round(const Known& known, const DraftLimits& limits);
 
-/// (10) How many of `length` drafts that are looked up behind those of `begun` are worth their rows: one row after the
-/// other, as long as the goodput rises. Pure but for `plan`, which expects afterwards what the round has become.
+/// (10) Returns how many of `length` looked-up drafts after those of `begun` are worth their rows: rows are added while
+/// the goodput rises. Pure, except that it updates the expectation in `plan`.
 int plan_extension(const Known& known, DraftPlan& plan, const RoundOutcome& begun, DraftSource source, int length);
 
-/// Plans each round of a sequence by what is known then.
+/// Plans each round of a sequence from the current estimates.
 class GoodputLength : public DraftLengthPolicy {
  public:
-  /// @param estimates, batch  outlive the policy.
+  /// @param estimates, batch  outlive the policy
   GoodputLength(const Estimates& estimates, BatchGoodput& batch)
       : estimates_(estimates), batch_(batch), own_(estimates) {}
   ~GoodputLength() override { batch_.forget(this); }
@@ -41,7 +41,7 @@ class GoodputLength : public DraftLengthPolicy {
   SequenceEstimates own_;
 };
 
-/// What `--draft-length auto` means: goodput under the governor. @param estimates, batch  outlive the policy.
+/// Makes the policy of `--draft-length auto`: goodput under the governor. @param estimates, batch  outlive the policy
 std::unique_ptr<DraftLengthPolicy> make_auto_policy(const Estimates& estimates, BatchGoodput& batch);
 
 }  // namespace outrider

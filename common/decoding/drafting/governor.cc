@@ -5,7 +5,7 @@
 namespace outrider {
 namespace {
 
-/// Drafts take a little longer than their mean about half of the time.
+/// Drafting takes slightly longer than its mean about half of the time.
 constexpr double kDraftMargin = 1.5;
 
 }  // namespace
@@ -35,9 +35,9 @@ double Governor::worst_loss(const RoundTerms& terms) const {
 }
 
 double Governor::loss(const DraftPlan& plan, const RoundOutcome& outcome) const {
-  // Only what drafting can have caused: g + 1 rows never cost more than g + 1 passes of one row, so the rest of a
-  // longer pass is the machine's, as is all that is neither the pass nor the wait for drafts. Rows of other sequences
-  // would be there without it.
+  // Charges only the time that drafting can have caused: g + 1 rows never cost more than g + 1 passes of one row. The
+  // rest of a longer pass is the machine's, and so is all time outside the pass and the wait for drafts. Other
+  // sequences' rows would be there anyway.
   const double without = estimates_.verify_s(std::max(0, outcome.batch_rows - outcome.drafted - 1) + 1);
   const double forward = std::min(outcome.verify_s, without * (outcome.drafted + 1)) - without;
   const double plain = estimates_.plain_s.value(), spent = forward + outcome.drafting_s();
@@ -57,7 +57,7 @@ DraftPlan Governor::choose(const DraftLimits& limits) {
     drafting.must_draft = true;
     if (probe_.rounds_left == 0 && tokens_undrafted_ < probe_.tokens) return wanted;
     wanted = inner_->choose(drafting);
-    if (wanted.length == 0) return wanted;  // nobody can
+    if (wanted.length == 0) return wanted;  // no source can draft
     if (probe_.rounds_left == 0) {
       const double loss = worst_loss(terms(limits, wanted.source, wanted.length));
       if (!batch_.spend(kProbeRounds * loss)) return {};
@@ -81,7 +81,7 @@ DraftPlan Governor::choose(const DraftLimits& limits) {
 }
 
 int Governor::extend(DraftPlan& plan, const RoundOutcome& begun, DraftSource source, int length) {
-  // A probe costs what was set aside for it.
+  // A probe's cost was set aside for it.
   if (plan.length == 0 || probe_.rounds_left > 0) return 0;
   const auto terms_of = [&](int more) { return terms({}, DraftSource::kNgram, begun.drafted + more); };
   const double left = kAllowance - account_.drawdown() - begun.drafting_s() / estimates_.plain_s.value();
@@ -113,8 +113,8 @@ void Governor::observe(const DraftPlan& plan, const RoundOutcome& outcome) {
   } else if (account_.drawdown() <= kAllowance / 2) {
     park_tokens_ = kParkMin;
   } else if (lost > 0) {
-    // Half is spent. The rest is for single tries further and further apart, so that there is one left for the better
-    // passage that ends this one: one gain there brings back what several tries lost.
+    // Half is spent. The rest is spent on single tries at growing distances, so that one is left when a better passage
+    // begins: its gain repays several lost tries.
     if (parked_before_) park_tokens_ = std::min(2 * park_tokens_, kParkMax);
     parked_ = parked_before_ = true;
   }

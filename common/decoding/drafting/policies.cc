@@ -13,7 +13,7 @@
 namespace outrider {
 namespace {
 
-/// @return none unless it is 0 to `most` in digits.
+/// @return none unless `text` is 0 to `most` in digits
 std::optional<int> parse_number(std::string_view text, int most) {
   const auto number = to_number<int>(text);
   return number && *number >= 0 && *number <= most ? number : std::nullopt;

@@ -8,7 +8,7 @@ RoundTerms round_terms(const Estimates& estimates, DraftSource source, int lengt
   const int rows = company.rows + length + 1;
   RoundTerms terms{.verify_s = company.texts > 0 ? estimates.likely_verify_s(rows) : estimates.verify_s(rows),
                    .other_s = estimates.other_s.value()};
-  // All wait for the last draft that an assistant makes, whoever it is for. N-grams cost no time.
+  // All sequences wait for the last draft that an assistant makes for any of them. N-grams cost no time.
   const int own = is_looked_up(source) ? 0 : length, drafts = company.drafts + own;
   if (drafts == 0) return terms;
   const DraftCost& cost = estimates.drafts[index_of_made(source)];
@@ -24,8 +24,8 @@ RoundTerms round_terms(const Estimates& estimates, DraftSource source, int lengt
 
 namespace {
 
-/// The share of its tokens by which a round of drafts made ahead, from a staler state, falls short of one whose drafts
-/// are asked for; 0 until enough were seen.
+/// Returns the share of tokens that a round loses when its drafts were made ahead, from an older state; 0 until enough
+/// rounds were seen.
 double lost_ahead(const Estimates& estimates) {
   constexpr double kEnough = 20;
   if (std::min(estimates.tokens_asked.weight(), estimates.tokens_ahead.weight()) < kEnough) return 0;
@@ -66,8 +66,8 @@ double tree_draft_price_s(const Estimates& estimates, int drafts) {
 double together_s(const Estimates& estimates, const RoundTerms& terms, const Company& company, int length) {
   if (company.texts == 0) return terms.seconds();
   const double half_s = estimates.likely_verify_s((company.rows + length + 2) / 2);  // rounded up
-  // The verifier waits for the second half where that saves more time of a pass than the drafts take (batch_window.h):
-  // of N sequences with R rows each half that waits for the other gains 2 T(R / 2) - T(R) and loses the drafts' time.
+  // The verifier waits for the second half if that saves more pass time than the drafts take (batch_window.h): of N
+  // sequences with R rows, each half that waits for the other gains 2 T(R / 2) - T(R) and loses the drafting time.
   if (2 * half_s - terms.verify_s > terms.drafting_s() - terms.draft_s * (1 - 1 / company.contention))
     return terms.seconds();
   RoundTerms half = terms;

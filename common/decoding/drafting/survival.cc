@@ -5,7 +5,7 @@
 namespace outrider {
 namespace {
 
-/// So many trials weigh what else is known as much as they do themselves.
+/// Weight of the prior, in trials.
 constexpr double kPriorTrials = 4;
 
 }  // namespace
@@ -22,7 +22,7 @@ void Survival::observe(int drafted, int accepted) {
 }
 
 std::array<double, kDraftLengthMax> Survival::conditional() const {
-  constexpr double kFirst = 0.7;  // before anything is known: hopeful enough to try
+  constexpr double kFirst = 0.7;  // the first guess: high enough to try
   std::array<double, kDraftLengthMax> prior = {};
   if (prior_ != nullptr) prior = prior_->conditional();
   std::array<double, kDraftLengthMax> a = {};
@@ -53,7 +53,7 @@ void SourceSurvival::observe(const RoundOutcome& outcome) {
   }
   for (const DraftSource source : kLookUps) {
     const int drafted = outcome.behind[static_cast<std::size_t>(source)];
-    // Behind a draft that was lost nothing was tried.
+    // Nothing was tried after a rejected draft.
     if (drafted > 0 && held >= 0) behind_[static_cast<std::size_t>(source)].observe(drafted, std::min(drafted, held));
     held -= drafted;
   }

@@ -8,13 +8,13 @@
 
 namespace outrider {
 
-/// How likely draft i of a round is to hold when those before it did, counted with exponential forgetting.
-/// Where little was counted it leans on `prior`, or without one on the position before.
+/// Probability that draft i of a round is accepted when those before it were, counted with exponential forgetting. With
+/// few counts it follows `prior`, or without one the position before.
 class Survival {
  public:
-  /// @param keep weight of the past at each trial. @param prior nullptr, or one that outlives this.
+  /// @param keep  weight of the past at each trial @param prior  nullptr, or a Survival that outlives this one
   explicit Survival(double keep = 1, const Survival* prior = nullptr) : keep_(keep), prior_(prior) {}
-  /// A round without drafts lets all that was counted fade: what was bad then need not be now.
+  /// A round without drafts lets the counts fade: past rejections may be outdated.
   void observe(int drafted, int accepted);
   /// a_1 .. a_length, each in (0, 1).
   std::array<double, kDraftLengthMax> conditional() const;
@@ -28,25 +28,25 @@ class Survival {
   const Survival* prior_;
 };
 
-/// Survival of each source's drafts, from the sequence's last token and behind the last draft of another source.
+/// Survival of each source's drafts: after the sequence's last token, and after the last draft of another source.
 class SourceSurvival {
  public:
-  /// As of Survival. @param keep_behind  for what is looked up behind others
+  /// See Survival. @param keep_behind  for looked-up drafts after another source's
   SourceSurvival(double keep, double keep_behind, const SourceSurvival* prior = nullptr);
   void observe(const RoundOutcome& outcome);
-  /// Drafts of this source were not tried behind others: lets what was counted fade, as what was bad need not be now.
+  /// Lets the counts fade when this source was not tried after another: past rejections may be outdated.
   void fade_behind(DraftSource source) { behind_[static_cast<std::size_t>(source)].observe(0, 0); }
   const Survival& of(DraftSource source) const { return of_[static_cast<std::size_t>(source)]; }
   const Survival& behind(DraftSource source) const { return behind_[static_cast<std::size_t>(source)]; }
-  /// Tokens that a round with the drafts of `begun` emits on average, and the chance that all of them hold.
+  /// Mean tokens of a round with the drafts of `begun`, and the probability that all of them are accepted.
   struct Reach {
     double tokens = 1, survives = 1;
   };
   Reach reach(const RoundOutcome& begun) const;
-  /// What is looked up behind the assistant's drafts, on average.
+  /// Looked-up drafts after the assistant's, on average.
   struct Followed {
-    double rows = 0;    ///< of a round
-    double tokens = 0;  ///< of one whose drafts all hold
+    double rows = 0;    ///< per round
+    double tokens = 0;  ///< per round whose drafts are all accepted
   };
   Followed followed() const;
 

@@ -5,13 +5,13 @@
 namespace outrider {
 namespace {
 
-/// Until trees were seen, as on nano: 1.13 with 8 drafts, 1.25 with 15 (docs/lab/trees.md).
+/// Prior from nano: 1.13 with 8 drafts, 1.25 with 15 (docs/lab/trees.md).
 double hoped_for(int drafts) { return 1 + drafts / 60.0; }
 
 }  // namespace
 
 double TreeGain::lean(const FadingMean& share, double prior) {
-  constexpr double kPriorDrafts = 16;  // kept ones: of some five rounds
+  constexpr double kPriorDrafts = 16;  // kept ones: about five rounds
   return (share.value() * share.weight() + kPriorDrafts * prior) / (share.weight() + kPriorDrafts);
 }
 
@@ -22,9 +22,9 @@ double TreeGain::tree_share() const { return lean(trees_, prior_ != nullptr ? pr
 double TreeGain::over_chain(int drafts) const { return hoped_for(drafts) * tree_share() / chain_share(); }
 
 void TreeGain::observe(const std::array<double, kDraftLengthMax>& held, const RoundOutcome& outcome) {
-  // Drafts made ahead, from a staler state, hold less.
+  // Drafts made ahead, from an older state, are accepted less often.
   if (outcome.source != DraftSource::kAssistant || outcome.ahead || (outcome.own() == 0 && !outcome.tree)) return;
-  // A tree of which nothing was worth a row has kept nothing of a first draft.
+  // A tree in which nothing was worth a row counts as a rejected first draft.
   const int drafts = std::clamp(outcome.own(), 1, kDraftLengthMax);
   double kept = 0, survives = 1;
   for (int i = 0; i < drafts; ++i) kept += survives *= held[static_cast<std::size_t>(i)];

@@ -7,21 +7,21 @@
 
 namespace outrider {
 
-/// How much more of a token tree is kept than of a chain of as many drafts of the assistant's, for `auto` to choose
+/// Ratio of kept drafts of a token tree to those of a chain of equal size from the assistant, for `auto` to choose
 /// between the two.
 ///
-/// Mean rates cannot say it: a tree puts its second choices where the drafter is in doubt, and those are the places
-/// that end chains. So it is counted, of either as a share of what the rates promise a chain (Survival): rounds are
-/// chosen where these promise much, and promise a little too much then, to trees as to chains. What was counted of
-/// either fades while the other is drafted, so that it is tried again.
+/// Mean rates cannot predict it: a tree puts its second choices where the drafter is in doubt, which is where chains
+/// end. So both are counted, as a share of the rates' prediction for a chain (Survival): rounds are chosen when these
+/// predict much, which overrates trees as much as chains. The counts of either fade while the other is drafted, so that
+/// it is tried again.
 class TreeGain {
  public:
-  /// As of Survival.
+  /// See Survival.
   explicit TreeGain(double keep, const TreeGain* prior = nullptr) : chains_(keep), trees_(keep), prior_(prior) {}
-  /// Drafts that are kept of a tree with so many, in those of a chain.
+  /// Returns the kept drafts of a tree of this size, relative to a chain's.
   double over_chain(int drafts) const;
-  /// A round of anybody's; those without drafts of the assistant's own say nothing. @param held  as
-  /// Survival::conditional() was before it
+  /// Observes a round of any sequence; rounds without the assistant's own drafts are ignored. @param held
+  /// Survival::conditional() before the round
   void observe(const std::array<double, kDraftLengthMax>& held, const RoundOutcome& outcome);
 
  private:

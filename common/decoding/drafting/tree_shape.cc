@@ -5,7 +5,7 @@
 namespace outrider {
 namespace {
 
-/// Every so many rounds a tree of half the size, so that forward passes of different rows are seen.
+/// Rounds between trees of half the size, so that forward passes of different sizes are seen.
 constexpr std::int64_t kProbeEvery = 16;
 
 }  // namespace

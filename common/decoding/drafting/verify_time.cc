@@ -8,7 +8,7 @@
 namespace outrider {
 namespace {
 
-/// Of mean rows.
+/// Tolerance of mean rows.
 constexpr double kRounding = 1e-6;
 
 }  // namespace
@@ -21,8 +21,8 @@ std::size_t VerifyTime::cell_of(int rows) {
 
 void VerifyTime::observe(int rows, double seconds) {
   CHECK(rows >= 1 && seconds >= 0, "{} rows in {} s", rows, seconds);
-  // A forward pass of one M tells nothing of the others but that time passes: those grow stale and yield
-  // where the curve would fall.
+  // A forward pass of one M tells nothing about the others except that time passes: their points become stale, and
+  // yield where the curve would fall.
   for (Cell& cell : cells_) {
     cell.rows *= keeps::kPassAnyRows;
     cell.sum *= keeps::kPassAnyRows;
@@ -33,7 +33,7 @@ void VerifyTime::observe(int rows, double seconds) {
   seen.sum = keeps::kPassSameRows * seen.sum + seconds;
   seen.weight = keeps::kPassSameRows * seen.weight + 1;
 
-  // Pool adjacent violators: blocks of neighbouring Ms whose means rise.
+  // Pool adjacent violators: blocks of neighbouring Ms with rising means.
   struct Block {
     double sum, weight;
     std::size_t cells;

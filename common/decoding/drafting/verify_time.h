@@ -6,31 +6,30 @@
 
 namespace outrider {
 
-/// T(M): seconds of a verifying forward pass of M rows, learned online: points that never fall (pool adjacent
-/// violators). The last few rounds of an M decide its point.
+/// T(M): seconds of a verifying forward pass of M rows, learned online as a non-decreasing curve (pool adjacent
+/// violators). The last few passes of an M decide its point.
 class VerifyTime {
  public:
-  /// rows from 1.
+  /// @param rows  1 or more
   void observe(int rows, double seconds);
-  /// On the lines between the points, and behind the last as steep as it rose on average: were it flat there, many
-  /// drafts would be planned for ever, since sequences for which so large a pass is too long take turns. 0 while
-  /// nothing was measured.
+  /// Interpolates between points; beyond the last one it continues with the mean slope. (A flat end would plan many
+  /// drafts for ever, since sequences take turns when so large a pass is too long.) 0 until something was measured.
   double likely(int rows) const;
-  /// Of a sequence alone an M that was not measured costs what the next smaller one does that was: true inside a tile
-  /// of rows, and elsewhere hopeful enough that the M is tried once. Of many sequences each would add a row that seems
+  /// For a sequence alone: an unmeasured M costs as much as the next smaller measured one. That is true inside a tile
+  /// of rows, and elsewhere optimistic enough to try the M once. With many sequences, each would add a row that seems
   /// free.
   double hoped(int rows) const;
-  /// What each of `rows` takes on average, of those beyond the fewest that were measured, if all take `seconds`.
+  /// Returns the mean cost of each of `rows` beyond the fewest measured, if the pass takes `seconds`.
   double row_s(int rows, double seconds) const;
-  /// Whether so many rows were measured in the last 200 passes or so.
+  /// Returns true when so many rows were measured within about 200 passes.
   bool knows(int rows) const;
-  /// So many rows may be tried: twice the most that were.
+  /// Most rows that may be tried: twice the most measured.
   int rows_most() const;
-  /// Whether more than one M was measured.
+  /// Returns true when more than one M was measured.
   bool knows_several() const { return curve_.size() > 1; }
 
  private:
-  static constexpr int kSingle = 33;  ///< of a sequence alone
+  static constexpr int kSingle = 33;  ///< rows with a cell each: a sequence alone
   struct Cell {
     double rows = 0, sum = 0, weight = 0;
   };
@@ -38,8 +37,8 @@ class VerifyTime {
     double rows, seconds;
   };
   static std::size_t cell_of(int rows);
-  std::array<Cell, 64> cells_ = {};  ///< one an M, then wider
-  std::vector<Point> curve_;         ///< by rows; a point where a cell is
+  std::array<Cell, 64> cells_ = {};  ///< one per M, then wider
+  std::vector<Point> curve_;         ///< by rows; a point per cell in use
 };
 
 }  // namespace outrider

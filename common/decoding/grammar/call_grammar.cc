@@ -20,12 +20,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Keywords that say what a value is where `type` does not.
+/// Keywords that determine the type of a value without `type`.
 constexpr std::array<const char*, 6> kWithoutType = {"$ref", "allOf", "anyOf", "oneOf", "const", "enum"};
 
 std::string token(TokenId id) { return fmt::format("Token({})", id); }
 
-/// It is the grammar of a call's braces. A call has an object, whatever else the schema would let in.
+/// Returns the grammar of a call's braces. A call has an object, even if the schema admits other types.
 Result<std::string> grammar_of_arguments(const ToolDeclaration& tool, TokenId quote) {
   Json schema = Json(tool.parameters);
   if (schema.is_null()) schema = {{"type", "object"}, {"additionalProperties", false}};
@@ -48,7 +48,7 @@ Result<std::string> grammar_of_calls(std::span<const ToolDeclaration> tools, boo
   if (!controls.call_begin || !controls.call_end || !controls.quote)
     return Error{Errc::kUnsupported, "the model's vocabulary has no tokens for tool calls"};
   const std::string end = "root ::= " + token(*controls.call_end);
-  std::vector<std::pair<std::string, std::string>> calls;  // how each begins, and its arguments
+  std::vector<std::pair<std::string, std::string>> calls;  // beginning of each call, and its arguments
   for (const ToolDeclaration& tool : tools) {
     ASSIGN_OR_RETURN(std::string arguments, grammar_of_arguments(tool, *controls.quote));
     calls.emplace_back(fmt::format("root ::= {} {}", token(*controls.call_begin), literal("call:" + tool.name)),

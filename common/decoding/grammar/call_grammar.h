@@ -7,20 +7,18 @@
 #include "common/model/tokenizer/answer_controls.h"
 #include "common/model/tokenizer/chat.h"
 
-/// Grammars of what an answer in Gemma 4's format has besides text (gemma4.md 6.3).
+/// Grammars of calls and thoughts in Gemma 4's answers (gemma4.md 6.3).
 namespace outrider {
 
-/// The answer is calls of these tools, with arguments by their schemas as grammar_of_schema() follows them, in the
-/// order of their names, as the template writes them.
-/// @param many  any number of calls, else one
-/// @return kUnsupported where the vocabulary has no tokens for calls, or for a keyword, which is named
+/// Grammar of calls of these tools, in the order of their names, with arguments by their schemas (grammar_of_schema()),
+/// as the template writes them. @param many  any number of calls, else one @return kUnsupported if the vocabulary has
+/// no tokens for calls, or for a keyword, which is named
 Result<std::string> grammar_of_calls(std::span<const ToolDeclaration> tools, bool many, const AnswerControls& controls);
 
-/// The answer is anything, with one call at most, which ends it.
+/// Grammar of any answer with at most one call, which ends it.
 Result<std::string> grammar_of_one_call_at_most(const AnswerControls& controls);
 
-/// The answer is a thought, which may be missing, and then what the grammar says.
-/// @param open  the prompt has begun the thought
+/// Grammar of an optional thought, followed by `grammar`. @param open  the prompt has begun the thought
 Result<std::string> grammar_after_thought(const std::string& grammar, bool open, const AnswerControls& controls);
 
 }  // namespace outrider

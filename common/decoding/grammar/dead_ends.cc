@@ -15,7 +15,7 @@
 namespace outrider {
 namespace {
 
-/// XGrammar's kinds of expressions (its GrammarExprType), of those that are looked at.
+/// XGrammar's kinds of expressions (its GrammarExprType) that occur here.
 enum Expression : std::int32_t {
   kClass = 1,
   kEmpty = 3,
@@ -40,7 +40,7 @@ bool regex_has_texts(std::span<const std::int32_t> data) {
   return !pattern || !pattern->matches_nothing();
 }
 
-/// A grammar's expressions and rules, and which of them some text matches: the least fixed point.
+/// Finds the expressions and rules that match some text, as the least fixed point.
 class Productive {
  public:
   explicit Productive(nlohmann::json& parts)
@@ -61,7 +61,7 @@ class Productive {
 
   bool has_rule(std::size_t index) const { return needs_[rule(index)] == 0; }
 
-  /// Takes out of `parts` what no text matches. @return whether there was any
+  /// Removes from `parts` those that match no text. @return true if there were any
   bool take_out(nlohmann::json& parts) {
     bool any = false;
     for (std::size_t i = 0; i < begins_.size(); ++i) {
@@ -116,10 +116,10 @@ class Productive {
   }
 
   std::vector<std::int32_t> data_;
-  std::vector<std::size_t> begins_;  ///< of each expression in data_: its kind, its length, what it is of
-  std::vector<std::size_t> needs_;   ///< of each expression, then of each rule: how many others it waits for
+  std::vector<std::size_t> begins_;  ///< offset of each expression in data_: its kind, its length, its parts
+  std::vector<std::size_t> needs_;   ///< per expression, then per rule: number of parts still undecided
   std::vector<std::vector<std::size_t>> users_;
-  std::vector<std::size_t> found_ = {};  ///< whose users are not told yet
+  std::vector<std::size_t> found_ = {};  ///< productive, with users not yet updated
 };
 
 }  // namespace

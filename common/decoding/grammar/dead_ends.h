@@ -8,9 +8,8 @@
 
 namespace outrider {
 
-/// A grammar of the same texts, without the branches that no text goes through to its end: an answer could begin one
-/// and never finish.
-/// @return none: there are no such branches; kNotFound: there is no text at all
+/// Returns an equivalent grammar without dead ends: branches that an answer could begin but never finish. @return none:
+/// there are none; kNotFound: the grammar matches no text
 Result<std::optional<xgrammar::Grammar>> without_dead_ends(const xgrammar::Grammar& grammar);
 
 }  // namespace outrider

@@ -18,7 +18,7 @@ thread_local EngineBudget* current_budget = nullptr;
 /// Some tenths of a millisecond.
 constexpr int kStepsOfALook = 4096;
 
-/// One line, without the text of the check that failed.
+/// Returns one line, without the text of the failed check.
 std::string brief(std::string text) {
   const std::string_view mark = "Check failed: ";
   if (text.starts_with(mark)) {
@@ -88,7 +88,7 @@ std::string write_ebnf(const xgrammar::Grammar& grammar) { return with_exact_esc
 
 }  // namespace outrider
 
-// XGrammar is built with XGRAMMAR_LOG_CUSTOMIZE: it leaves these two to its user, and prints nothing itself.
+// XGrammar is built with XGRAMMAR_LOG_CUSTOMIZE: its user defines these two functions, and it prints nothing itself.
 namespace xgrammar {
 
 [[noreturn]] void LogFatalImpl(const std::string&, int, const std::string& message) {

@@ -12,7 +12,7 @@
 
 namespace outrider {
 
-/// It collects XGrammar's warnings on this thread while it lives: XGrammar warns of what it will ignore.
+/// Collects XGrammar's warnings on this thread while it lives: XGrammar warns about whatever it ignores.
 class EngineWarnings {
  public:
   EngineWarnings();
@@ -25,19 +25,19 @@ class EngineWarnings {
   EngineWarnings* outer_;
 };
 
-/// Processor time that this thread has had.
+/// Returns the processor time of this thread.
 double thread_seconds();
 
-/// A call of XGrammar has used up its budget. What it worked on is of no use any more.
+/// Thrown when a call of XGrammar exceeds its budget. The objects of that call are then unusable.
 struct EngineSpent : std::runtime_error {
   EngineSpent() : std::runtime_error("interrupted") {}
 };
 
-/// Bounds the calls of XGrammar on this thread while this object lives, by EngineSpent. A call that is short is not
+/// Bounds the processor time of XGrammar's calls on this thread while it lives, by EngineSpent. Short calls are not
 /// even measured.
 class EngineBudget {
  public:
-  /// @param may_go_on  is asked now and then; gets the seconds of processor time that have gone by
+  /// @param may_go_on  called now and then with the processor time used, in seconds
   explicit EngineBudget(std::function<bool(double seconds)> may_go_on);
   ~EngineBudget();
   EngineBudget(const EngineBudget&) = delete;
@@ -47,12 +47,12 @@ class EngineBudget {
  private:
   friend void engine_steps_are_over();
   std::function<bool(double)> may_go_on_;
-  double start_ = -1;  ///< of the time that is measured; below 0: none yet
+  double start_ = -1;  ///< of the measured time; below 0: not started
   EngineBudget* outer_;
 };
 
-/// Runs one call of XGrammar, whose errors are exceptions.
-/// @return kInvalidArgument for what it refuses, and for what it would ignore. Throws EngineSpent.
+/// Runs one call of XGrammar, and converts its exceptions. @return kInvalidArgument for input that it refuses or would
+/// ignore. Throws EngineSpent.
 template <typename Call>
 auto engine_call(const char* what, Call&& call) -> Result<decltype(call())> {
   const EngineWarnings warnings;
@@ -69,12 +69,12 @@ auto engine_call(const char* what, Call&& call) -> Result<decltype(call())> {
   }
 }
 
-/// The grammar of a text in EBNF, in which an escape \xHH has two digits at most, as everywhere else: XGrammar takes
-/// all that follow. Throws, so wants an engine_call().
+/// Parses EBNF. Escapes \xHH have two digits at most, as elsewhere, while XGrammar would take all that follow. Throws,
+/// and so must be inside an engine_call().
 xgrammar::Grammar read_ebnf(const std::string& text);
-/// Its text. XGrammar writes escapes that it would itself misread.
+/// Returns the grammar's EBNF, without the escapes that XGrammar would itself misread.
 std::string write_ebnf(const xgrammar::Grammar& grammar);
-/// `text` with \u00HH for each \xHH.
+/// Returns `text` with \u00HH in place of each \xHH.
 std::string with_exact_escapes(const std::string& text);
 
 }  // namespace outrider

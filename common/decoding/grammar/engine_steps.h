@@ -2,10 +2,10 @@
 
 namespace outrider {
 
-/// Counts the steps of XGrammar on this thread. It asks nobody whether it may go on, so its own internal checks, which
-/// a release leaves out, are made to (XGRAMMAR_DCHECK): cmake/OutriderXGrammar.cmake includes this in its sources.
+/// Counts XGrammar's steps on this thread. XGrammar has no cancellation, so its internal checks, which a release leaves
+/// out, serve as one (XGRAMMAR_DCHECK): cmake/OutriderXGrammar.cmake includes this file in its sources.
 extern __thread int engine_steps_left;
-/// Throws EngineSpent where an EngineBudget (engine.h) is used up.
+/// Throws EngineSpent when an EngineBudget (engine.h) is exhausted.
 void engine_steps_are_over();
 
 inline void engine_step() {

@@ -21,13 +21,13 @@
 namespace outrider {
 namespace {
 
-/// Grammars that are kept, those that wait or failed included, and what they may take.
+/// Limit of cached grammars, including queued and failed ones, and of their memory.
 constexpr std::size_t kEntriesMax = 64;
 constexpr std::size_t kKeptBytesMax = std::size_t{256} << 20;
 constexpr std::int64_t kEngineCacheBytesMax = std::int64_t{64} << 20;
-/// To follow a grammar may take so much processor time at once, and so much more for each token.
+/// Processor time allowed for following a grammar: at the start, and in addition per token.
 constexpr double kFollowSeconds = 0.2, kFollowSecondsOfToken = 0.02;
-/// A grammar's first turn to be made, where others wait; each further one is twice as long.
+/// A grammar's first turn in the compiler while others wait; each further turn is twice as long.
 constexpr double kTurnSeconds = 1;
 
 }  // namespace
@@ -42,7 +42,7 @@ GrammarVocabulary grammar_vocabulary(const Tokenizer& tokenizer, std::int64_t vo
     else if (!tokenizer.is_special(id))
       text = tokenizer.plain_text(id);
   }
-  // 0xFF is no part of UTF-8, so no text of a grammar matches these; and XGrammar takes tokens without text by no name.
+  // 0xFF does not occur in UTF-8, so that no text matches these; and XGrammar cannot name tokens without text.
   const AnswerControls controls = answer_controls(tokenizer);
   for (const std::optional<TokenId>& id : controls.all()) {
     if (id && *id < vocab_size)
@@ -57,7 +57,7 @@ struct Grammar {
 
 // ---- one answer ----
 
-/// Masks that were made before they are due.
+/// Masks computed before they are needed.
 struct MasksAhead {
   struct Mask {
     bool made = false;
@@ -68,8 +68,8 @@ struct MasksAhead {
 
   std::vector<TokenId> tokens = {};
   std::vector<std::int32_t> depths = {};
-  std::vector<Mask> masks = std::vector<Mask>(1);  ///< of each row; those that are not in use keep their memory
-  std::int64_t row = kAstray;                      ///< where the answer is: behind this row, or before the first
+  std::vector<Mask> masks = std::vector<Mask>(1);  ///< per row; unused ones keep their memory
+  std::int64_t row = kAstray;                      ///< position of the answer: after this row, or before the first
 
   void go_on(TokenId token) {
     if (row == kAstray) return;
@@ -84,21 +84,21 @@ struct MasksAhead {
 };
 
 struct GrammarState::Matcher {
-  std::optional<xgrammar::GrammarMatcher> matcher = {};  ///< none: it could not be made, or is spent
+  std::optional<xgrammar::GrammarMatcher> matcher = {};  ///< none: construction failed, or the budget is exhausted
   std::vector<TokenId> stop_ids = {};
-  std::int64_t words = 0;  ///< of a mask
-  int beyond = 0;          ///< stop tokens accepted after the one that ended the answer: nobody reads them
+  std::int64_t words = 0;  ///< words of a mask
+  int beyond = 0;          ///< stop tokens accepted after the one that ended the answer; never emitted
   double seconds_left = kFollowSeconds;
   bool spent = false;
   MasksAhead ahead = {};
 
   bool terminated() const { return matcher && matcher->IsTerminated(); }
-  /// One call of XGrammar, for as long as it may take. @return false where it refuses, or is spent.
+  /// Makes one call of XGrammar within the budget. @return false if it refuses, or exceeds the budget
   template <typename Call>
   bool attempt(Call&& call);
   bool accept(TokenId token);
   void roll_back(int count);
-  /// @return what may follow, in `bits`; empty: anything
+  /// Computes the mask in `bits`; empty: any token may follow.
   std::span<const std::uint32_t> fill(std::vector<std::uint32_t>& bits);
 };
 
@@ -125,7 +125,7 @@ std::optional<Error> GrammarState::spent() const {
 
 template <typename Call>
 bool GrammarState::Matcher::attempt(Call&& call) {
-  const EngineWarnings warnings;  // XGrammar refuses by a warning too
+  const EngineWarnings warnings;  // XGrammar also refuses by a warning
   const EngineBudget budget([&](double seconds) { return seconds <= seconds_left; });
   bool done = false;
   try {
@@ -170,7 +170,7 @@ std::span<const std::uint32_t> GrammarState::Matcher::fill(std::vector<std::uint
                       });
   if (!restricts) return {};
   if (filled) return bits;
-  std::ranges::fill(bits, 0U);  // nothing may follow
+  std::ranges::fill(bits, 0U);  // no token may follow
   if (terminated()) {
     for (const TokenId id : stop_ids) bits[static_cast<std::size_t>(id) / 32] |= 1U << (id % 32);
   }
@@ -211,9 +211,9 @@ void GrammarState::look_ahead(std::span<const TokenId> tokens, std::span<const s
   ahead.row = tokens.empty() ? 0 : MasksAhead::kBefore;
   if (tokens.empty()) return make(0);
   const TokenTree tree(std::ssize(tokens) - 1, depths);
-  int accepted = 0;  // of the path to the last row that may follow
+  int accepted = 0;  // tokens accepted on the path to the last allowed row
   for (std::int64_t row = 0; row < tree.rows(); ++row) {
-    if (tree.depth(row) > accepted) continue;  // behind one that may not
+    if (tree.depth(row) > accepted) continue;  // behind a row that is not allowed
     matcher_->roll_back(accepted - tree.depth(row));
     accepted = tree.depth(row);
     if (!matcher_->accept(tokens[static_cast<std::size_t>(row)])) continue;
@@ -237,12 +237,12 @@ void mask_scores(std::span<const std::uint32_t> allowed, std::span<float> scores
 
 // ---- the cache ----
 
-/// The first of this many bytes of a rule name it in an error.
+/// Bytes of a rule that an error shows.
 constexpr std::size_t kShownBytes = 100;
-/// Tokens whose masks are made first, to see how long those of all will take.
+/// Tokens of the sample whose masks predict the time for the whole vocabulary.
 constexpr std::size_t kSampleTokens = 8192;
 
-/// The rule that is longest with its repeats written out, and so probably the one that takes long.
+/// Returns the longest rule with its repeats expanded: probably the slow one.
 std::string_view longest_rule(std::string_view text) {
   std::string_view longest;
   std::size_t most = 0;
@@ -269,15 +269,15 @@ class GrammarCompiler::Engine {
     one_.emplace(compiler(vocabulary, tokens_));
   }
 
-  /// @param turns  that were not enough for it
+  /// @param turns  unsuccessful turns so far
   Result<std::shared_ptr<const Grammar>> make(const std::string& given, int turns) {
     ASSIGN_OR_RETURN(const std::string text, grammar_of_ebnf(given));
-    // XGrammar's cache of rules knows a token by its place among the grammar's, and so takes one for another.
+    // XGrammar's rule cache identifies a token by its index in the grammar, and so confuses tokens of two grammars.
     if (text.find("Token") != text.npos) {
       all_.ClearCache();
       if (part_) part_->ClearCache(), one_->ClearCache();
     }
-    // XGrammar remembers by the text that it was interrupted, and otherwise the masks that it has.
+    // XGrammar's cache of a text records the interruption; another text continues with the masks so far.
     const std::string anew = text + std::string(static_cast<std::size_t>(turns), '\n');
     if (part_) {
       ASSIGN_OR_RETURN(const double rules_s, seconds(*one_, anew));
@@ -288,7 +288,7 @@ class GrammarCompiler::Engine {
     ASSIGN_OR_RETURN(xgrammar::CompiledGrammar compiled,
                      engine_call("grammar", [&] { return all_.CompileGrammar(anew); }));
     auto grammar = std::make_shared<const Grammar>(Grammar{std::move(compiled)});
-    // Most of what takes too long to follow does so from the first token on.
+    // Grammars that are too slow to follow usually are so from the first token on.
     if (tokens_ > 0) {
       GrammarState state(grammar, {0});
       state.allowed();
@@ -304,16 +304,16 @@ class GrammarCompiler::Engine {
   }
 
  private:
-  /// For each `step`-th token.
+  /// Uses every `step`-th token.
   static xgrammar::GrammarCompiler compiler(const GrammarVocabulary& vocabulary, std::size_t step) {
     std::vector<std::string> tokens;
     for (std::size_t i = 0; i < vocabulary.tokens.size(); i += step) tokens.push_back(vocabulary.tokens[i]);
-    // No stop tokens: each answer has its own. RAW: the vocabulary is decoded already.
+    // No stop tokens: each answer has its own. RAW: the vocabulary is already decoded.
     return {xgrammar::TokenizerInfo(tokens, xgrammar::VocabType::RAW, std::nullopt, std::vector<std::int32_t>{}),
-            // Its cache of rules is what makes a schema of many like properties cheap.
+            // The rule cache makes a schema with many similar properties cheap.
             /*max_threads=*/1, /*cache_enabled=*/true, kEngineCacheBytesMax};
   }
-  /// It measures the processor time that making it ready takes.
+  /// Returns the processor time of the compilation.
   static Result<double> seconds(xgrammar::GrammarCompiler& compiler, const std::string& text) {
     const double start = thread_seconds();
     RETURN_IF_ERROR(engine_call("grammar", [&] { return compiler.CompileGrammar(text); }));
@@ -405,9 +405,9 @@ bool GrammarCompiler::make(Engine& engine, Entry& entry, const std::stop_token& 
 }
 
 void GrammarCompiler::run(const std::stop_token& stop) {
-  // It may take seconds, beside forward passes that people wait for.
+  // It may take seconds, in parallel with forward passes that clients wait for.
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);
-  std::unique_ptr<Engine> engine;  // once there is a vocabulary
+  std::unique_ptr<Engine> engine;  // made with the vocabulary
   std::unique_lock lock(mutex_);
   while (changed_.wait(lock, stop, [&] { return !queue_.empty(); })) {
     if (stop.stop_requested()) return;
@@ -442,7 +442,7 @@ void GrammarCompiler::trim() {
       bytes += it->first.size() + (*made ? (**made)->compiled.MemorySizeBytes() : 0);
       if (oldest == entries_.end() || it->second->used < oldest->second->used) oldest = it;
     }
-    // The newest stays, however large: somebody is about to ask for it.
+    // The newest stays, however large: its client is about to use it.
     const bool fits = entries_.size() <= kEntriesMax && bytes <= kKeptBytesMax;
     if (fits || oldest == entries_.end() || oldest->second->used == uses_) return;
     entries_.erase(oldest);

@@ -19,41 +19,40 @@
 
 namespace outrider {
 
-/// It has each token's text by id. Empty: the token adds nothing that a grammar can name. The control tokens that a
-/// grammar may name by their ids (AnswerControls) have a text that no text has.
+/// The text of each token, by id. Empty: a grammar cannot match the token. Control tokens that a grammar may name by id
+/// (AnswerControls) have a text that cannot occur otherwise.
 struct GrammarVocabulary {
   std::vector<std::string> tokens;
 };
-/// @param vocab_size  of the model, which may differ from the tokenizer's
+/// @param vocab_size  the model's, which may differ from the tokenizer's
 GrammarVocabulary grammar_vocabulary(const Tokenizer& tokenizer, std::int64_t vocab_size);
 
-/// A grammar made ready for a vocabulary. Immutable; any number of answers use it at once.
+/// A grammar compiled for a vocabulary. Immutable; any number of answers share it.
 struct Grammar;
 
-/// Where an answer is in its grammar. What following it takes is bounded: 0.2 s of processor time, and 20 ms more for
-/// each token of the answer. Ordinary grammars take microseconds; those beyond are spent, and allow nothing.
+/// The state of an answer in its grammar. Processor time is bounded: 0.2 s, and 20 ms more per token of the answer.
+/// Ordinary grammars take microseconds; after the bound is exceeded, no token is allowed.
 class GrammarState {
  public:
-  /// @param stop_ids  the tokens that end the answer: allowed where the grammar may end, and nowhere else
+  /// @param stop_ids  tokens that end the answer: allowed only where the grammar may end
   GrammarState(std::shared_ptr<const Grammar> grammar, std::vector<TokenId> stop_ids);
   ~GrammarState();
   GrammarState(GrammarState&&) noexcept;
   GrammarState& operator=(GrammarState&&) noexcept;
 
-  /// Goes on over the answer's next token. @return false if the grammar does not let it follow: nothing has changed.
+  /// Advances by the answer's next token. @return false if the grammar does not allow it; the state is then unchanged
   bool accept(TokenId token);
-  /// Takes the last `count` accepted tokens back.
+  /// Undoes the last `count` accepted tokens.
   void roll_back(int count);
-  /// Makes the masks behind each of these tokens, in a time when nobody else calls anything here: allowed() has them
-  /// once the tokens have been accepted. The state stays as it is. A token that may not follow has none, nor what comes
-  /// behind it.
-  /// @param tokens  rows of a TokenTree; none: the mask that is due now
-  /// @param depths  its own; empty: a chain
+  /// Computes the masks after each of these tokens ahead of time, while no other function is called; allowed() then
+  /// returns them once the tokens have been accepted. The state does not change. A token that is not allowed gets no
+  /// mask, nor do its descendants. @param tokens  rows of a TokenTree; none: the current mask @param depths  the
+  /// tree's; empty: a chain
   void look_ahead(std::span<const TokenId> tokens, std::span<const std::int32_t> depths = {});
-  /// The tokens that may follow: bit t % 32 of word t / 32. Empty: all of them may.
-  /// @return valid until the next call of anything here
+  /// Returns the mask of allowed tokens: bit t % 32 of word t / 32. Empty: all are allowed. @return valid until the
+  /// next call of any function
   std::span<const std::uint32_t> allowed();
-  /// Why nothing is allowed any more, if that is for the time that it took.
+  /// The error, if nothing is allowed any more because the time bound was exceeded.
   std::optional<Error> spent() const;
 
  private:
@@ -62,28 +61,29 @@ class GrammarState {
   std::unique_ptr<Matcher> matcher_;
 };
 
-/// Takes tokens out of a row of scores. @param allowed  as GrammarState::allowed()
+/// Masks the scores of disallowed tokens. @param allowed  from GrammarState::allowed()
 void mask_scores(std::span<const std::uint32_t> allowed, std::span<float> scores);
 
-/// It is asked again and again for a grammar that somebody waits for: null while that is being made. Once
-/// nobody has it any more, the grammar is not made.
+/// Polled while a grammar is compiled: returns null until then. A grammar that nobody holds a GrammarWait of is not
+/// compiled.
 using GrammarWait = std::function<Result<std::shared_ptr<const Grammar>>()>;
 
-/// Makes grammars for one vocabulary, one at a time on a thread of its own, and keeps those used last. A text comes
-/// from anybody: how long it may be, what it may repeat, and what all that is kept may take is bounded. Clients take
-/// turns. Who has had a second while others wait goes on later, and for twice as long; of one client the grammar with
-/// the fewest turns is next.
+/// Compiles grammars for one vocabulary, one at a time on a thread of its own, and caches the most recent ones. Texts
+/// are untrusted: their length, their repeats, and the size of the cache are bounded. Clients take turns. A grammar
+/// that has had a second while others wait continues later, for twice as long; among one client's grammars, the one
+/// with the fewest turns is next.
 class GrammarCompiler {
  public:
-  /// @param vocabulary  called on that thread, when the first grammar is wanted; if it fails, for the next one again
-  /// @param seconds_max  of processor time for a grammar; longer, or said to be by a part of the vocabulary: refused
+  /// @param vocabulary  called on that thread for the first grammar, and again after a failure @param seconds_max
+  /// processor time per grammar; a grammar that takes longer, or is predicted to by a part of the vocabulary, is
+  /// refused
   explicit GrammarCompiler(std::function<Result<GrammarVocabulary>()> vocabulary, double seconds_max = 30);
   ~GrammarCompiler();
 
-  /// Has it made for a client. @return what says kInvalidArgument, kUnsupported or kOutOfRange for a text that is no
-  ///   grammar or takes too much (of time: kUnsupported, and the message names the rule).
+  /// Requests a grammar for a client. @return a function that returns kInvalidArgument, kUnsupported or kOutOfRange for
+  /// a text that is no grammar or takes too much (of time: kUnsupported, and the message names the rule)
   GrammarWait want(const std::string& text, const std::string& client = "");
-  /// The same, when it is there.
+  /// The same, but waits for the result.
   Result<std::shared_ptr<const Grammar>> wait_for(const std::string& text);
 
  private:
@@ -91,15 +91,15 @@ class GrammarCompiler {
   struct Entry {
     std::string text, client;
     std::optional<Result<std::shared_ptr<const Grammar>>> made = {};
-    std::uint64_t used = 0;                     ///< when last, counted in uses
-    int turns = 0;                              ///< that it has had, and was not made
-    std::weak_ptr<const bool> waited_for = {};  ///< whoever waits has a share
+    std::uint64_t used = 0;                     ///< time of last use, counted in uses
+    int turns = 0;                              ///< unsuccessful turns
+    std::weak_ptr<const bool> waited_for = {};  ///< shared with everyone who waits for it
   };
   using EntryPtr = std::shared_ptr<Entry>;
   void run(const std::stop_token& stop);
-  /// Takes the next one out of the queue, and drops those that nobody waits for; null: there is none.
+  /// Takes the next entry out of the queue, and drops entries that nobody waits for; null: none.
   EntryPtr next();
-  /// Has a turn. @return whether it is made now, or refused.
+  /// Runs one turn. @return true when the grammar is now compiled, or refused
   bool make(Engine& engine, Entry& entry, const std::stop_token& stop);
   void trim();
 
@@ -108,8 +108,8 @@ class GrammarCompiler {
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::map<std::string, EntryPtr> entries_;
-  std::vector<EntryPtr> queue_;                 ///< to be made
-  std::map<std::string, std::uint64_t> turns_;  ///< of the clients that wait: when they had one last
+  std::vector<EntryPtr> queue_;                 ///< entries to compile
+  std::map<std::string, std::uint64_t> turns_;  ///< last turn of each waiting client
   std::uint64_t uses_ = 0, turn_ = 0;
   std::jthread thread_;  // last: it uses the others
 };

@@ -19,12 +19,12 @@
 namespace outrider {
 namespace {
 
-/// A form that a client sends may have so many, before it is turned into a grammar.
+/// Size limit of a client's form, before it is converted into a grammar.
 constexpr std::size_t kSourceBytesMax = 64 << 10;
-/// White space between two parts of a JSON text: enough to indent, not enough to be all of an answer.
+/// White space allowed between two parts of JSON: enough to indent, too little to fill an answer.
 constexpr int kSpacesMax = 20;
 
-/// A schema's grammar as XGrammar writes it. @param json  as JSON may have it, with white space; else without
+/// Converts a schema with XGrammar. @param json  JSON with white space; else without
 Result<std::string> converted(const std::string& schema, bool json) {
   using Separators = std::pair<std::string, std::string>;
   return engine_call("JSON schema", [&] {
@@ -35,7 +35,7 @@ Result<std::string> converted(const std::string& schema, bool json) {
   });
 }
 
-/// `grammar` with the rules of `texts` for its own of the same names, and those of `exact` where their places are held.
+/// Replaces the rules of `grammar` that `texts` defines, and inserts those of `exact` at their placeholders.
 std::string filled_in(std::string_view grammar, const ExactSchema& exact, const ValueText& texts) {
   std::set<std::string_view> known;
   for (std::string_view rules = texts.rules(); !rules.empty(); rules.remove_prefix(rules.find('\n') + 1))
@@ -57,7 +57,7 @@ std::string filled_in(std::string_view grammar, const ExactSchema& exact, const 
   return out + texts.rules();
 }
 
-/// The text that travels. @param nothing  the error where the grammar has no text
+/// Returns the grammar's final text. @param nothing  error message if it matches no text
 Result<std::string> finished(const std::string& text, const char* nothing) {
   RETURN_IF_ERROR(check_size("the grammar", text.size()));
   if (text.find('\0') != text.npos) return Error{Errc::kInvalidArgument, "the grammar has a zero byte"};
@@ -87,7 +87,7 @@ Result<std::string> grammar_of_regex(const std::string& regex) {
 Result<std::string> grammar_of_choices(std::span<const std::string> choices) {
   std::string text;
   for (const std::string& choice : choices) {
-    // A JSON string is one of EBNF too, but for slashes.
+    // A JSON string is a valid EBNF string too, except for slashes.
     text += text.empty() ? "root ::= " : " | ";
     text += to_text(nlohmann::json(choice));
   }

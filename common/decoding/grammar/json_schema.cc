@@ -25,19 +25,19 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kDepthMax = 64;
 constexpr int kSchemasMax = 4096;  ///< in one schema
-/// All of a schema's patterns may have so many, with repeats written out.
+/// Limit of characters in all of a schema's patterns, with repeats expanded.
 constexpr std::int64_t kPatternCharactersMax = 4096;
-/// It is int32's largest, since XGrammar counts repeats with that type.
+/// int32's largest value, since XGrammar counts repeats with that type.
 constexpr std::int64_t kCountMax = std::numeric_limits<std::int32_t>::max();
 
-/// They say nothing of the value.
+/// These keywords do not constrain the value.
 constexpr std::array<std::string_view, 13> kAnnotations = {
     "title",    "description", "default", "examples", "deprecated",  "readOnly",     "writeOnly",
     "$comment", "$schema",     "$id",     "$defs",    "definitions", "discriminator"};
 
 struct Type {
   std::string_view name;
-  std::vector<std::string_view> keywords;  ///< that bound its values
+  std::vector<std::string_view> keywords;  ///< that constrain its values
 };
 const std::vector<Type>& types() {
   static const std::vector<std::string_view> numbers = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
@@ -62,7 +62,7 @@ bool has(const List& list, std::string_view word) {
   return !word.empty() && std::ranges::find(list, word) != std::end(list);
 }
 
-/// Reads one schema and all within it, up to the first that cannot be followed.
+/// Reads a schema and its subschemas, up to the first that cannot be followed.
 class Reader {
  public:
   Reader(const Json& root, ValueText& texts) : root_(root), texts_(texts), shape_(root) {}
@@ -91,24 +91,24 @@ class Reader {
 
   Json defined(const Json& def, const std::string& at) {
     Json read = schema(def, at, 1);
-    return impossible(read) ? text(R"([^\x00-\U0010ffff])") : read;  // what refers to it is a dead end
+    return impossible(read) ? text(R"([^\x00-\U0010ffff])") : read;  // so that a reference to it is a dead end
   }
 
-  /// The placeholder of what matches a text.
+  /// Returns the placeholder of a rule that matches a text.
   std::string placed(std::string rule) {
     rules_.push_back(std::move(rule));
     return placeholder(rules_.size() - 1);
   }
   Json text(std::string rule) { return {{"const", placed(std::move(rule))}}; }
 
-  /// @return any schema: it is not used
+  /// @return any schema, which is not used
   Json refuse(std::string_view keyword, const std::string& at, std::string_view problem,
               Errc code = Errc::kUnsupported) {
     if (!error_) error_ = Error(code, "JSON schema: '{}' at {} {}", keyword, at, problem);
     return true;
   }
 
-  /// @return false: nothing is valid by it
+  /// @return false: no value is valid
   Json schema(const Json& in, const std::string& at, int depth) {
     if (error_) return true;
     if (depth > kDepthMax || ++count_ > kSchemasMax) {
@@ -141,7 +141,7 @@ class Reader {
     return typed(in, keywords, at, depth);
   }
 
-  /// It reads a keyword that XGrammar follows alone.
+  /// Reads a keyword that XGrammar follows only when it stands alone.
   Json combined(const Json& in, std::string_view keyword, const std::vector<std::string_view>& keywords,
                 const std::string& at, int depth) {
     for (const std::string_view other : keywords) {
@@ -171,8 +171,8 @@ class Reader {
     return {{"anyOf", std::move(branches)}};
   }
 
-  /// Branches that have the property of OpenAPI's `discriminator`, and do not require it, once more with it required:
-  /// pydantic writes them so where it has a default, and without it they would not exclude each other. Null: as it was.
+  /// Requires the property of OpenAPI's `discriminator` in branches that have it but do not require it: pydantic writes
+  /// such branches if it has a default, and without it they would not exclude each other. Null: unchanged.
   std::vector<Json> with_tags(const Json& in, const Json& branches) const {
     std::vector<Json> result(branches.size());
     const auto discriminator = in.find("discriminator");
@@ -191,7 +191,7 @@ class Reader {
     return result;
   }
 
-  /// One more in $defs, since it may refer to itself. @return its name
+  /// Adds a definition to $defs, since it may refer to itself. @return its name
   std::string definition(const Json& schema, const std::string& at) {
     const auto known = std::ranges::find(added_, schema, &Added::schema);
     if (known != added_.end()) return known->name;
@@ -201,7 +201,7 @@ class Reader {
     return name;
   }
 
-  /// Whether what is written of one branch is valid by no other.
+  /// Returns true when no value of one branch is valid by another.
   bool excluding(const Json& branches, const std::vector<Json>& tagged, const std::string& at) {
     const auto written = [&](std::size_t i) -> const Json& { return tagged[i].is_null() ? branches[i] : tagged[i]; };
     for (std::size_t i = 0; i < branches.size(); ++i) {
@@ -255,13 +255,13 @@ class Reader {
 
   static bool exact_number(const Json& value) {
     if (value.is_number_unsigned()) return value.get<std::uint64_t>() <= std::numeric_limits<std::int64_t>::max();
-    // Nobody knows whether a whole float beyond 64 bits was written with all of its digits.
+    // A whole float beyond 64 bits may have been written with fewer digits than its value has.
     if (value.is_number_float()) return std::abs(value.get<double>()) < 0x1p63;
     if (value.is_binary()) return false;
     return !value.is_structured() || std::ranges::all_of(value, exact_number);
   }
 
-  /// It gives the names that `type` says; there are none without it.
+  /// Returns the names in `type`; empty without it.
   std::vector<std::string> types_of(const Json& in, const std::string& at) {
     std::vector<std::string> wanted;
     const auto type = in.find("type");
@@ -300,7 +300,7 @@ class Reader {
     return one_of(std::move(branches));
   }
 
-  /// A keyword that counts; none where it is not there.
+  /// Returns a keyword's count; none if it is absent.
   std::optional<std::int64_t> count(const Json& in, const char* keyword, const std::string& at) {
     const auto found = in.find(keyword);
     if (found == in.end()) return std::nullopt;
@@ -311,7 +311,7 @@ class Reader {
            Errc::kInvalidArgument);
     return std::nullopt;
   }
-  /// Copies the two ends of a count. @return false if no count is between them
+  /// Copies both bounds of a count. @return false if no count is between them
   bool counts(const Json& in, Json& out, const char* low, const char* high, const std::string& at) {
     const std::optional<std::int64_t> least = count(in, low, at), most = count(in, high, at);
     if (least && *least > 0) out[low] = *least;
@@ -335,7 +335,7 @@ class Reader {
     return text(texts_.text(bounds.value("minLength", 0), bounds.value("maxLength", -1)));
   }
 
-  /// @param bounds  minLength and maxLength, if there are any
+  /// @param bounds  minLength and maxLength, if any
   Json pattern(const std::string& text, std::string_view keyword, const std::string& at, const Json& bounds = {}) {
     const Result<Pattern> read = read_pattern(text);
     if (!read) return refuse(keyword, at, read.error().message, read.error().code);
@@ -361,7 +361,7 @@ class Reader {
     return bounded->matches_nothing() ? Json(false) : text(texts_.pattern(*bounded));
   }
 
-  /// The pattern's texts of such a length; none: it was refused.
+  /// Returns the pattern restricted to such lengths; none: it was refused.
   std::optional<Pattern> bounded_by(const Json& bounds, const Pattern& pattern, std::string_view keyword,
                                     const std::string& at) {
     if (bounds.empty()) return pattern;
@@ -385,7 +385,7 @@ class Reader {
       if (keyword == std::string_view("multipleOf") && (type == "number" || std::floor(value) != value))
         return refuse(keyword, at, "is only supported for integers, of integers");
       out[keyword] = *found;
-      // A bound of integers that is none: what is beyond it begins at the next one.
+      // A fractional bound of integers is rounded inwards.
       if (type == "integer" && found->is_number_float()) {
         if (std::abs(value) > 9e15) return refuse(keyword, at, "is too large a bound for integers");
         const bool upper = std::string_view(keyword).ends_with("aximum");
@@ -432,7 +432,7 @@ class Reader {
     if (!prefix.empty()) out["prefixItems"] = prefix;
     if (cut && prefix.empty()) out["maxItems"] = 0;
     out["items"] = cut && !prefix.empty() ? Json(false) : cut ? Json::object() : rest;
-    if (cut && !prefix.empty()) out.erase("maxItems");  // no more than those anyway
+    if (cut && !prefix.empty()) out.erase("maxItems");  // the prefix alone bounds their number
     return out;
   }
 
@@ -476,7 +476,7 @@ class Reader {
     return bounded_object(in, std::move(out), std::move(properties), wanted, std::move(others), patterned, at, depth);
   }
 
-  /// It reads what an object's other properties may be, and how many there are.
+  /// Reads the constraints on an object's other properties, and on the number of properties.
   Json bounded_object(const Json& in, Json out, Json properties, const std::set<std::string>& wanted, Json others,
                       bool patterned, const std::string& at, int depth) {
     const bool closed = !properties.empty() || patterned || impossible(others);
@@ -508,7 +508,7 @@ class Reader {
         return refuse("propertyNames", at, "is not supported beside 'additionalProperties'");
       out["propertyNames"] = std::move(read);
     }
-    // A name may come twice where names are free, and counts once.
+    // A name may occur twice when names are free, but counts once.
     const bool free = !closed || patterned;
     if (free && out.value("minProperties", 0) > 1)
       return refuse("minProperties", at, "above 1 is not supported where names are free");
@@ -534,7 +534,7 @@ class Reader {
     std::string at;
   };
   std::vector<Added> added_;  ///< definitions
-  bool naming_ = false;       ///< what is read is of names
+  bool naming_ = false;       ///< reading a schema of names
   int count_ = 0;
   std::int64_t pattern_characters_left_ = kPatternCharactersMax;
   std::optional<Error> error_;

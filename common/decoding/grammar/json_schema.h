@@ -11,21 +11,20 @@
 
 namespace outrider {
 
-/// A schema whose every keyword XGrammar follows, and that lets nothing in which the one it was made of does not.
+/// A schema that uses only keywords that XGrammar follows, and admits no more values than its original.
 struct ExactSchema {
   nlohmann::ordered_json schema;
-  /// They match a text, a property's name or a constant. In `schema` stands the text placeholder() instead, since
-  /// XGrammar's converter writes those wrongly, or only as JSON.
+  /// EBNF of texts, property names and constants, which XGrammar's converter writes wrongly, or only as JSON. In
+  /// `schema` the text placeholder() stands for each.
   std::vector<std::string> rules;
 };
 std::string placeholder(std::size_t index);
 
-/// XGrammar ignores what it does not know and what stands beside `$ref`, `enum`, `anyOf` and the like; what cannot be
-/// said in its own terms is refused here. Narrower than the schema where JSON Schema is wide: objects with properties
-/// have no others, tuples no further items, and a schema that bounds values of some types has these types, unless it
-/// says otherwise.
-/// @param texts  the form of the values
-/// @return kUnsupported or kInvalidArgument, with the keyword and where it is; kOutOfRange for one too large or deep
+/// Rewrites a schema for XGrammar, which ignores unknown keywords and those beside `$ref`, `enum`, `anyOf` and the
+/// like; constraints that its subset cannot express are refused. The result is narrower than the schema where JSON
+/// Schema is permissive: objects with properties have no others, tuples have no further items, and a schema that
+/// constrains values of some types has these types, unless it says otherwise. @param texts  the form of the values
+/// @return kUnsupported or kInvalidArgument, with the keyword and its location; kOutOfRange if too large or deep
 Result<ExactSchema> exact_schema(const nlohmann::ordered_json& schema, ValueText& texts);
 
 }  // namespace outrider

@@ -15,8 +15,8 @@ namespace {
 using Kind = Pattern::Kind;
 
 constexpr std::uint32_t kLast = 0x10FFFF, kSurrogates = 0xD800, kLowSurrogates = 0xDC00, kPastSurrogates = 0xE000;
-constexpr int kGroupsMax = 100;  ///< within one another
-/// More than any limit on them.
+constexpr int kGroupsMax = 100;  ///< nesting depth of groups
+/// More than any limit on characters.
 constexpr std::int64_t kCharactersMax = std::int64_t{1} << 40;
 
 const CharRanges kDigits = {{'0', '9'}};
@@ -25,7 +25,7 @@ const CharRanges kLineEnds = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
 const CharRanges kSpaces = {{'\t', '\r'},     {' ', ' '},       {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
                             {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
 
-// ---- parts, each without what cannot match ----
+// ---- parts, without branches that cannot match ----
 
 Pattern one_of(CharRanges set) {
   return {.kind = Kind::kSet, .set = all_but(all_but(std::move(set))), .characters = 1};
@@ -104,7 +104,7 @@ class LengthBounds {
  public:
   bool too_many() const { return shares_ > kSharesMax; }
 
-  /// The texts of `least` to `most` characters.
+  /// Returns the texts of `least` to `most` characters.
   Pattern bound(const Pattern& pattern, std::int64_t least, std::int64_t most) {
     const Lengths all = lengths_of(pattern);
     if (too_many() || all.least > most || all.most < least) return {.kind = Kind::kChoice};
@@ -125,7 +125,7 @@ class LengthBounds {
       if (highest < fewest) return {.kind = Kind::kChoice};
       return repeated(part, static_cast<int>(fewest), highest == kEndless ? -1 : static_cast<int>(highest));
     }
-    // The first one that is not empty, and the others: of what may be empty any smaller number will do.
+    // The first non-empty repeat, and the others: if a part may be empty, every smaller count matches too.
     const bool may_be_empty = lengths_of(part).least == 0;
     const Pattern others =
         repeated(part, may_be_empty ? 0 : std::max(pattern.least - 1, 0), pattern.most < 0 ? -1 : pattern.most - 1);
@@ -134,7 +134,7 @@ class LengthBounds {
   }
 
  private:
-  /// `first` and then `rest`, for each length from `shortest` on that the first may have.
+  /// Returns `first` followed by `rest`, for each length of `first` from `shortest` on.
   Pattern shared(const Pattern& first, const Pattern& rest, std::int64_t least, std::int64_t most,
                  std::int64_t shortest = 0) {
     const Lengths lengths = lengths_of(first), left = lengths_of(rest);
@@ -146,7 +146,7 @@ class LengthBounds {
     const std::int64_t last = std::min(lengths.most, most - left.least);
     for (std::int64_t length = std::max(lengths.least, shortest); length <= last && !too_many(); ++length) {
       const bool long_enough = length + left.least >= least;
-      // From here on the rest is bounded from above at most.
+      // From here on the rest has an upper bound at most.
       if (long_enough && most == kEndless) {
         add(length, kEndless, 0, kEndless);
         break;
@@ -183,7 +183,7 @@ class PatternReader {
   }
 
  private:
-  /// The first error counts, and ends the reading. @return any pattern: it is not used
+  /// The first error counts, and ends the parsing. @return any pattern, which is not used
   Pattern fail(std::string_view problem, Errc code = Errc::kInvalidArgument) {
     if (!error_) error_ = Error(code, "{}, at byte {}", problem, at_);
     at_ = text_.size();
@@ -236,7 +236,7 @@ class PatternReader {
       return part;
     }
     if (most >= 0 && most < least) return fail("has a repeat whose ends are in the wrong order");
-    take("?");  // lazy: the texts are the same
+    take("?");  // lazy: matches the same texts
     if (peek() == '*' || peek() == '+' || peek() == '?' || (peek() == '{' && repeat_at(text_.substr(at_))))
       return fail("has a repeat of a repeat without a group");
     return repeated(std::move(part), least, most);
@@ -347,7 +347,7 @@ class PatternReader {
     return single(c);
   }
 
-  /// It reads exactly so many digits.
+  /// Reads exactly `digits` digits.
   std::uint32_t hex(std::size_t digits) {
     const std::string_view text = text_.substr(at_, digits);
     const auto value = to_number<std::uint32_t>(text, 16);
@@ -363,7 +363,7 @@ class PatternReader {
       ++at_;
       if (end == text_.npos || end == at_ || end - at_ > 6) return fail("has '\\u{' without its digits"), 0;
       c = hex(end - at_);
-      take("}");  // which is not there after an error: the text has been left then
+      take("}");  // absent after an error, which ends the parsing
     } else {
       c = hex(4);
       if (c >= kSurrogates && c < kLowSurrogates && take("\\u")) {
@@ -376,7 +376,7 @@ class PatternReader {
     return c;
   }
 
-  /// Whether each anchor stands where nothing can be before it, or after it.
+  /// Returns true when no text can precede each ^, and none can follow each $.
   static bool anchors_hold(const Pattern& pattern, bool first, bool last) {
     if (pattern.kind == Kind::kBegin) return first;
     if (pattern.kind == Kind::kEnd) return last;
@@ -416,7 +416,7 @@ std::string written(std::uint32_t c) {
 
 std::string written(CharRanges set) {
   if (set.size() == 1 && set[0].first == set[0].second) return '"' + written(set[0].first) + '"';
-  // XGrammar prints a class that begins with '^' as one that is negated.
+  // XGrammar would read a class that begins with '^' as negated.
   if (set[0].first == '^') {
     if (set[0].second == '^')
       set.erase(set.begin());
@@ -438,8 +438,8 @@ std::string counted(int least, int most) {
   return least == most ? fmt::format("{{{}}}", least) : fmt::format("{{{},{}}}", least, most);
 }
 
-/// `one` at most so often. A text is in few places of the rule at once, where one chain after another would have it in
-/// many.
+/// Returns up to `most` repeats of `one`, nested, so that few rule positions are active at once; consecutive chains
+/// would have many.
 std::string at_most(const std::string& one, int most) {
   if (most <= kRepeatsMax) return one + counted(0, most);
   return fmt::format("({0}{1} | {0}{2} {3})", one, counted(0, kRepeatsMax - 1), counted(kRepeatsMax, kRepeatsMax),
@@ -458,7 +458,7 @@ std::string with_short_repeats(const std::string& one, int least, int most) {
   return fmt::format("({})", fmt::join(parts, " "));
 }
 
-/// How JSON writes those that it does not write as they are, behind the backslash.
+/// Returns the escapes of these characters in JSON, without the backslash.
 Pattern escapes(const CharRanges& set) {
   constexpr std::pair<char, char> kLetters[] = {{'"', '"'},  {'\\', '\\'}, {'\b', 'b'}, {'\f', 'f'},
                                                 {'\n', 'n'}, {'\r', 'r'},  {'\t', 't'}};

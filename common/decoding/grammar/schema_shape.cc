@@ -16,14 +16,14 @@ constexpr int kProofDepthMax = 32;
 
 const Json kAnything = true, kNothing = false;
 
-/// The list of this name; empty where there is none.
+/// Returns the list under `key`; empty if there is none.
 const Json& list_at(const Json& schema, const char* key) {
   static const Json kNone = Json::array();
   const auto found = schema.find(key);
   return found != schema.end() && found->is_array() ? *found : kNone;
 }
 
-/// The values that `const` or `enum` list; null: neither is there.
+/// Returns the values of `const` or `enum`; null: neither is there.
 const Json* values_of(const Json& schema, Json& storage) {
   if (const auto one = schema.find("const"); one != schema.end()) return &(storage = Json::array({*one}));
   const auto some = schema.find("enum");
@@ -50,7 +50,7 @@ unsigned type_named(const Json& name) {
   return name == "null" ? SchemaShape::kNull : SchemaShape::kAnyType;
 }
 
-/// The property of this name must be valid by it, in an object that has the property.
+/// Returns the schema for a property, in an object that has it.
 const Json& property(const Json& schema, const std::string& name) {
   const auto properties = schema.find("properties");
   if (properties != schema.end() && properties->is_object() && properties->contains(name)) return (*properties)[name];
@@ -62,7 +62,7 @@ struct Bound {
   double at = -std::numeric_limits<double>::infinity();
   bool open = false;
 };
-/// It bounds its numbers, or their negatives.
+/// Returns the lower bound of its numbers, or of their negatives.
 Bound lowest(const Json& schema, bool negated) {
   Bound low;
   for (const bool open : {false, true}) {
@@ -77,7 +77,7 @@ Bound lowest(const Json& schema, bool negated) {
 }
 bool is_below(const Json& a, const Json& b) {
   const Bound high = lowest(a, true), low = lowest(b, false);
-  // Larger whole numbers may be equal as doubles alone.
+  // Larger whole numbers may be equal as doubles only.
   const bool touch = low.at == -high.at && std::abs(low.at) < 0x1p53;
   return low.at > -high.at || (touch && (low.open || high.open));
 }
@@ -164,7 +164,7 @@ bool SchemaShape::apart(const Json& first, const Json& second, int depth) {
   return common == kObject && apart_by_properties(a, b, depth);
 }
 
-/// They are apart by a property that objects of one of the two must have, and that cannot be valid by both.
+/// Two schemas exclude each other if a property that one of them requires cannot be valid by both.
 bool SchemaShape::apart_by_properties(const Json& a, const Json& b, int depth) {
   for (const Json* const schema : {&a, &b}) {
     for (const Json& name : list_at(*schema, "required")) {

@@ -8,8 +8,8 @@
 
 namespace outrider {
 
-/// It says beforehand what values a JSON schema, and each within it, may have. All answers are on the safe side,
-/// whatever the schema is: what is not known may be.
+/// Determines which values a JSON schema and its subschemas may have. All answers are conservative: anything unknown
+/// counts as possible.
 class SchemaShape {
  public:
   using Json = nlohmann::ordered_json;
@@ -26,19 +26,19 @@ class SchemaShape {
     kAnyType = 127
   };
 
-  /// Whether a value is of the type of this name. @pre it names one
+  /// Returns true when a value has the named type. @pre `name` is a type
   static bool is_of_type(const Json& value, const std::string& name);
 
-  /// @param root  what `$ref` is relative to; outlives this
+  /// @param root  resolves `$ref`; outlives this object
   explicit SchemaShape(const Json& root) : root_(root) {}
 
-  /// The schema that `$ref: target` names: '#', or one in $defs. Null: none.
+  /// Returns the schema that `$ref: target` names: '#', or one in $defs. Null: none.
   const Json* find(const std::string& target) const;
-  /// `schema`, or what it only refers to.
+  /// Returns `schema`, or the target if it is only a reference.
   const Json& behind(const Json& schema) const;
-  /// Types that its values may have.
+  /// Returns the types that its values may have.
   unsigned types(const Json& schema);
-  /// Whether it is proved that no value is valid by both.
+  /// Returns true when provably no value is valid by both.
   bool exclude_each_other(const Json& a, const Json& b);
 
  private:
@@ -48,7 +48,7 @@ class SchemaShape {
   bool may_be(const Json& value, const Json& schema, int depth);
 
   const Json& root_;
-  int steps_left_ = 100'000;  ///< of all proofs: references multiply
+  int steps_left_ = 100'000;  ///< budget of all proofs, since references multiply
 };
 
 }  // namespace outrider

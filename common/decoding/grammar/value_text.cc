@@ -14,10 +14,10 @@ namespace outrider {
 namespace {
 using Json = nlohmann::ordered_json;
 
-/// Characters of a text that are counted by rules of their own, a mask each when a grammar is made ready.
+/// Characters of a text that are counted by a rule each, with a mask each at compilation.
 constexpr int kCountedMax = 128;
 
-/// XGrammar's let halves of surrogate pairs through.
+/// XGrammar's own rules accept lone surrogates.
 constexpr const char* kJsonRules =
     R"(basic_string_sub ::= "\"" | [\x20-\x21\x23-\x5b\x5d-\ud7ff\ue000-\U0010ffff] basic_string_sub)"
     R"( | "\\" basic_escape basic_string_sub (=[ \n\t\r]{0,20} [,}\]:])
@@ -26,7 +26,7 @@ basic_plain_hex ::= ([0-9a-cA-CefEF] basic_hex | [dD] [0-7]) basic_hex basic_hex
 basic_pair ::= [dD] [89abAB] basic_hex basic_hex "\\u" [dD] [c-fC-F] basic_hex basic_hex
 basic_hex ::= [0-9a-fA-F]
 )";
-/// Every grammar of calls has these, but for the quote. Numbers are such as a double and an int64 hold.
+/// Rules of every call grammar, except for the quote. Numbers fit a double or an int64.
 constexpr const char* kCallRules = R"(basic_text ::= {0} [^\x00]* {0}
 basic_string ::= [A-Za-z0-9_] [A-Za-z0-9_.-]{{0,63}}
 basic_integer ::= "-"? ("0" | [1-9] [0-9]{{0,17}})
@@ -79,9 +79,8 @@ std::string ValueText::pattern(const Pattern& pattern) const {
   return fmt::format("{0} {1} {0}", quote_, as_ebnf(json_ ? in_json(pattern) : pattern, /*short_repeats=*/true));
 }
 
-/// A rule for what follows the opening quote of a text of bounded length, written once. XGrammar's own count copies of
-/// a rule, so that hardly a token of a large vocabulary could be judged before the answer is there.
-/// @return its name
+/// Defines a rule for the rest of a bounded text, after its opening quote, once per length. XGrammar's own count copies
+/// a rule, which leaves most tokens of a large vocabulary undecided until the answer is there. @return the rule's name
 std::string ValueText::bounded(int least, int most) {
   std::string name = fmt::format("text_{}_{}", least, most < 0 ? "any" : std::to_string(most));
   if (!known_.insert(name).second) return name;
@@ -95,7 +94,7 @@ std::string ValueText::bounded(int least, int most) {
                        bounded(kCountedMax, most < 0 ? most : most - least + kCountedMax));
     if (known_.insert("text_character").second) rules_ += fmt::format("text_character ::= {}\n", either(R"("")"));
   } else if (least == 0 && most > kCountedMax) {
-    // A budget binds where the rule may end, so the quote stands behind it. Of an escape both characters count.
+    // A budget applies where the rule may end, so that the quote follows it. An escape counts as two characters.
     body = fmt::format("{}_characters {}", name, quote_);
     rules_ += fmt::format("{}_characters[max_chars={}] ::= text_characters\n", name, most);
     if (known_.insert("text_characters").second)

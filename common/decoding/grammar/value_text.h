@@ -12,12 +12,12 @@
 
 namespace outrider {
 
-/// `text` as a literal of EBNF.
+/// Returns `text` as an EBNF literal.
 std::string literal(std::string_view text);
 
-/// How values are written that XGrammar's converter of schemas writes wrongly, or only as JSON: texts, names and
-/// constants. One form is JSON's. The other is that of Gemma 4's calls: texts as they are between two quote tokens,
-/// plain names without quotes. Each function returns what matches, as a part of a rule's body.
+/// Writes the values that XGrammar's schema converter writes wrongly, or only as JSON: texts, names and constants. One
+/// form is JSON. The other is that of Gemma 4's calls: raw texts between two quote tokens, and plain names without
+/// quotes. Each function returns a part of a rule's body.
 class ValueText {
  public:
   /// @param quote  the quote token of calls; none: JSON
@@ -25,12 +25,12 @@ class ValueText {
 
   std::string constant(const nlohmann::ordered_json& value) const;
   std::string name(const std::string& name) const;
-  /// @param most  characters, -1: any number
+  /// @param most  in characters, -1: unbounded
   std::string text(int least, int most);
   /// @pre something matches
   std::string pattern(const Pattern& pattern) const;
 
-  /// The rules that those need, of each once. They replace what XGrammar has by the same names.
+  /// Returns the rules that those parts need, once each. They replace XGrammar's rules of the same names.
   const std::string& rules() const { return rules_; }
 
  private:
@@ -38,8 +38,8 @@ class ValueText {
   std::string bounded(int least, int most);
 
   bool json_;
-  std::string quote_;            ///< what begins and ends a text
-  const char *plain_, *escape_;  ///< one character of a text; escape: null: there are none
+  std::string quote_;            ///< begins and ends a text
+  const char *plain_, *escape_;  ///< one character of a text; escape null: none
   std::set<std::string> known_ = {};
   std::string rules_;
 };

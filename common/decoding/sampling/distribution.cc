@@ -14,8 +14,8 @@ namespace {
 
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
-/// A score that the k highest of `scores` all reach: the k-th highest among the maxima of blocks, each of
-/// which is a score itself. One pass without a branch, where a selection among 262,144 scores would move them all.
+/// Returns a score that the k highest of `scores` all reach: the k-th highest of the maxima of blocks. One branch-free
+/// pass, while a selection among 262,144 scores would move them all.
 float lower_bound_of_kth(std::span<const float> scores, std::size_t k, std::vector<float>& maxima) {
   constexpr std::size_t kBlock = 32;
   maxima.clear();
@@ -31,10 +31,10 @@ float lower_bound_of_kth(std::span<const float> scores, std::size_t k, std::vect
   return *kth;
 }
 
-/// What a distribution still keeps, beside the tokens' scores. Tokens stay in ascending order of id, so that sums
-/// have one order.
+/// The remaining tokens of a distribution, with their scores. Tokens stay in ascending order of id, so that sums have
+/// one order.
 class Selection {
-  /// By score, not by weight: different scores may have equal weights.
+  /// Compares scores, not weights: different scores may have equal weights.
   struct MoreProbable {
     const std::vector<float>& scores;
     bool operator()(std::int32_t a, std::int32_t b) const {
@@ -47,7 +47,7 @@ class Selection {
   Selection(SamplingScratch& scratch, Distribution& kept)
       : scores_(scratch.selected), order_(scratch.order), kept_(kept), ids_(kept.ids), weights_(kept.weights) {}
 
-  /// All tokens that are not masked and whose score is `bound` or above.
+  /// Selects all unmasked tokens with a score of `bound` or more.
   void from(std::span<const float> scores, float bound, float temperature) {
     ids_.resize(scores.size());
     scores_.resize(scores.size());
@@ -62,7 +62,7 @@ class Selection {
     kernels().softmax_weights(scores_.data(), highest, temperature, std::ssize(weights_), weights_.data());
   }
 
-  /// Leaves out what has less than `least` times the most probable token's weight, or nothing that a float can say.
+  /// Removes tokens with less than `least` times the most probable token's weight, or with a weight that underflows.
   void min_p(float least) {
     kept_.total = 0;
     std::size_t count = 0;
@@ -82,16 +82,16 @@ class Selection {
     keep();
   }
 
-  /// Keeps the fewest tokens, the most probable first, that have the share p of the weight.
+  /// Keeps the fewest tokens, the most probable first, whose weights reach the share p.
   void top_p(double p) {
-    // Tokens so improbable that all of their kind together are less than 1 - p are out at once.
+    // First removes tokens that are so improbable that all of them together weigh less than 1 - p.
     const double total = kept_.total, wanted = p * total;
     const double least = (total - wanted) / static_cast<double>(ids_.size());
     order_.clear();
     for (std::size_t i = 0; i < ids_.size(); ++i)
       if (static_cast<double>(weights_[i]) >= least) order_.push_back(static_cast<std::int32_t>(i));
-    // Bisect for the place where the mass is reached, so that only its neighbourhood is sorted: [0, low) is in,
-    // with mass `above`, and what lies behind `high` is out.
+    // Bisects for the point where the mass is reached, so that only its neighbourhood is sorted: [0, low) is in, with
+    // mass `above`, and entries from `high` on are out.
     constexpr std::ptrdiff_t kSorted = 1024;
     double above = 0;
     auto low = order_.begin(), high = order_.end();
@@ -116,7 +116,7 @@ class Selection {
  private:
   double weight(std::int32_t entry) const { return static_cast<double>(weights_[static_cast<std::size_t>(entry)]); }
 
-  /// Keeps the entries that the order names, however ordered.
+  /// Keeps the entries that the order names, in any order.
   void keep() {
     std::sort(order_.begin(), order_.end());
     kept_.total = 0;
@@ -226,17 +226,17 @@ void keep_typical(Distribution* distribution) {
 
 namespace {
 
-/// A token that has been drawn, and when.
+/// A drawn token with its time.
 struct Finisher {
   double time = std::numeric_limits<double>::infinity();
   TokenId token = -1;
 };
 
-/// The first of the race, in order; fewer where the distribution has fewer tokens.
+/// Writes the first of the race, in order; fewer if the distribution has fewer tokens.
 void race(const Distribution& distribution, const Noise& noise, std::span<Finisher> first) {
   for (std::size_t i = 0; i < distribution.ids.size(); ++i) {
     const double uniform = noise.at(distribution.ids[i]), weight = static_cast<double>(distribution.weights[i]);
-    // -log(u) >= 1 - u: most lose without a logarithm.
+    // -log(u) >= 1 - u: most tokens lose without a logarithm.
     if (!(1 - uniform < first.back().time * weight)) continue;
     const Finisher finisher{-std::log(uniform) / weight, distribution.ids[i]};
     if (!(finisher.time < first.back().time)) continue;
@@ -246,8 +246,8 @@ void race(const Distribution& distribution, const Noise& noise, std::span<Finish
   }
 }
 
-/// *rest = max(0, p - q) with q of those weights over q_total, less the drafts tried so far, of which the last was
-/// just rejected. p may be *rest.
+/// *rest = max(0, p - q), where q has these weights over q_total, without the drafts tried so far, the last of which
+/// was just rejected. p may be *rest.
 void subtract(const Distribution& p, const Distribution& q, double q_total, std::span<const TokenId> tried,
               Distribution* rest) {
   const double p_total = p.total;
@@ -296,14 +296,14 @@ TokenId accept_or_replace(const Distribution& p, const Distribution& q, std::spa
   const Distribution* left = &p;
   double q_total = q.total;
   for (std::size_t i = 0; i < drafts.size(); ++i) {
-    // A draft that q says cannot be drawn, or not once more, is no sample of q: rejected.
+    // A draft that cannot be drawn from q, or not again, is not a sample of q: rejected.
     const TokenId draft = drafts[i];
     const bool is_new = std::ranges::find(drafts.first(i), draft) == drafts.begin() + static_cast<std::ptrdiff_t>(i);
     const double weight = is_new ? q.weight(draft) : 0;
     if (weight > 0 && accepts.at(draft) * (weight / q_total) < left->probability(draft)) return draft;
     subtract(*left, q, q_total, drafts.first(i + 1), scratch);
     q_total -= weight;
-    // p and q that differ by rounding alone may leave nothing.
+    // Nothing may be left when p and q differ by rounding only.
     if (scratch->total <= 0) return draw(p, Noise(seed, index, Noise::Stream::kResidual));
     left = scratch;
   }

@@ -25,11 +25,11 @@ class ScoredRow {
   }
   float score(TokenId id) const { return scores_[static_cast<std::size_t>(id)]; }
   float logprob(TokenId id) const {
-    // Without a softcap a difference of floats may be more than a float holds.
+    // Without a softcap a difference of floats may exceed the range of float.
     const double value = static_cast<double>(score(id)) - static_cast<double>(highest_) - log_sum_;
     return static_cast<float>(std::max(value, static_cast<double>(std::numeric_limits<float>::lowest())));
   }
-  /// Without alternatives.
+  /// Returns the token's log-probability without alternatives.
   TokenLogprobs of(TokenId token) const {
     const auto above = std::ranges::count_if(scores_, [s = score(token)](float other) { return other > s; });
     return {.logprob = logprob(token), .top = {}, .rank = static_cast<std::int32_t>(above) + 1};

@@ -12,7 +12,7 @@
 
 namespace outrider {
 
-/// What a log-probability may be.
+/// Range of a log-probability.
 inline constexpr Range<double> kLogprobs{kFinite.min, 0};
 
 struct Logprob {
@@ -25,13 +25,13 @@ struct Logprob {
   }
 };
 
-/// What the model itself thought of an emitted token: log-probabilities before masks, biases, penalties, temperature
-/// and filters (vLLM's raw_logprobs), so that of the token may be far below those of the alternatives.
+/// The model's own log-probabilities of an emitted token and its alternatives: before masks, biases, penalties,
+/// temperature and filters (vLLM's raw_logprobs). The token's may be far below those of the alternatives.
 struct TokenLogprobs {
   float logprob = 0;  ///< of the token
   std::vector<Logprob>
-      top;                ///< the most probable tokens, the best first; among equals the lower id. Or those asked for
-  std::int32_t rank = 1;  ///< of the token: 1 more than there are more probable ones
+      top;                ///< the most probable tokens, the best first (the lower id among equals), or requested ones
+  std::int32_t rank = 1;  ///< of the token: 1 plus the number of more probable tokens
   bool operator==(const TokenLogprobs&) const = default;
   static void fields(auto& v, auto& m) {
     v("logprob", m.logprob, kLogprobs);
@@ -40,13 +40,13 @@ struct TokenLogprobs {
   }
 };
 
-/// @param logits  [V] finite, without the softcap.
-/// @param softcap the model's final_logit_softcapping, 0 for none; it counts.
-/// @param count   alternatives; all of a vocabulary that has fewer.
-/// O(V log count). The same bits for the same row, whatever was verified beside it.
+/// @param logits  [V] finite, before the softcap
+/// @param softcap  the model's final_logit_softcapping, which is applied; 0 for none
+/// @param count  alternatives; at most the vocabulary
+/// O(V log count). Equal rows give equal bits, whatever was verified in the same pass.
 TokenLogprobs logprobs_of(std::span<const float> logits, float softcap, TokenId token, std::int32_t count,
                           SamplingScratch& scratch);
-/// Likewise with these tokens for alternatives, in their order. O(V).
+/// The same with these tokens as alternatives, in their order. O(V).
 TokenLogprobs logprobs_of(std::span<const float> logits, float softcap, TokenId token, std::span<const TokenId> ids,
                           SamplingScratch& scratch);
 

@@ -8,12 +8,11 @@
 
 namespace outrider {
 
-/// The tokens that would complete a bad word after an answer that ends with these; of an answer as vLLM counts it,
-/// without its prompt. Some may be there twice.
-/// @param answer  its last kBadWordTokensMax - 1 tokens at least, or all of it
+/// Returns the tokens that would complete a bad word after this answer, which excludes the prompt, as in vLLM. May
+/// contain duplicates. @param answer  its last kBadWordTokensMax - 1 tokens at least, or all of it
 std::vector<TokenId> completes_bad_word(std::span<const TokenWord> words, std::span<const TokenId> answer);
 
-/// Takes all but these tokens out of a row of scores. @param allowed  of the row; empty: nothing is taken out
+/// Masks all other tokens in a row of scores. @param allowed  empty: masks nothing
 void keep_allowed(std::span<const TokenId> allowed, std::span<float> scores);
 
 }  // namespace outrider

@@ -12,13 +12,13 @@ Error wrong(const char* what, auto value, const std::string& wanted) {
   return {Errc::kInvalidArgument, "{} is {}, wanted {}", what, value, wanted};
 }
 
-/// Finds the first number that a sampler cannot work with.
+/// Finds the first value that a sampler cannot work with.
 struct Check {
   Result<void> result = {};
 
   template <typename T, typename Wire>
   void operator()(const char* name, const T& value, Offered<Wire> offer, auto&&...) {
-    // In the parameter's own precision, where 0.01 is 0.01; written so that a NaN fails.
+    // Compares in the parameter's own precision, in which 0.01 is 0.01. A NaN fails.
     if (!result || (value >= static_cast<T>(offer.low) && value <= static_cast<T>(offer.high))) return;
     result = wrong(name, value, offer.wanted ? offer.wanted : fmt::format("{} to {}", offer.low, offer.high));
   }

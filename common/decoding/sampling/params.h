@@ -14,7 +14,7 @@
 
 namespace outrider {
 
-/// Most alternatives that logprobs may ask for: OpenAI's and vLLM's limit.
+/// Most alternatives per token in logprobs: OpenAI's and vLLM's limit.
 inline constexpr std::int32_t kLogprobsMax = 20;
 
 /// Most tokens of a drafter's distribution on the wire.
@@ -22,11 +22,11 @@ inline constexpr std::int32_t kDraftTopK = 64;
 
 /// Most entries of logit_bias and of suppress_tokens.
 inline constexpr std::size_t kSamplingListMax = 4096;
-/// Most tokens that may be the only ones: any vocabulary's.
+/// Most entries of allowed_tokens: any vocabulary's size.
 inline constexpr std::size_t kAllowedTokensMax = std::size_t{1} << 18;
 /// Most bad words, and most tokens of one.
 inline constexpr std::size_t kBadWordsMax = 1024, kBadWordTokensMax = 64;
-/// Most tokens whose log-probabilities may be asked for by their ids: vLLM's limit.
+/// Most entries of logprob_token_ids: vLLM's limit.
 inline constexpr std::size_t kScoredIdsMax = 128;
 
 struct LogitBias {
@@ -39,31 +39,31 @@ struct LogitBias {
   }
 };
 
-/// A word as a vocabulary writes it.
+/// A word as tokens of a vocabulary.
 struct TokenWord {
   std::vector<TokenId> tokens;
   bool operator==(const TokenWord&) const = default;
   static void fields(auto& v, auto& m) { v("tokens", m.tokens, Count{1, kBadWordTokensMax}); }
 };
 
-/// Which drafts survive above temperature 0. The first two leave the target's distribution as it is.
+/// Rule that accepts drafts above temperature 0. The first two preserve the target's distribution.
 enum class SamplingRule : std::uint8_t {
-  kMatch,      ///< those that the target would have drawn itself: one seed is one text
-  kRejection,  ///< Leviathan et al. 2023: the text also depends on the drafts
-  kTypical,    ///< Cai et al. 2024 (Medusa), 3.3: those that are typical of the target. Lossy: another distribution
+  kMatch,      ///< accepts tokens that the target itself would draw: one seed gives one answer
+  kRejection,  ///< Leviathan et al. 2023: the answer also depends on the drafts
+  kTypical,    ///< Cai et al. 2024 (Medusa), 3.3: accepts typical tokens. Lossy: another distribution
 };
 inline const char* to_string(SamplingRule rule) {
   return rule == SamplingRule::kMatch ? "match" : rule == SamplingRule::kRejection ? "rejection" : "typical";
 }
 
-/// A number of SamplingParams as everybody is offered it: the command line under its name with dashes, HTTP under its
-/// name. On the wire it may be any finite number, or any natural one; check_sampling() refuses what is out of range.
+/// A number of SamplingParams, offered on the command line under its name with dashes, over HTTP under its name.
+/// On the wire any finite number, or any natural one, is valid; check_sampling() checks the range.
 struct Offer {
-  double low, high;                       ///< what a sampler can work with
-  const char* wanted = nullptr;           ///< how that is said, where it is not "LOW to HIGH"
-  double api_low = low, api_high = high;  ///< what a client of the HTTP API may ask for, as OpenAI or vLLM have it
+  double low, high;                       ///< range of a sampler
+  const char* wanted = nullptr;           ///< the range in words, if not "LOW to HIGH"
+  double api_low = low, api_high = high;  ///< range of the HTTP API, as in OpenAI or vLLM
   const char* option = nullptr;           ///< a second name on the command line
-  bool of_draws = false;                  ///< without a meaning at temperature 0
+  bool of_draws = false;                  ///< no effect at temperature 0
   const char* help;
 };
 template <typename Wire>
@@ -73,47 +73,47 @@ struct Offered : Range<Wire>, Offer {
 constexpr Offered<double> real(Offer offer) { return {kFinite, offer}; }
 constexpr Offered<std::int64_t> natural(Offer offer) { return {kNatural, offer}; }
 
-/// How a request wants its tokens chosen. As it stands: greedily. The names and meanings are vLLM's and OpenAI's;
-/// docs/sampling.md says in which order they act.
+/// Sampling parameters of a request. The default is greedy. Names and meanings are vLLM's and OpenAI's;
+/// docs/sampling.md has the order in which they act.
 struct SamplingParams {
   float temperature = 0;   ///< 0: always the most probable token
   std::int32_t top_k = 0;  ///< only the k most probable tokens; 0: all
-  float top_p = 1;         ///< only the fewest tokens that together are this probable; 1: all
-  float min_p = 0;         ///< only tokens that are this probable relative to the most probable one; 0: all
+  float top_p = 1;         ///< only the fewest tokens with this total probability; 1: all
+  float min_p = 0;         ///< only tokens with this probability relative to the most probable one; 0: all
   float repetition_penalty =
       1;  ///< of tokens in the prompt or the answer so far: divides positive scores, multiplies others
-  float presence_penalty = 0;                 ///< taken off the score of every token in the answer so far
-  float frequency_penalty = 0;                ///< the same, times how often it is there
+  float presence_penalty = 0;                 ///< subtracted from the score of every token in the answer so far
+  float frequency_penalty = 0;                ///< the same, times the number of its occurrences
   std::vector<LogitBias> logit_bias = {};     ///< added to scores
   std::vector<TokenId> suppress_tokens = {};  ///< never chosen
-  std::int64_t min_tokens = 0;                ///< no stop token before the answer has so many
-  std::uint64_t seed = 0;                     ///< of the draws; without a meaning at temperature 0
+  std::int64_t min_tokens = 0;                ///< no stop token before the answer has this length
+  std::uint64_t seed = 0;                     ///< of the draws; no effect at temperature 0
   SamplingRule rule = SamplingRule::kMatch;
-  /// Log-probabilities of the emitted tokens, and of so many alternatives each, are wanted. Changes no choice.
+  /// Requests log-probabilities of the emitted tokens, each with this number of alternatives. Changes no choice.
   std::optional<std::int32_t> logprobs = {};
-  /// What the whole answer must look like, in the EBNF of common/decoding/grammar. Empty: like anything.
+  /// Constrains the whole answer, in the EBNF of common/decoding/grammar. Empty: unconstrained.
   std::string grammar = {};
-  /// Log-probabilities of the prompt's tokens but the first, and of so many alternatives each, are wanted.
+  /// Requests log-probabilities of the prompt's tokens except the first, each with this number of alternatives.
   std::optional<std::int32_t> prompt_logprobs = {};
-  /// Where `logprobs` are wanted: of these tokens, instead of the most probable ones.
+  /// Alternatives in `logprobs`, instead of the most probable tokens.
   std::vector<TokenId> logprob_token_ids = {};
   std::vector<TokenId> allowed_tokens = {};  ///< only these are chosen; empty: any
-  std::vector<TokenWord> bad_words = {};     ///< their last tokens are not chosen where the answer ends with the others
+  std::vector<TokenWord> bad_words = {};     ///< their last tokens are masked when the answer ends with the others
 
   bool greedy() const { return temperature == 0; }
   bool has_penalties() const { return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0; }
-  /// Whether the answer's tokens decide which tokens are allowed next. Penalties only change scores.
+  /// Returns true when the answer's tokens decide which tokens are allowed next. Penalties only change scores.
   bool follows_answer() const { return !grammar.empty() || !bad_words.empty(); }
-  /// Alternatives to each token that has log-probabilities.
+  /// Returns the alternatives per token with log-probabilities.
   std::size_t alternatives() const {
     return logprob_token_ids.empty() ? static_cast<std::size_t>(logprobs.value_or(0)) : logprob_token_ids.size();
   }
   bool operator==(const SamplingParams&) const = default;
-  /// Each parameter, declared once (common/base/fields.h), in the schema's order. The 1 at the end of `top_p` and of
-  /// `repetition_penalty` is the schema's default of a field that is not there.
+  /// Declares each parameter once (common/base/fields.h), in the schema's order. The 1 at the end of `top_p` and of
+  /// `repetition_penalty` is the schema's default of an absent field.
   static void fields(auto& v, auto& m) {
     constexpr Count kList{0, kSamplingListMax};
-    constexpr double kPenaltyMax = 100;  // wider than anything of use, and so narrow that no score overflows
+    constexpr double kPenaltyMax = 100;  // wider than any useful value, and narrow enough that no score overflows
     constexpr double kIntMax = std::numeric_limits<std::int32_t>::max();
     v("temperature", m.temperature,
       real({.low = 0, .high = 100, .api_high = 2, .help = "Sample at this temperature; 0: the most probable token"}));
@@ -121,7 +121,7 @@ struct SamplingParams {
       natural({.low = 0,
                .high = kIntMax,
                .wanted = "0 (all) or more",
-               .api_low = -1,  // vLLM's word for "all"
+               .api_low = -1,  // vLLM's value for "all"
                .of_draws = true,
                .help = "Sample from the K most probable tokens; 0: all"}));
     v("top_p", m.top_p,
@@ -174,10 +174,10 @@ struct SamplingParams {
   }
 };
 
-/// The seed of answer `choice` of several to one request: the first is the answer of a request for one.
+/// Returns the seed of one of several answers to a request: the first has the request's own.
 inline std::uint64_t seed_of_choice(std::uint64_t seed, std::uint64_t choice) { return seed + choice; }
 
-/// Whether every value is one that a sampler can work with. @return kInvalidArgument, which names the value.
+/// Checks that a sampler can work with every value. @return kInvalidArgument, which names the value
 Result<void> check_sampling(const SamplingParams& params, std::int32_t vocab_size);
 
 }  // namespace outrider

@@ -52,10 +52,10 @@ Result<std::span<const float>> Sampler::scores(std::span<const float> logits, Sa
       grammar_ && !diverged_ ? grammar_->allowed() : std::span<const std::uint32_t>();
   if (const auto spent = grammar_ ? grammar_->spent() : std::nullopt)
     return Error(spent->code, "at output {}: {}", answer_length_, spent->message);
-  // Another verifier began the answer with another tokenizer, say.
+  // For example, another verifier began the answer with another tokenizer.
   if (diverged_)
     return Error(Errc::kInvalidArgument, "at output {} the answer follows its grammar no more", answer_length_);
-  // The softcap keeps their order, but for what its rounding makes equal; so plain greedy leaves it out.
+  // The softcap is monotonic, except that its rounding may make scores equal; so plain greedy omits it.
   const bool values_matter = !params_.greedy() || params_.has_penalties() || !params_.logit_bias.empty();
   const auto size = static_cast<std::int64_t>(logits.size());
   bool guarded = answer_length_ < params_.min_tokens;
@@ -71,7 +71,7 @@ Result<std::span<const float>> Sampler::scores(std::span<const float> logits, Sa
     process_scores(scratch.scores, params_, out, counts_);
     if (std::isfinite(scratch.scores[static_cast<std::size_t>(argmax(scratch.scores))]))
       return std::span<const float>(scratch.scores);
-    // A grammar that is through ends the answer, however few tokens it has.
+    // A completed grammar ends the answer, even before min_tokens.
     if (!guarded || !grammar_) break;
   }
   return Error(Errc::kInvalidArgument, "all {} tokens are masked at output {}", size, answer_length_);

@@ -12,10 +12,10 @@
 namespace outrider {
 namespace {
 
-// Bounds that no plausible tower reaches.
+// Bounds beyond any plausible tower.
 constexpr std::int64_t kWidthMax = 1 << 16, kLayersMax = 1 << 10, kFramesMax = 1 << 8, kTokensMax = 1 << 24;
 
-/// What every model that hears says.
+/// Reads the keys that every model with audio has.
 AudioConfig read_text_side(const JsonFields& top) {
   const char* const eoa = top.find("eoa_token_id") != nullptr ? "eoa_token_id" : "eoa_token_index";
   AudioConfig config = {};
@@ -26,7 +26,7 @@ AudioConfig read_text_side(const JsonFields& top) {
   return config;
 }
 
-/// Of 12B.
+/// Reads 12B's config.
 AudioConfig read_without_tower(const JsonFields& top, const JsonFields& keys) {
   AudioConfig config = read_text_side(top);
   config.without_tower = true;

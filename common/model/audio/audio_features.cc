@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t kHop = 160, kFrame = 320, kSilenceBefore = 160;
 constexpr double kFloor = 1e-3;
 
-/// A Fourier transform of 512 numbers, in place: radix 2, in double, so that what it rounds is far below a float.
+/// In-place Fourier transform of 512 numbers: radix 2, in double, so that its rounding is far below a float's.
 constexpr std::size_t kPoints = 512, kBins = kPoints / 2 + 1;
 using Spectrum = std::array<std::complex<double>, kPoints>;
 
@@ -35,7 +35,7 @@ class Fourier {
       for (std::size_t first = 0; first < kPoints; first += 2 * half) {
         for (std::size_t i = 0; i < half; ++i) {
           const std::complex<double> turn = turns_[i * (kPoints / 2 / half)], odd = x[first + half + i];
-          // Not operator*, which takes care of infinities that finite samples do not have.
+          // operator* would handle infinities, which finite samples do not have.
           const std::complex<double> turned(odd.real() * turn.real() - odd.imag() * turn.imag(),
                                             odd.real() * turn.imag() + odd.imag() * turn.real());
           x[first + half + i] = x[first + i] - turned;
@@ -50,9 +50,9 @@ class Fourier {
   std::array<std::size_t, kPoints> reversed_ = {};
 };
 
-/// Triangles over frequency in Hz, whose corners are evenly spaced in HTK's mel, not normalised by their area.
+/// Triangular filters over frequency in Hz, with corners evenly spaced on HTK's mel scale, not normalised by area.
 struct MelFilter {
-  std::size_t first = 0;  ///< bin; the others follow
+  std::size_t first = 0;  ///< first bin; the others follow
   std::vector<double> weights;
 };
 
@@ -87,7 +87,7 @@ std::array<double, kFrame> hann_window() {
 }  // namespace
 
 std::int64_t frame_count(std::int64_t samples) {
-  // A frame has one sample more than are used of it.
+  // A frame spans one sample more than it uses.
   return samples < kSamplesMin ? 0 : (kSilenceBefore + samples - (kFrame + 1)) / kHop + 1;
 }
 

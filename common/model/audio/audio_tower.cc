@@ -13,10 +13,10 @@
 namespace outrider {
 namespace {
 
-/// Rows that pass through a matrix together, and frames that are convolved together: some tenths of a second of one
-/// slow core, as in the vision tower.
+/// Rows per matrix product, and frames per convolution step: some tenths of a second of one slow core, as in the vision
+/// tower.
 constexpr std::int64_t kStepRows = 128, kStepFrames = 16;
-/// Of the layer norms behind the convolutions; not the config's, which is for the others.
+/// Epsilon of the layer norms after the convolutions; the config's is for the other norms.
 constexpr float kLayerNormEps = 1e-6F;
 
 float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
@@ -27,7 +27,7 @@ void silu_in_place(Matrix<float> x) {
   });
 }
 
-/// How far behind a key lies, as sine and cosine of it at many frequencies: [rows, width].
+/// Writes the relative positions of keys as sines and cosines of many frequencies: [rows, width].
 void write_distances(Matrix<float> to) {
   const std::int64_t half = to.size(1) / 2;
   const double step = std::log(10000.0) / static_cast<double>(half - 1);
@@ -171,7 +171,7 @@ Matrix<float> AudioTower::subsample(Matrix<const float> features) {
 Matrix<float> AudioTower::convolve(const Subsampling& block, Matrix<const float> x, std::int64_t pitches, Buffer& out) {
   const std::int64_t channels = x.size(1), frames = x.size(0) / pitches;
   const std::int64_t to_frames = (frames + 1) / 2, to_pitches = pitches / 2, to_channels = block.kernel.out_features();
-  // As many rows as the matrix behind it wants of frames.
+  // Padded to the rows that the following matrix product needs.
   const Matrix<float> y = out.view(padded_rows(to_frames) * to_pitches, to_channels).rows(0, to_frames * to_pitches);
   steps_.run(to_frames, kStepFrames, [&](std::int64_t first, std::int64_t some) {
     const Matrix<float> columns = scratch_.columns.view(some * to_pitches, channels * 9);
@@ -235,8 +235,8 @@ void AudioTower::attention(const Layer& layer, Matrix<float> h) {
   layer.post.forward(steps_, kStepRows, mixed, h, scratch_.clipped);
 }
 
-/// Transformers goes through chunks of queries, but the keys that one may see always lie within its chunk's reach: the
-/// last attention_past frames.
+/// Transformers processes queries in chunks, but the visible keys always lie within a chunk's context: the last
+/// attention_past frames.
 void AudioTower::attend_to_past(const Layer& layer, Matrix<const float> q, Matrix<const float> k, Matrix<const float> v,
                                 Matrix<float> out) {
   const std::int64_t width = q.size(1), head = config_.head_dim(), past = config_.attention_past;

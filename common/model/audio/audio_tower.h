@@ -11,11 +11,11 @@
 
 namespace outrider {
 
-/// The audio tower of Gemma 4 E2B and E4B and the projection into the text model's width (gemma4.md 9.2). The frames of
-/// a sound become a fourth as many soft tokens.
+/// The audio tower of Gemma 4 E2B and E4B with its projection to the text model's width (gemma4.md 9.2). It makes one
+/// soft token of four frames.
 class AudioTower : public SoundEncoder {
  public:
-  /// A tensor of every model that has one.
+  /// A tensor that every model with this tower has.
   static constexpr const char* kMark = "model.audio_tower.output_proj.weight";
 
   static Result<std::unique_ptr<SoundEncoder>> load(const AudioConfig& config,
@@ -26,7 +26,7 @@ class AudioTower : public SoundEncoder {
     const Tensor features = audio_features(samples);
     return encode_features(features.view(), trace, between_steps);
   }
-  /// The same of a sound's features [frames, kMelBins], as audio_features() makes them; at least one frame.
+  /// Encodes a sound's features [frames, kMelBins] from audio_features(); at least one frame.
   /// @param between_steps  called several times in every layer
   Matrix<const float> encode_features(Matrix<const float> features, const Trace& trace = {},
                                       const std::function<void()>* between_steps = nullptr);
@@ -52,14 +52,14 @@ class AudioTower : public SoundEncoder {
     template <typename Visit>
     void each_linear(Visit visit) const;
   };
-  /// A convolution of 3 x 3 over time and pitch, every second of each, with its norm.
+  /// A 3 x 3 convolution over time and pitch with stride 2, and its norm.
   struct Subsampling {
     Linear kernel;  ///< [channels out, channels in * 3 * 3]
     std::vector<float> norm;
 
     static Result<Subsampling> load(const WeightReader& weights, std::int64_t in, std::int64_t out);
   };
-  /// Of one encode, by purpose.
+  /// Scratch memory of one encode, by purpose.
   struct Scratch {
     Buffer columns{"columns"}, halved{"halved"}, quartered{"quartered"}, x{"main_stream"}, normed{"normed"};
     Buffer clipped{"clipped"}, q{"q"}, k{"k"}, v{"v"}, distances{"distances"}, relative{"relative"};
@@ -70,9 +70,9 @@ class AudioTower : public SoundEncoder {
 
   /// y = rms_norm(x within gradient_clipping). y may be x.
   void bounded_norm(Matrix<const float> x, const std::vector<float>& weight, Matrix<float> y) const;
-  /// A fourth of the frames. @return [rows, hidden_size]
+  /// Reduces the frames to a fourth. @return [rows, hidden_size]
   Matrix<float> subsample(Matrix<const float> features);
-  /// x [frames, pitches, channels], rows of all but the last axis. @return the same of half the frames and pitches
+  /// x [frames, pitches, channels], as rows of all but the last axis. @return the same with half the frames and pitches
   Matrix<float> convolve(const Subsampling& block, Matrix<const float> x, std::int64_t pitches, Buffer& out);
   void forward(const Layer& layer, Matrix<float> x);
   void feed_forward(const FeedForward& part, Matrix<float> x);

@@ -10,7 +10,7 @@
 
 namespace outrider {
 
-/// Not through libsndfile, which lets libmpg123 write what it thinks of a file to the standard error.
+/// libsndfile is not used for MP3, since it lets libmpg123 write messages about a file to standard error.
 Result<DecodedSound> decode_mp3(std::span<const std::byte> file, const std::string& name, const AdmitSound& admit) {
   const std::unique_ptr<mpg123_handle, decltype(&mpg123_delete)> reader(mpg123_new(nullptr, nullptr), mpg123_delete);
   CHECK(reader != nullptr, "libmpg123 has no decoder for this machine");

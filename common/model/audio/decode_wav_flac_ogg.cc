@@ -13,7 +13,7 @@
 namespace outrider {
 namespace {
 
-/// A file in memory, as libsndfile reads one.
+/// A file in memory, for libsndfile's virtual I/O.
 struct MemoryFile {
   std::span<const std::byte> bytes;
   sf_count_t at = 0;
@@ -23,7 +23,7 @@ struct MemoryFile {
   static sf_count_t tell(void* user) { return of(user).at; }
   static sf_count_t seek(sf_count_t offset, int whence, void* user) {
     const sf_count_t from = whence == SEEK_SET ? 0 : whence == SEEK_CUR ? of(user).at : size(user);
-    // Not a sum, which a broken file may make overflow.
+    // Clamped before adding, since a broken file could make a sum overflow.
     return of(user).at = std::clamp<sf_count_t>(offset, -from, size(user) - from) + from;
   }
   static sf_count_t read(void* to, sf_count_t count, void* user) {
@@ -49,7 +49,7 @@ Result<DecodedSound> decode_wav_flac_ogg(std::span<const std::byte> file, const 
   SF_INFO info = {};
   const std::unique_ptr<SNDFILE, decltype(&sf_close)> opened(sf_open_virtual(&io, SFM_READ, &info, &memory), sf_close);
   if (opened == nullptr) return file_error(Errc::kMalformed, name, "{}", sf_strerror(nullptr));
-  info.frames = std::max<sf_count_t>(info.frames, 0);  // whoever knows what a broken file says
+  info.frames = std::max<sf_count_t>(info.frames, 0);  // a broken file may claim any number
   const sf_count_t frames_max = kSoundSecondsMax * info.samplerate;
   RETURN_IF_ERROR(admit_sound(info.channels, info.samplerate, std::min(info.frames, frames_max), name, admit));
   if (info.frames > frames_max)
@@ -66,7 +66,7 @@ Result<DecodedSound> decode_wav_flac_ogg(std::span<const std::byte> file, const 
   }
   if (sf_error(opened.get()) != SF_ERR_NO_ERROR)
     return file_error(Errc::kMalformed, name, "{}", sf_strerror(opened.get()));
-  // The others end where they end.
+  // Only FLAC states its length; the others end where the file does.
   if ((info.format & SF_FORMAT_TYPEMASK) == SF_FORMAT_FLAC && std::ssize(decoded.mono) < info.frames)
     return file_error(Errc::kMalformed, name, "FLAC: the file breaks off");
   return decoded;

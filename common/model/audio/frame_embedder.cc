@@ -8,7 +8,7 @@
 namespace outrider {
 namespace {
 
-/// Rows that pass through the matrix together: 0.6 GFLOP.
+/// Rows per matrix product: 0.6 GFLOP.
 constexpr std::int64_t kEmbedderStepRows = 128;
 
 }  // namespace
@@ -29,7 +29,7 @@ Matrix<const float> FrameEmbedder::encode(std::span<const float> samples, const 
   const std::int64_t count = config_.soft_tokens(std::ssize(samples));
   const Matrix<float> frames = frames_.view(count, config_.hidden_size),
                       soft = soft_.view(count, config_.text_hidden_size);
-  // The last frame ends in silence.
+  // Silence fills the last frame.
   std::fill(std::ranges::copy(samples, frames.data()).out, frames.data() + count * config_.hidden_size, 0.0F);
   rms_norm(frames, {}, config_.rms_norm_eps, frames);
   steps_.run(embedding_projection_, kEmbedderStepRows, frames, soft);

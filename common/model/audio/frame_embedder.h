@@ -7,10 +7,10 @@
 
 namespace outrider {
 
-/// What 12B has in place of an audio tower: every 40 ms of samples pass through a norm and a matrix (gemma4.md 9.4).
+/// 12B's replacement for an audio tower: every 40 ms of samples pass through a norm and a matrix (gemma4.md 9.4).
 class FrameEmbedder : public SoundEncoder {
  public:
-  /// A tensor of every model that has one.
+  /// A tensor that every such model has.
   static constexpr const char* kMark = "model.embed_audio.embedding_projection.weight";
 
   static Result<std::unique_ptr<SoundEncoder>> load(const AudioConfig& config,

@@ -13,23 +13,22 @@
 
 namespace outrider {
 
-/// What makes soft tokens of a sound, loaded and packed: an AudioTower, or 12B's FrameEmbedder. One encode at a time; a
-/// sound's rows depend on it alone and, as the kernels promise, not on the number of threads.
+/// Encodes a sound into soft tokens: an AudioTower, or 12B's FrameEmbedder, loaded and packed. One encode at a time;
+/// the rows depend on the sound alone and, as the kernels guarantee, not on the number of threads.
 class SoundEncoder {
  public:
-  /// The one that the config names. @return as load_audio_config() and open_tower_weights().
+  /// Loads the encoder that the config names. @return errors as load_audio_config() and open_tower_weights()
   static Result<std::unique_ptr<SoundEncoder>> load(const ModelFiles& files, WeightType type);
   static Result<std::unique_ptr<SoundEncoder>> load(const AudioConfig& config,
                                                     std::shared_ptr<const WeightSource> weights);
-  /// Whether it is among these weights.
+  /// Returns true if the encoder is among these weights.
   static bool is_in(const AudioConfig& config, const WeightSource& weights);
 
   virtual ~SoundEncoder() = default;
 
-  /// @param samples  at least kSamplesMin
-  /// @param between_steps  called several times, so that a caller's loop stays awake in a long sound.
-  /// @return [config().soft_tokens(), text_hidden_size]: rows of the text model's input, which its embedding's factor
-  ///   does not multiply. Valid until the next encode.
+  /// @param samples  at least kSamplesMin @param between_steps  called several times, so that a caller's loop can run
+  /// during a long sound @return [config().soft_tokens(), text_hidden_size]: rows of the text model's input, to which
+  /// the embedding's scale is not applied. Valid until the next encode
   virtual Matrix<const float> encode(std::span<const float> samples, const Trace& trace = {},
                                      const std::function<void()>* between_steps = nullptr) = 0;
 

@@ -12,11 +12,11 @@ namespace {
 
 using nlohmann::json;
 
-// As of text models: no plausible drafter reaches them.
+// Bounds beyond any plausible drafter, as for text models.
 constexpr std::int64_t kVocabMax = 1 << 24, kWidthMax = 1 << 20, kHeadsMax = 1 << 10, kHeadDimMax = 1 << 13;
 constexpr std::int64_t kLayersMax = 64, kBlockMax = 64, kHiddenLayersMax = 32;
 
-/// Layers by the number of their output, counted from `first`.
+/// Reads layer numbers, counted from `first`.
 std::vector<int> read_hidden_layers(const JsonFields& keys, const char* key, std::int64_t first) {
   std::vector<int> layers;
   const json& list = keys.array(key);
@@ -38,7 +38,7 @@ double read_rope_theta(const JsonFields& text) {
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     if (text.find(key) == nullptr) continue;
     const JsonFields both = text.object(key);
-    // By kind of layer: speculators takes this for all of them.
+    // By kind of layer; speculators uses the sliding layers' for all.
     const bool nested = both.find("sliding_attention") != nullptr;
     const JsonFields rope = nested ? both.object("sliding_attention") : both;
     rope.choice("rope_type", "default", {"default"});
@@ -47,7 +47,7 @@ double read_rope_theta(const JsonFields& text) {
   return text.number("rope_theta", 1e4, 1, 1e12);
 }
 
-/// What the layers are. Defaults are Qwen3Config's, since speculators writes nothing that is one.
+/// Reads the layers. Defaults are Qwen3Config's, since speculators omits default values.
 void read_layers(const JsonFields& text, BlockConfig* config) {
   text.choice("model_type", "qwen3", {"qwen3"});
   config->vocab_size = text.integer("vocab_size", 151936, 1, kVocabMax);
@@ -84,7 +84,7 @@ void read_speculators(const JsonFields& top, BlockConfig* config) {
   config->drafts_from_anchor = top.boolean("sample_from_anchor", dspark);
   config->sliding_causal = !top.boolean("sliding_window_non_causal", false);
   config->mask_token_id = static_cast<TokenId>(top.integer("mask_token_id", std::nullopt, 0, config->vocab_size - 1));
-  // A hidden state of Hugging Face's list: 0 is the embedding, which no layer puts out.
+  // An index into Hugging Face's hidden states: 0 is the embedding, which is no layer's output.
   config->hidden_layers = read_hidden_layers(top, "aux_hidden_state_layer_ids", 1);
   if (dspark) config->markov_rank = top.integer("markov_rank", 256, 0, kWidthMax);
   if (config->markov_rank > 0) top.choice("markov_head_type", "vanilla", {"vanilla"});
@@ -111,7 +111,7 @@ Result<void> check_target(const BlockConfig& config, const TextConfig& target, c
   };
   RETURN_IF_ERROR(compare("vocab_size", config.vocab_size, target.vocab_size));
   RETURN_IF_ERROR(compare("hidden_size", config.hidden_size, target.hidden_size));
-  // Of the last one Hugging Face's list has the normed output.
+  // Hugging Face's list has the normed output of the last layer.
   const int highest = std::ranges::max(config.hidden_layers);
   if (highest + 1 < target.num_hidden_layers) return {};
   return Error(Errc::kMismatch, "{}: the output of layer {} is wanted, counted from 0, of a target with {} layers",

@@ -12,9 +12,9 @@
 
 namespace outrider {
 
-/// The config.json of a block drafter: of a DFlash or DSpark checkpoint of github.com/vllm-project/speculators, or of a
-/// DFlash checkpoint as z-lab publishes them. Every value has been checked against bounds that keep sizes computed from
-/// it well inside 64 bits.
+/// The config.json of a block drafter: a DFlash or DSpark checkpoint of github.com/vllm-project/speculators, or a
+/// DFlash checkpoint in z-lab's format. Every value has been checked against bounds that keep sizes computed from it
+/// well inside 64 bits.
 struct BlockConfig {
   std::int64_t vocab_size;        ///< the target's
   std::int64_t draft_vocab_size;  ///< rows of the drafter's own head
@@ -23,28 +23,28 @@ struct BlockConfig {
   float rms_norm_eps;
   double rope_theta;
   bool silu;                       ///< the MLP's activation; else GELU by tanh
-  std::vector<bool> sliding;       ///< by layer: it sees the last sliding_window rows before the block, not all
+  std::vector<bool> sliding;       ///< by layer: attends only to the last sliding_window rows before the block
   std::int64_t sliding_window;     ///< 0: no layer slides
-  bool sliding_causal;             ///< in sliding layers a place of the block sees no later one
+  bool sliding_causal;             ///< in sliding layers a position of the block does not attend to later ones
   float final_logit_softcapping;   ///< 0: none
-  std::int32_t block_size;         ///< places of a block, the first of them the last token of the text
-  bool drafts_from_anchor;         ///< each place says what follows it; else each but the first what stands there
+  std::int32_t block_size;         ///< positions of a block, of which the first is the sequence's last token
+  bool drafts_from_anchor;         ///< positions predict their successors; else all but the first their own tokens
   bool scales_embedding;           ///< by sqrt(hidden_size), as the target does; speculators trains without
-  TokenId mask_token_id;           ///< stands at the other places
-  std::vector<int> hidden_layers;  ///< of the target, whose outputs a row concatenates, in this order
-  std::int64_t markov_rank;        ///< of DSpark's Markov head; 0: there is none
+  TokenId mask_token_id;           ///< token of the other positions
+  std::vector<int> hidden_layers;  ///< target layers whose outputs a row concatenates, in this order
+  std::int64_t markov_rank;        ///< rank of DSpark's Markov head; 0: none
 
-  /// Of a block.
+  /// Drafts per block.
   std::int32_t drafts() const { return block_size - (drafts_from_anchor ? 0 : 1); }
-  /// Of a row of the target's hidden states.
+  /// Width of a row of the target's hidden states.
   std::int64_t target_row() const { return std::ssize(hidden_layers) * hidden_size; }
 };
 
-/// Whether config.json at a model's path is that of a drafter that needs hidden rows, of these families or others like
-/// them. False where there is none.
+/// Returns true if the model's config.json is that of a drafter with hidden rows, of these families or similar ones.
+/// False without a config.json.
 bool is_block_drafter(const std::filesystem::path& model);
 
-/// @return errors as load_text_config(); kMismatch where the drafter is not for this target
+/// @return errors as load_text_config(); kMismatch if the drafter is for another target
 Result<BlockConfig> load_block_config(const ModelFiles& files, const TextConfig& target);
 Result<BlockConfig> parse_block_config(std::string_view json, std::string_view file);
 

@@ -19,7 +19,7 @@ void silu_mul(Matrix<const float> gate, Matrix<const float> up, Matrix<float> y)
   });
 }
 
-/// Of a head that scores some tokens only: their ids, which the checkpoint counts from the row's own number.
+/// Reads the token ids of a head with a reduced vocabulary, which the checkpoint stores relative to the row's index.
 Result<std::vector<TokenId>> read_vocabulary(const ModelFiles& files, const BlockConfig& config) {
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, files.checkpoint());
   ASSIGN_OR_RETURN(const TensorEntry* entry, checkpoint.require("d2t", {config.draft_vocab_size}));
@@ -137,7 +137,7 @@ void BlockDrafter::attention(std::size_t l, std::span<const Place> places, Matri
   for_rows(q, [&](std::int64_t r) {
     const auto& [text, position] = places[static_cast<std::size_t>(r)];
     rope_heads(q[r].span(), head, rope_angles(position, inv_freq_));
-    // All places see the same window of the text; in a causal layer they differ in what they see of the block.
+    // All positions share the window of the sequence; in a causal layer they differ in the visible part of the block.
     const Position base = text->length() - size;
     const bool slides = config_.sliding[l];
     const Position first = slides ? std::max<Position>(0, base - config_.sliding_window) : 0;

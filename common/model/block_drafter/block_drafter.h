@@ -14,37 +14,37 @@
 
 namespace outrider {
 
-/// A block drafter (DFlash, arXiv 2602.06036; DSpark): a few decoder layers, like Qwen3's, whose K/V are made of hidden
-/// rows of the target. After them stands a block, the text's last token and then mask tokens, and one pass says what
-/// stands at every place. DSpark's Markov head adds what the token before a place speaks for. One pass at a time.
+/// A block drafter (DFlash, arXiv 2602.06036; DSpark): a few decoder layers like Qwen3's, whose K/V are computed from
+/// the target's hidden rows. A block is the sequence's last token followed by mask tokens; one pass predicts all of its
+/// positions. DSpark's Markov head adds scores that depend on the preceding token. One pass at a time.
 class BlockDrafter {
  public:
-  /// Most rows of a pass: places of blocks, or rows of the target.
+  /// Most rows of a pass: positions of blocks, or rows of the target.
   static constexpr std::int64_t kRowsMax = 128;
 
-  /// @param backbone  the target: its embedding table, and its head, count where the checkpoint has none
+  /// @param backbone  the target: its embedding table and head are used if the checkpoint has none
   static Result<std::unique_ptr<BlockDrafter>> load(const ModelFiles& files, const TextConfig& backbone,
                                                     const WeightSource& backbone_weights, WeightType type);
 
-  /// K/V of a text: of the target's rows, all positions in every layer.
+  /// Makes the K/V cache of a sequence: computed from the target's rows, all positions in every layer.
   KvCache make_cache() const;
-  /// Appends rows of the target's hidden states, [rows, target_row()], kRowsMax at most, to a text.
+  /// Appends rows of the target's hidden states, [rows, target_row()], at most kRowsMax, to a sequence.
   void add_rows(KvCache& text, Matrix<const float> rows);
 
-  /// A block behind a text's rows.
+  /// A block after a sequence's rows.
   struct Block {
-    KvCache* text;  ///< as it was, afterwards
-    TokenId token;  ///< that the drafts follow
+    KvCache* text;  ///< unchanged after the pass
+    TokenId token;  ///< the token before the drafts
   };
-  /// One pass: scores of each block's drafts() places, [blocks * drafts(), draft_vocab_size], without the Markov head.
-  /// Valid until the next pass. A block gets the bits that it gets alone. @pre blocks_max() blocks at most
+  /// Runs one pass: scores of each block's drafts() positions, [blocks * drafts(), draft_vocab_size], before the Markov
+  /// head. Valid until the next pass. The bits of a block do not depend on the others. @pre blocks_max() blocks at most
   Matrix<const float> draft(std::span<const Block> blocks);
   std::int64_t blocks_max() const { return kRowsMax / config_.block_size; }
-  /// What the Markov head adds to the scores of a place behind each token: [tokens, draft_vocab_size], valid until the
-  /// next. @pre there is one
+  /// Returns the Markov head's scores after each token, [tokens, draft_vocab_size], to be added; valid until the next
+  /// call. @pre there is a Markov head
   Matrix<const float> markov(std::span<const TokenId> tokens);
 
-  /// The tokens whose scores those are; empty: the whole vocabulary in order.
+  /// The tokens of the scores' columns; empty: the whole vocabulary in order.
   std::span<const TokenId> vocabulary() const { return vocabulary_; }
   const BlockConfig& config() const { return config_; }
 
@@ -53,16 +53,16 @@ class BlockDrafter {
     std::vector<float> input_norm, post_attention_norm, q_norm, k_norm;
     Linear q, kv, o, gate_up, down;  ///< kv: k, then v
   };
-  /// Where a row of a pass stands.
+  /// Position and cache of a row in a pass.
   struct Place {
     KvCache* text;
     Position position;
   };
   BlockDrafter() = default;
   Result<void> load_layers(const WeightReader& weights);
-  /// The embedding and the heads. @param files  of the drafter
+  /// Loads the embedding and the heads. @param files  the drafter's
   Result<void> load_vocabulary(const ModelFiles& files, const WeightReader& weights, const WeightSource& backbone);
-  /// K and V that layer l makes of these rows, normed and turned, at their places.
+  /// Writes layer l's K and V of these rows, normed and rotated, at their positions.
   void write_kv(std::size_t l, Matrix<const float> x, std::span<const Place> places);
   /// h := o(attention of h), rows of blocks.
   void attention(std::size_t l, std::span<const Place> places, Matrix<float> h);

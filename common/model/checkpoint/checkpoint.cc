@@ -25,7 +25,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors is read as it lies in memory");
 
-/// memcpy because the bytes may lie at any address.
+/// Uses memcpy because the bytes may be unaligned.
 template <typename Stored>
 void widen(std::span<const std::byte> bytes, std::span<std::int64_t> out) {
   for (std::size_t i = 0; i < out.size(); ++i) {
@@ -46,7 +46,7 @@ Error wrong_dtype(const TensorEntry& tensor, const char* wanted) {
                     to_string(tensor.dtype), wanted);
 }
 
-/// kMalformed where two files have a tensor of the same name.
+/// Returns kMalformed if two files have a tensor of the same name.
 Result<void> sort_by_name(std::vector<TensorEntry>& tensors) {
   const TensorEntry* const repeated = sort_for_repeated(tensors, &TensorEntry::name);
   if (repeated == nullptr) return {};
@@ -58,7 +58,7 @@ class Hash {
  public:
   void add(std::uint64_t word) { state_ = mix64(state_ + 0x9e3779b97f4a7c15ULL + word); }
   void add(std::span<const std::byte> bytes) {
-    add(bytes.size());  // So that "ab", "c" and "a", "bc" differ.
+    add(bytes.size());  // distinguishes "ab", "c" from "a", "bc"
     while (!bytes.empty()) {
       std::uint64_t word = 0;
       const std::size_t count = std::min(sizeof(word), bytes.size());
@@ -104,11 +104,11 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& path) {
 Result<Checkpoint> Checkpoint::open_safetensors(const std::filesystem::path& path) {
   Checkpoint checkpoint;
   checkpoint.path_ = path;
-  std::error_code ignored;  // What cannot be looked at cannot be opened either, and that says why.
+  std::error_code ignored;  // a path that cannot be inspected cannot be opened either, and open() reports why
   const bool is_directory = std::filesystem::is_directory(path, ignored);
   const std::filesystem::path single = is_directory ? path / "model.safetensors" : path;
   const std::filesystem::path index = path / "model.safetensors.index.json";
-  // Hugging Face's order: a single file wins over an index.
+  // As in Hugging Face, a single file takes precedence over an index.
   if (!is_directory || std::filesystem::exists(single, ignored)) {
     ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(single));
     ASSIGN_OR_RETURN(checkpoint.tensors_, parse_safetensors(file.bytes(), single));
@@ -198,7 +198,7 @@ bool is_on_q4_grid(const TensorEntry& tensor) {
   if (tensor.coded) return tensor.coded->is_on_q4_grid();
   const bool numbers = is_decodable(tensor.dtype) && block_elements(tensor.dtype) == 1;
   if (tensor.shape.size() < 2 || tensor.element_count() == 0 || !numbers) return false;
-  // A row that is on a grid by chance is unheard of: each of its groups has 32 weights near one of 16 values.
+  // A random row is practically never on a grid: each of its groups would need 32 weights near 16 values.
   constexpr std::int64_t kRows = 4;
   const std::int64_t width = tensor.shape.back(), rows = tensor.element_count() / width;
   std::vector<float> row(static_cast<std::size_t>(width));

@@ -32,21 +32,21 @@ enum : std::uint32_t { kU8, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kString, k
 constexpr std::array kValueTypeNames = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
                                         "bool", "string", "array", "u64", "i64", "f64"};
 
-/// Bytes of one value; 0 for strings and arrays, which have no fixed size.
+/// Bytes of one value; 0 for strings and arrays, whose size varies.
 std::size_t value_bytes(std::uint32_t type) {
   constexpr std::array<std::size_t, kValueTypeNames.size()> kBytes = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
   return kBytes[type];
 }
 
-/// Names of tensor types by their number in the file; "" where there is none. Read are those that parse_dtype() knows.
+/// Names of tensor types by their number in the file; "" if unassigned. Supported are those that parse_dtype() knows.
 constexpr std::array kTensorTypes = {
     "F32",   "F16",    "Q4_0",  "Q4_1", "",     "",        "Q5_0",   "Q5_1",    "Q8_0",  "Q8_1",   "Q2_K",
     "Q3_K",  "Q4_K",   "Q5_K",  "Q6_K", "Q8_K", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S",
     "IQ2_S", "IQ4_XS", "I8",    "I16",  "I32",  "I64",     "F64",    "IQ1_M",   "BF16",  "",       "",
     "",      "TQ1_0",  "TQ2_0", "",     "",     "",        "MXFP4",  "NVFP4"};
 
-/// Reads a file from its front. Every length that the file claims is compared with what follows, so
-/// a claim costs nothing.
+/// Reads a file front to back. Every claimed length is checked against the remaining bytes, so that false claims cost
+/// nothing.
 class Cursor {
  public:
   Cursor(std::span<const std::byte> bytes, const fs::path& file) : bytes_(bytes), file_(file) {}
@@ -54,7 +54,7 @@ class Cursor {
   std::size_t offset() const { return offset_; }
   std::size_t left() const { return bytes_.size() - offset_; }
 
-  /// The next `count` bytes; `what` is their name in the message.
+  /// Returns the next `count` bytes; `what` is their name in messages.
   Result<std::span<const std::byte>> take(std::uint64_t count, std::string_view what) {
     if (count > left()) {
       return file_error(Errc::kMalformed, file_, "{} at byte {} takes {} bytes, but {} follow (cut short?)", what,
@@ -89,7 +89,7 @@ class Cursor {
   const fs::path& file_;
 };
 
-/// The value of one key, the cursor being just behind the key.
+/// Reads a key's value, with the cursor after the key.
 Result<GgufMetadata::Value> read_value(Cursor& cursor, std::string_view key, const fs::path& file) {
   const std::string what = "the value of " + quote(key);
   GgufMetadata::Value value{};
@@ -99,7 +99,7 @@ Result<GgufMetadata::Value> read_value(Cursor& cursor, std::string_view key, con
   if (value.is_array) {
     ASSIGN_OR_RETURN(value.type, cursor.number<std::uint32_t>(what));
     ASSIGN_OR_RETURN(value.count, cursor.number<std::uint64_t>(what));
-    if (value.type == kArray)  // nor does ggml read them
+    if (value.type == kArray)  // ggml does not read them either
       return file_error(Errc::kUnsupported, file, "{} is an array of arrays, wanted no nested ones", what);
   }
   if (value.type >= kValueTypeNames.size())
@@ -107,7 +107,7 @@ Result<GgufMetadata::Value> read_value(Cursor& cursor, std::string_view key, con
                       kValueTypeNames.size() - 1);
   if (value.type != kString) {
     const std::size_t size = value_bytes(value.type);
-    // One too many, where the product would overflow, is as good as the product.
+    // On overflow one byte more than there is has the same effect as the product.
     const std::uint64_t bytes =
         value.count > cursor.left() / size ? std::uint64_t{cursor.left()} + 1 : value.count * size;
     ASSIGN_OR_RETURN(value.bytes, cursor.take(bytes, what));
@@ -121,7 +121,7 @@ Result<GgufMetadata::Value> read_value(Cursor& cursor, std::string_view key, con
   return value;
 }
 
-/// One tensor as the file lists it, checked against nothing but itself.
+/// One tensor of the file's list, checked only against itself.
 struct TensorInfo {
   std::string_view name;
   DType dtype;
@@ -140,7 +140,7 @@ Result<TensorInfo> read_tensor_info(Cursor& cursor, const fs::path& file) {
   for (std::uint32_t i = 0; i < rank; ++i) {
     ASSIGN_OR_RETURN(const auto extent, cursor.number<std::int64_t>(what));
     info.shape.insert(info.shape.begin(), extent);  // GGUF lists the fastest axis first
-    // As if a zero were a one: no order of multiplying the shape may overflow.
+    // Zeros count as one: no order of multiplying the shape may overflow.
     if (extent < 0 || __builtin_mul_overflow(elements, std::max<std::int64_t>(extent, 1), &elements))
       return file_error(Errc::kMalformed, file, "{} has an extent of {}, so that its elements overflow 63 bits", what,
                         static_cast<std::uint64_t>(extent));
@@ -175,7 +175,7 @@ Result<TensorInfo> read_tensor_info(Cursor& cursor, const fs::path& file) {
 }
 
 Result<GgufMetadata> read_metadata(Cursor& cursor, std::uint64_t count, const fs::path& file) {
-  GgufMetadata::Pairs pairs;  // Not reserved: the count is only a claim.
+  GgufMetadata::Pairs pairs;  // not reserved, since the count is only a claim
   for (std::uint64_t i = 0; i < count; ++i) {
     ASSIGN_OR_RETURN(const std::string_view key, cursor.string("a metadata key"));
     if (key.size() > kKeyBytesMax) {
@@ -190,7 +190,7 @@ Result<GgufMetadata> read_metadata(Cursor& cursor, std::uint64_t count, const fs
   return GgufMetadata(file, std::move(pairs));
 }
 
-/// Turns the list into views of the data section, which starts at the next multiple of the alignment.
+/// Makes views of the data section, which starts at the next multiple of the alignment.
 Result<std::vector<TensorEntry>> locate_tensors(const std::vector<TensorInfo>& infos, const Cursor& cursor,
                                                 std::uint64_t alignment, std::span<const std::byte> bytes,
                                                 const fs::path& file) {
@@ -227,7 +227,7 @@ T load_as(const std::byte*& at) {
 
 bool is_integer(std::uint32_t type) { return type <= kI32 || type == kU64 || type == kI64; }
 
-/// The integer at `at`, which moves on; none if it is beyond 63 bits. @pre is_integer(type) or kBool.
+/// Reads the integer at `at` and advances; none if it exceeds 63 bits. @pre is_integer(type) or kBool
 std::optional<std::int64_t> load_integer(std::uint32_t type, const std::byte*& at) {
   switch (type) {
     case kU8: return load_as<std::uint8_t>(at);
@@ -266,7 +266,7 @@ constexpr const char* kWanted = std::same_as<T, std::int64_t>                ? "
                                 : std::same_as<T, std::vector<std::int64_t>> ? "an array of whole numbers or bools"
                                                                              : "an array of strings";
 
-/// The value as T; none if it is not one.
+/// Converts the value to T; none if that is impossible.
 template <typename T>
 std::optional<T> convert(const GgufMetadata::Value& value) {
   const std::byte* at = value.bytes.data();
@@ -290,7 +290,7 @@ std::optional<T> convert(const GgufMetadata::Value& value) {
   } else if constexpr (std::same_as<T, std::vector<std::int64_t>>) {
     if (!value.is_array || !(is_integer(value.type) || value.type == kBool)) return std::nullopt;
     T numbers;
-    numbers.reserve(static_cast<std::size_t>(value.count));  // no more than the bytes that are there
+    numbers.reserve(static_cast<std::size_t>(value.count));  // bounded by the bytes that are there
     for (std::uint64_t i = 0; i < value.count; ++i) {
       const std::optional<std::int64_t> number = load_integer(value.type, at);
       if (!number) return std::nullopt;
@@ -306,7 +306,7 @@ std::optional<T> convert(const GgufMetadata::Value& value) {
   }
 }
 
-/// What the split.* keys of one file say. A file without them is shard 0 of 1.
+/// The split.* keys of one file. Without them a file is shard 0 of 1.
 struct Split {
   std::int64_t index, count;
   std::optional<std::int64_t> tensors;
@@ -393,7 +393,7 @@ Result<GgufFile> parse_gguf(std::span<const std::byte> bytes, const fs::path& fi
   }
   ASSIGN_OR_RETURN(const auto alignment, gguf.metadata.find<std::int64_t>("general.alignment"));
   const auto align = static_cast<std::uint64_t>(alignment.value_or(32));
-  // u32 in the specification; the bound keeps the sums below inside 64 bits.
+  // The specification has u32; the bound keeps the sums below inside 64 bits.
   if (!std::has_single_bit(align) || align > std::numeric_limits<std::uint32_t>::max())
     return file_error(Errc::kMalformed, file, "general.alignment is {}, wanted a power of two", *alignment);
   ASSIGN_OR_RETURN(gguf.tensors, locate_tensors(infos, cursor, align, bytes, file));
@@ -438,7 +438,7 @@ Result<GgufModel> GgufModel::open(const fs::path& file) {
 }
 
 Result<std::optional<fs::path>> find_gguf(const fs::path& path) {
-  std::error_code ignored;  // What cannot be looked at cannot be opened either, and that says why.
+  std::error_code ignored;  // a path that cannot be inspected cannot be opened either, and open() reports why
   if (!fs::is_directory(path, ignored)) return is_gguf_name(path) ? std::optional(path) : std::nullopt;
   for (const char* name : {"model.safetensors", "model.safetensors.index.json"}) {
     if (fs::exists(path / name, ignored)) return std::optional<fs::path>();

@@ -15,16 +15,16 @@
 
 namespace outrider {
 
-/// The key-value pairs of a GGUF file. Values stay where the file has them and are read when asked for,
-/// so nothing is allocated on a file's say-so. A view: the file's bytes must outlive it.
+/// The key-value pairs of a GGUF file. Values stay in the file and are parsed on demand, so that no claimed size causes
+/// an allocation. A view: the file's bytes must outlive it.
 class GgufMetadata {
  public:
   /// One value as the file stores it.
   struct Value {
-    std::uint32_t type;  ///< GGUF's number; of an array, that of its elements
+    std::uint32_t type;  ///< GGUF's type number; for an array, its elements'
     bool is_array = false;
     std::uint64_t count = 1;           ///< elements; 1 unless is_array
-    std::span<const std::byte> bytes;  ///< the elements, one after the other
+    std::span<const std::byte> bytes;  ///< the elements, contiguous
   };
   using Pairs = std::vector<std::pair<std::string_view, Value>>;
 
@@ -33,10 +33,10 @@ class GgufMetadata {
   GgufMetadata(std::filesystem::path file, Pairs sorted) : file_(std::move(file)), pairs_(std::move(sorted)) {}
 
   bool contains(std::string_view key) const { return value(key) != nullptr; }
-  /// Whether the key is there and an array.
+  /// Returns true if the key exists and is an array.
   bool is_array(std::string_view key) const { return value(key) != nullptr && value(key)->is_array; }
 
-  /// The value as T; none if the key is absent. T is one of
+  /// Returns the value as T; none if the key is absent. T is one of
   ///   std::int64_t      from any integer type,
   ///   double            from F32, F64 or any integer type; finite,
   ///   bool, std::string_view (into the file; any bytes),
@@ -46,7 +46,7 @@ class GgufMetadata {
   template <typename T>
   Result<std::optional<T>> find(std::string_view key) const;
 
-  /// As find(); kNotFound if the key is absent.
+  /// Like find(), but kNotFound if the key is absent.
   template <typename T>
   Result<T> get(std::string_view key) const;
 
@@ -60,7 +60,7 @@ class GgufMetadata {
   Pairs pairs_;
 };
 
-/// What one GGUF file says. A view of the bytes that it was parsed from.
+/// A parsed GGUF file. A view of the bytes that it was parsed from.
 struct GgufFile {
   GgufMetadata metadata;
   std::vector<TensorEntry> tensors;  ///< sorted by their GGUF names; shapes row-major, so reversed
@@ -69,8 +69,8 @@ struct GgufFile {
 /// Reads GGUF version 2 or 3, little endian (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
 /// Every range, size, type and alignment is checked here; tensors do not overlap.
 /// O(header), at most 100 MB; the tensors' own bytes are not touched.
-/// @return kMalformed for what breaks the format, kUnsupported for a version, byte order, value or
-///   tensor type that we do not read, kOutOfRange for a larger header.
+/// @return kMalformed for a violation of the format, kUnsupported for an unsupported version, byte order, value or
+/// tensor type, kOutOfRange for a larger header
 Result<GgufFile> parse_gguf(std::span<const std::byte> bytes, const std::filesystem::path& file);
 
 /// The name of a shard, name-00002-of-00003.gguf, in its parts.
@@ -78,7 +78,7 @@ struct GgufShard {
   std::string stem;
   int index, count;
 
-  /// None for another name.
+  /// Parses a file name; none if it is not a shard's.
   static std::optional<GgufShard> of(const std::string& filename);
   /// The name of shard i, from 1.
   std::string file(int i) const;
@@ -93,8 +93,8 @@ struct GgufModel {
   /// The tensor by its GGUF name, or null.
   const TensorEntry* find(std::string_view name) const { return find_tensor(tensors, name); }
 
-  std::filesystem::path file;        ///< what open() was given
-  std::vector<MappedFile> files;     ///< own what the rest points into
+  std::filesystem::path file;        ///< the argument of open()
+  std::vector<MappedFile> files;     ///< own the bytes of all views below
   GgufMetadata metadata;             ///< the first shard's
   std::vector<TensorEntry> tensors;  ///< of all shards, sorted by GGUF name
 };

@@ -22,8 +22,8 @@ namespace {
 using nlohmann::json;
 
 constexpr std::int64_t kLayersMax = 1 << 10,
-                       kWidthMax = 1 << 20;  // config.cc's: they bound what is built or doubled here
-constexpr float kNoRotation = 1e29f;         // rope_freqs divides by 1e30 what must not rotate
+                       kWidthMax = 1 << 20;  // config.cc's limits, which bound loops and products here
+constexpr float kNoRotation = 1e29f;         // rope_freqs divides pairs that must not rotate by 1e30
 constexpr std::int64_t kTopCentroids = 32;   // Gemma4AssistantConfig's default; llama.cpp writes no key
 
 class Translator {
@@ -67,20 +67,20 @@ class Translator {
     return metadata_.find<std::int64_t>(key(name));
   }
 
-  /// An extent of a tensor, outermost axis first; none without the tensor.
+  /// Returns an extent of a tensor, outermost axis first; none without the tensor.
   std::optional<std::int64_t> extent(const std::string& tensor, std::size_t axis) const {
     const TensorEntry* const entry = model_.find(tensor);
     if (entry == nullptr || entry->shape.size() <= axis) return std::nullopt;
     return entry->shape[axis];
   }
 
-  /// Remembers, once per key, that a tensor was believed instead.
+  /// Records, once per key, that a tensor overruled the metadata.
   void note(std::string_view name, std::int64_t said, const std::string& tensor, std::int64_t seen) {
     if (said == seen || !noted_.insert(std::string(name)).second) return;
     notes_.push_back(fmt::format("{} is {}, but {} says {}, which is used", key(name), said, tensor, seen));
   }
 
-  /// A size that metadata and a tensor both give; the tensor counts. One of them must be there.
+  /// Returns a size from the metadata or a tensor, which takes precedence. One of them must exist.
   Result<std::int64_t> choose(std::string_view name, std::optional<std::int64_t> said, const std::string& tensor,
                               std::optional<std::int64_t> seen) {
     if (!seen && !said) return error(Errc::kNotFound, "{} is missing, wanted a whole number", key(name));
@@ -92,7 +92,7 @@ class Translator {
     return choose(name, said, tensor, extent(tensor, axis));
   }
 
-  /// One number per layer, from an array or one number for all; none if the key is absent.
+  /// Returns one number per layer, from an array or a common value; none if the key is absent.
   Result<std::vector<std::optional<std::int64_t>>> per_layer(std::string_view name) const {
     const std::string full = key(name);
     if (!metadata_.is_array(full)) {
@@ -132,7 +132,7 @@ class Translator {
     return {};
   }
 
-  /// Which layers slide: a bool for each, or the period of the full ones.
+  /// Returns which layers slide, from a bool per layer or the period of the full ones.
   Result<std::vector<bool>> sliding_pattern() const {
     const std::string name = key("attention.sliding_window_pattern");
     std::vector<bool> sliding(layer_count());
@@ -144,11 +144,11 @@ class Translator {
       if (period < 1) return error(Errc::kMalformed, "{} is {}, wanted a period of at least 1", name, period);
       for (std::size_t i = 0; i < sliding.size(); ++i) sliding[i] = static_cast<std::int64_t>(i) % period < period - 1;
     }
-    sliding.back() = false;  // as config.cc has it, whatever the file says
+    sliding.back() = false;  // as in config.cc, whatever the file says
     return sliding;
   }
 
-  /// head_dim of both kinds as the metadata has it: full layers, sliding layers.
+  /// head_dim of full and of sliding layers, according to the metadata.
   Result<std::pair<std::int64_t, std::int64_t>> stated_head_dims() const {
     ASSIGN_OR_RETURN(const auto full, metadata_.get<std::int64_t>(key("attention.key_length")));
     ASSIGN_OR_RETURN(const auto sliding, stated("attention.key_length_swa"));
@@ -178,7 +178,7 @@ class Translator {
     text_["num_kv_shared_layers"] = shared.value_or(0);
 
     std::vector<Layer> layers;
-    std::optional<std::int64_t> owner[2];  // the last layer of each kind that owns K/V: full, sliding
+    std::optional<std::int64_t> owner[2];  // last layer of each kind that owns K/V: full, sliding
     std::optional<bool> k_eq_v;
     for (std::int64_t i = 0; i < layers_; ++i) {
       const auto at = static_cast<std::size_t>(i);
@@ -198,7 +198,7 @@ class Translator {
       };
       ASSIGN_OR_RETURN(layer.heads, choose("attention.head_count", said_heads[at], q, heads_in(q)));
       ASSIGN_OR_RETURN(layer.width, choose("feed_forward_length", said_widths[at], gate, extent(gate, 0)));
-      // A layer that reads another's K/V has that layer's heads, and no k of its own that would count.
+      // A layer that reads another's K/V has that layer's heads; its own k, if any, is ignored.
       if (!assistant && !owns && owner[slides]) {
         layer.kv_heads = layers[static_cast<std::size_t>(*owner[slides])].kv_heads;
       } else {
@@ -224,7 +224,7 @@ class Translator {
     return write_layers(layers, first_shared);
   }
 
-  /// The layers in config.json's words: what most of them have, and what some have instead.
+  /// Writes the layers as in config.json: common values, and per-layer exceptions.
   Result<void> write_layers(const std::vector<Layer>& layers, std::int64_t first_shared) {
     const Layer& plain = layers.front();
     text_["num_attention_heads"] = plain.heads;
@@ -240,7 +240,7 @@ class Translator {
     text_["layer_types"] = std::move(types);
     text_["per_layer_config"] = std::move(differing);
 
-    // One width, or twice as wide from the first shared layer on.
+    // Either one width, or double width from the first shared layer on.
     const bool double_wide = first_shared > 0 && first_shared < layers_ && plain.width <= kWidthMax &&
                              layers.back().width == 2 * plain.width;
     for (std::int64_t i = 0; i < layers_; ++i) {
@@ -260,7 +260,7 @@ class Translator {
   }
 
   Result<void> read_rope() {
-    // Keys that change the angles in ways that we do not implement.
+    // Keys that change the angles in unsupported ways.
     ASSIGN_OR_RETURN(const auto scaling, metadata_.find<std::string_view>(key("rope.scaling.type")));
     if (scaling.value_or("none") != "none")
       return error(Errc::kUnsupported, "{} is {:?}, wanted none", key("rope.scaling.type"), scaling->substr(0, 80));
@@ -280,8 +280,8 @@ class Translator {
     return {};
   }
 
-  /// rope_freqs.weight divides the frequencies of the full layers: the first by one factor, the rest by
-  /// so much that they stand still.
+  /// rope_freqs.weight divides the frequencies of the full layers: the first ones by one common factor, the rest by so
+  /// much that they do not rotate.
   Result<json> full_rope(double theta) const {
     constexpr const char* kName = "rope_freqs.weight";
     const TensorEntry* const tensor = model_.find(kName);
@@ -300,7 +300,7 @@ class Translator {
     }
     const auto rotating = static_cast<double>(still - divisors.begin()), all = static_cast<double>(*full_head_dim_);
     double part = 2 * rotating / all;
-    if (part * all / 2 < rotating) part = std::nextafter(part, 1.0);  // so that rope.cc counts the same pairs
+    if (part * all / 2 < rotating) part = std::nextafter(part, 1.0);  // so that rope.cc gets the same number of pairs
     return json{
         {"rope_type", "proportional"}, {"rope_theta", theta}, {"partial_rotary_factor", part}, {"factor", factor}};
   }
@@ -339,7 +339,7 @@ class Translator {
   std::optional<std::int64_t> full_head_dim_, sliding_head_dim_;
 };
 
-/// A token id of the metadata.
+/// Checks a token id of the metadata.
 Result<TokenId> to_token_id(const GgufMetadata& metadata, std::string_view key, std::int64_t id) {
   if (0 <= id && id <= std::numeric_limits<TokenId>::max()) return static_cast<TokenId>(id);
   return file_error(Errc::kMalformed, metadata.file(), "{} is {}, wanted a token id", key, id);
@@ -356,7 +356,7 @@ Result<std::vector<TokenId>> eos_token_ids(const GgufMetadata& metadata) {
     ASSIGN_OR_RETURN(const TokenId id, to_token_id(metadata, key, *stated));
     add(id);
   }
-  // The file has room for one or two; the model's other ends are found by their texts.
+  // The file has room for one or two end tokens; the others are found by their texts.
   ASSIGN_OR_RETURN(const auto tokens, metadata.find<std::vector<std::string_view>>("tokenizer.ggml.tokens"));
   if (!tokens) return ids;
   for (const std::string_view end : {"<turn|>", "<|tool_response>"}) {

@@ -10,7 +10,7 @@
 namespace outrider {
 namespace {
 
-// Of the whole model.
+// Tensors of the whole model.
 constexpr NamePair kModelNames[] = {
     {"token_embd.weight", "model.embed_tokens.weight"},
     {"output_norm.weight", "model.norm.weight"},
@@ -24,7 +24,7 @@ constexpr NamePair kModelNames[] = {
     {"masked_embd_ordering", "masked_embedding.token_ordering"},
 };
 
-// Of layer N, after "blk.N." and "model.layers.N.".
+// Tensors of layer N, after "blk.N." and "model.layers.N.".
 constexpr NamePair kLayerNames[] = {
     {"attn_norm.weight", "input_layernorm.weight"},
     {"post_attention_norm.weight", "post_attention_layernorm.weight"},
@@ -85,7 +85,7 @@ std::optional<std::string> gguf_name(std::string_view hugging_face_name) {
 
 Result<std::vector<TensorEntry>> hugging_face_tensors(const GgufModel& model) {
   static constexpr float kOne = 1;
-  constexpr std::string_view kNorm = ".attn_norm.weight";  // every layer has it
+  constexpr std::string_view kNorm = ".attn_norm.weight";  // every layer has this tensor
   std::vector<TensorEntry> tensors;
   for (const TensorEntry& tensor : model.tensors) {
     TensorEntry& renamed = tensors.emplace_back(tensor);

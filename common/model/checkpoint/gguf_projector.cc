@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-// The names are those of llama.cpp's converter (gguf-py 0.19, Gemma4VisionAudioModel, Gemma4UnifiedVisionAudioModel).
+// Names of llama.cpp's converter (gguf-py 0.19, Gemma4VisionAudioModel, Gemma4UnifiedVisionAudioModel).
 constexpr const char *kPatches = "v.patch_embd.weight", *kPositions = "v.position_embd.weight",
                      *kProjection = "mm.input_projection.weight", *kQuery = "v.blk.0.attn_q.weight";
 constexpr const char *kConvolutions[] = {"a.conv1d.0.weight", "a.conv1d.1.weight"}, *kRows = "a.pre_encode.out.weight",
@@ -42,7 +42,7 @@ constexpr NamePair kNames[] = {
     {kRows, "model.audio_tower.output_proj.weight"},
     {"a.pre_encode.out.bias", "model.audio_tower.output_proj.bias"},
     {kAudioProjection, "model.embed_audio.embedding_projection.weight"}};
-// Of 12B, which has no towers (gemma4.md 8.4).
+// 12B's tensors; it has no towers (gemma4.md 8.4).
 constexpr const char *kPatchNorm = "v.patch_norm.1.weight", *kPatchNormBias = "v.patch_norm.1.bias";
 constexpr NamePair kUnifiedNames[] = {{kPatches, "model.vision_embedder.patch_dense.weight"},
                                       {"v.patch_embd.bias", "model.vision_embedder.patch_dense.bias"},
@@ -55,18 +55,18 @@ constexpr NamePair kUnifiedNames[] = {{kPatches, "model.vision_embedder.patch_de
                                       {kPositions, "model.vision_embedder.pos_embedding"},
                                       {kProjection, "model.embed_vision.embedding_projection.weight"},
                                       {kAudioProjection, "model.embed_audio.embedding_projection.weight"}};
-// Of layer N, after "v.blk.N." and "model.vision_tower.encoder.layers.N.".
+// Tensors of layer N, after "v.blk.N." and "model.vision_tower.encoder.layers.N.".
 constexpr NamePair kVisionParts[] = {
     {"ln1", "input_layernorm"},           {"attn_post_norm", "post_attention_layernorm"},
     {"ln2", "pre_feedforward_layernorm"}, {"ffn_post_norm", "post_feedforward_layernorm"},
     {"attn_q_norm", "self_attn.q_norm"},  {"attn_k_norm", "self_attn.k_norm"}};
-// Each with a weight, and with the bounds of its values where the tower has some.
+// Each has a weight, and value bounds if the tower clips.
 constexpr NamePair kVisionLinears[] = {{"attn_q", "self_attn.q_proj"}, {"attn_k", "self_attn.k_proj"},
                                        {"attn_v", "self_attn.v_proj"}, {"attn_out", "self_attn.o_proj"},
                                        {"ffn_gate", "mlp.gate_proj"},  {"ffn_up", "mlp.up_proj"},
                                        {"ffn_down", "mlp.down_proj"}};
-// Of layer N, after "a.blk.N." and "model.audio_tower.layers.N.". The names of the two norms of the convolution are
-// exchanged there.
+// Tensors of layer N, after "a.blk.N." and "model.audio_tower.layers.N.". llama.cpp's names of the convolution's two
+// norms are swapped.
 constexpr NamePair kAudioParts[] = {{"attn_pre_norm", "norm_pre_attn"},
                                     {"attn_post_norm", "norm_post_attn"},
                                     {"ln2", "norm_out"},
@@ -101,7 +101,7 @@ const NamePair* find_name(std::span<const NamePair> names, std::string_view gguf
   return found == names.end() ? nullptr : &*found;
 }
 
-/// @param unified  of 12B
+/// @param unified  true for 12B
 std::optional<std::string> hugging_face_name_of(std::string_view name, bool unified) {
   if (const NamePair* known = find_name(unified ? std::span<const NamePair>(kUnifiedNames) : kNames, name))
     return std::string(known->hugging_face);
@@ -120,13 +120,13 @@ std::optional<std::string> hugging_face_name_of(std::string_view name, bool unif
   return fmt::format("{}{}{}{}", layer, linear->hugging_face, what == ".weight" ? ".linear" : "", what);
 }
 
-/// Reads one projector; the first thing that is wrong is named.
+/// Reads one projector, and reports the first error.
 class Reader {
  public:
   explicit Reader(const GgufModel& model) : model_(model) {}
 
   Result<std::int64_t> number(const std::string& key) const { return model_.metadata.get<std::int64_t>(key); }
-  /// The tensor, of so many axes.
+  /// Returns the tensor, which must have `axes` axes.
   Result<const TensorEntry*> tensor(const char* name, std::size_t axes) const {
     const TensorEntry* const found = model_.find(name);
     if (found == nullptr) return wrong(Errc::kNotFound, "tensor {} is missing", name);
@@ -143,7 +143,7 @@ class Reader {
   const GgufModel& model_;
 };
 
-/// The id of a token of the text model; none if it is not there.
+/// Returns the id of a token of the text model; none if it is missing.
 std::optional<std::int64_t> token_of(const GgufModel& text, std::string_view token) {
   const auto tokens = text.metadata.find<std::vector<std::string_view>>("tokenizer.ggml.tokens");
   if (!tokens || !*tokens) return std::nullopt;
@@ -151,7 +151,7 @@ std::optional<std::int64_t> token_of(const GgufModel& text, std::string_view tok
   return at == (*tokens)->end() ? std::nullopt : std::optional<std::int64_t>(at - (*tokens)->begin());
 }
 
-/// What kind of projector of pictures it is.
+/// Returns the kind of vision projector.
 Result<std::optional<std::string_view>> kind_of(const GgufModel& projector) {
   ASSIGN_OR_RETURN(const auto kind, projector.metadata.find<std::string_view>("clip.vision.projector_type"));
   if (kind) return kind;
@@ -163,8 +163,8 @@ bool is_unified(const GgufModel& projector) {
   return kind && *kind == kUnified;
 }
 
-/// Of patch_embd [hidden, colour, row, column] what Hugging Face has: [hidden, row, column, colour]. Or of 12B's first
-/// norm, where `hidden` is 1.
+/// Converts patch_embd [hidden, colour, row, column] to Hugging Face's [hidden, row, column, colour]; also 12B's first
+/// norm, with `hidden` 1.
 std::vector<std::byte> colours_last(const TensorEntry& patches, std::size_t hidden) {
   const std::size_t pixels = static_cast<std::size_t>(patches.element_count()) / (3 * hidden);
   const std::size_t size = patches.bytes.size() / (hidden * 3 * pixels);
@@ -179,7 +179,7 @@ std::vector<std::byte> colours_last(const TensorEntry& patches, std::size_t hidd
   return turned;
 }
 
-/// Of 12B's positions [column or row, coordinate, hidden] what Hugging Face has: [coordinate, column or row, hidden].
+/// Converts 12B's positions [column or row, coordinate, hidden] to Hugging Face's [coordinate, column or row, hidden].
 std::vector<std::byte> coordinates_first(const TensorEntry& positions) {
   const auto count = static_cast<std::size_t>(positions.shape[1]);
   const std::size_t size = positions.bytes.size() / (2 * count);
@@ -191,7 +191,7 @@ std::vector<std::byte> coordinates_first(const TensorEntry& positions) {
   return turned;
 }
 
-/// Numbers of which a GGUF has the softplus, as Hugging Face has them. @pre they are F32
+/// Inverts the softplus that a GGUF applies to these numbers. @pre they are F32
 std::vector<std::byte> before_softplus(const TensorEntry& scale) {
   std::vector<float> values(static_cast<std::size_t>(scale.element_count()));
   std::memcpy(values.data(), scale.bytes.data(), values.size() * sizeof(float));
@@ -201,7 +201,7 @@ std::vector<std::byte> before_softplus(const TensorEntry& scale) {
   return bytes;
 }
 
-/// Whether soft tokens have the width of the text model. @param whose  "its", of a message
+/// Checks that soft tokens have the text model's width. @param whose  "its", for a message
 Result<void> check_width(const Reader& reader, const TensorEntry& projection, const json& width,
                          std::string_view whose) {
   if (width == projection.shape[0]) return {};
@@ -209,7 +209,7 @@ Result<void> check_width(const Reader& reader, const TensorEntry& projection, co
                       projection.shape[0], width.dump());
 }
 
-/// The audio tower in config.json's words; null where there is none, or one of another kind.
+/// Returns the audio tower's config as in config.json; null if there is none, or one of another kind.
 Result<json> audio_config(const Reader& reader, const GgufModel& projector, const json& text_width) {
   ASSIGN_OR_RETURN(const auto kind, projector.metadata.find<std::string_view>("clip.audio.projector_type"));
   if (kind == "gemma4ua" && is_unified(projector)) {
@@ -224,7 +224,7 @@ Result<json> audio_config(const Reader& reader, const GgufModel& projector, cons
                                  {"num_attention_heads", "attention.head_count"}}) {
     ASSIGN_OR_RETURN(audio[to], reader.number(fmt::format("clip.audio.{}", from)));
   }
-  // The file's epsilon is a constant of the converter, and not the model's.
+  // The file's epsilon is a constant of the converter, not the model's.
   ASSIGN_OR_RETURN(const TensorEntry* first, reader.tensor(kConvolutions[0], 4));
   ASSIGN_OR_RETURN(const TensorEntry* second, reader.tensor(kConvolutions[1], 4));
   ASSIGN_OR_RETURN(const TensorEntry* taps, reader.tensor(kTaps, 2));
@@ -242,7 +242,7 @@ Result<json> audio_config(const Reader& reader, const GgufModel& projector, cons
   return audio;
 }
 
-/// The projection of patches, whose elements have to be turned, and its shape.
+/// Checks the projection of patches, whose axes are permuted.
 Result<void> check_patches(const Reader& reader, const TensorEntry& patches, const std::vector<std::int64_t>& wanted) {
   const bool plain = patches.dtype == DType::kF32 || patches.dtype == DType::kF16 || patches.dtype == DType::kBf16;
   if (patches.shape == wanted && plain && patches.element_count() > 0) return {};
@@ -250,7 +250,7 @@ Result<void> check_patches(const Reader& reader, const TensorEntry& patches, con
                       to_string(patches.dtype), fmt::join(patches.shape, ", "), fmt::join(wanted, ", "));
 }
 
-/// The vision tower in config.json's words.
+/// Returns the vision tower's config as in config.json.
 Result<json> vision_config(const Reader& reader, const GgufModel& projector) {
   json vision = {{"model_type", "gemma4_vision"}};
   for (const auto& [to, from] : {std::pair("hidden_size", "embedding_length"),
@@ -275,7 +275,7 @@ Result<json> vision_config(const Reader& reader, const GgufModel& projector) {
   return vision;
 }
 
-/// What 12B has in its place.
+/// Returns 12B's replacement for it.
 Result<json> unified_vision_config(const Reader& reader, std::int64_t pooling) {
   json vision = {{"model_type", "gemma4_unified_vision"}};
   ASSIGN_OR_RETURN(vision["mm_embed_dim"], reader.number("clip.vision.embedding_length"));
@@ -336,7 +336,7 @@ Result<json> add_projector(json config, const GgufModel& text, const GgufModel& 
   ASSIGN_OR_RETURN(const TensorEntry* projection, reader.tensor(kProjection, 2));
   const json width = config.at("hidden_size");
   RETURN_IF_ERROR(check_width(reader, *projection, width, "its"));
-  // No key says so. Of the published models those without per-layer embeddings do (gemma4.md 8.3).
+  // Inferred, for lack of a key: published models without per-layer embeddings have it (gemma4.md 8.3).
   if (text.find("per_layer_token_embd.weight") == nullptr) config["use_bidirectional_attention"] = "vision";
   ASSIGN_OR_RETURN(json audio, audio_config(reader, projector, width));
   json whole = {{"model_type", unified ? "gemma4_unified" : "gemma4"},
@@ -358,7 +358,7 @@ Result<json> add_projector(json config, const GgufModel& text, const GgufModel& 
 ProjectorTensors projector_tensors(const GgufModel& projector) {
   ProjectorTensors result;
   const bool unified = is_unified(projector);
-  const auto made = std::make_shared<std::deque<std::vector<std::byte>>>();  // what is in it stays where it is
+  const auto made = std::make_shared<std::deque<std::vector<std::byte>>>();  // a deque keeps addresses
   for (const TensorEntry& tensor : projector.tensors) {
     const std::optional<std::string> name = hugging_face_name_of(tensor.name, unified);
     if (!name) continue;

@@ -13,7 +13,7 @@
 namespace outrider {
 namespace {
 
-/// The template of tokenizer_config.json: one text, or a list of named ones. Null for none.
+/// Returns the template in tokenizer_config.json: a string, or a list of named ones. Null for none.
 const std::string* template_of(const nlohmann::json& tokenizer_config) {
   const nlohmann::json& stated = member(tokenizer_config, "chat_template");
   if (!stated.is_array()) return stated.get_ptr<const std::string*>();
@@ -43,7 +43,7 @@ Result<ModelFiles> ModelFiles::open(const std::filesystem::path& path) {
 
 std::string ModelFiles::open_projector(const std::filesystem::path& text_model) {
   const auto architecture = gguf_->metadata.find<std::string_view>("general.architecture");
-  if (!architecture || *architecture != "gemma4") return "";  // an assistant may lie beside its target
+  if (!architecture || *architecture != "gemma4") return "";  // an assistant may be in its target's folder
   const auto tried = [&]() -> Result<std::shared_ptr<const GgufModel>> {
     ASSIGN_OR_RETURN(const auto file, find_projector(text_model));
     if (!file) return std::shared_ptr<const GgufModel>();
@@ -96,7 +96,7 @@ Result<std::optional<ModelText>> ModelFiles::chat_template() const {
     if (!jinja) return std::optional<ModelText>();
     return std::optional(ModelText{std::string(*jinja), fmt::format("{}: {}", gguf_->file.string(), kKey)});
   }
-  constexpr std::size_t kBytesMax = 16u << 20;  // Published ones have 1 MB with all added tokens.
+  constexpr std::size_t kBytesMax = 16u << 20;  // published ones have 1 MB with all added tokens
   ASSIGN_OR_RETURN(std::optional<ModelText> own, read("chat_template.jinja"));
   if (own) return own;
   ASSIGN_OR_RETURN(const std::optional<ModelText> config, read("tokenizer_config.json"));

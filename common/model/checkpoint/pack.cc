@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr char kManifest[] = "manifest.json", kImage[] = "weights.bump", kFormat[] = "outrider-pack";
-constexpr char kPartial[] = ".partial-";  ///< after a folder's name, until it is whole; then what no other one has
+constexpr char kPartial[] = ".partial-";  ///< suffix of an unfinished folder, before a unique part
 constexpr std::size_t kPackRankMax = 4;
 
 std::uint64_t checksum_of(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
@@ -78,7 +78,7 @@ Result<std::shared_ptr<const Pack>> Pack::open(const fs::path& dir) {
   if (wrong.error) return *wrong.error;
   if (format != kFormat) return file_error(Errc::kMalformed, name, "format {}, wanted {}", quote(format), kFormat);
   if (version != kPackVersion) {
-    const json& source = member(manifest, "source");  // of another version it may be missing
+    const json& source = member(manifest, "source");  // another version may lack it
     return file_error(Errc::kVersionMismatch, name,
                       "a pack of version {}, this program reads version {}: pack {} again", version, kPackVersion,
                       source.is_string() ? show(source) : "the model");
@@ -99,7 +99,7 @@ Result<std::shared_ptr<const Pack>> Pack::open(const fs::path& dir) {
   }
   pack->image_ = std::make_unique<MappedFile>(std::move(image));
 
-  pack->entries_.reserve(entries.size());  // by_name_ looks into it
+  pack->entries_.reserve(entries.size());  // reserved because by_name_ has views into it
   for (const json& object : entries) {
     const JsonFields fields(object, fmt::format("entry {}: ", pack->entries_.size()), wrong);
     PackEntry entry{.name = fields.text("name"),
@@ -152,14 +152,14 @@ Result<void> Pack::verify() const {
 
 namespace {
 
-/// Locks a folder for as long as the descriptor is open. @return kIo, also where somebody else has it.
+/// Locks a folder for as long as the descriptor is open. @return kIo, also if it is locked already
 Result<Descriptor> lock_folder(const fs::path& folder) {
   Descriptor lock(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (lock < 0 || ::flock(lock, LOCK_EX | LOCK_NB) != 0) return system_error(folder, "lock");
   return lock;
 }
 
-/// Removes what programs have left that were killed before they could give it its final name.
+/// Removes unfinished folders of killed programs.
 void remove_abandoned(const fs::path& final_name) {
   const std::string beginning = final_name.filename().string() + kPartial;
   std::error_code error;
@@ -200,7 +200,7 @@ Result<void> NewDirectory::add_file(const std::string& name, std::string_view te
 }
 
 Result<void> NewDirectory::commit() {
-  // To disk, so that a rename never outlives what it names.
+  // Synced first, so that a rename is never durable before its contents.
   RETURN_IF_ERROR(sync_folder_of(partial_ / kManifest));
   if (std::rename(partial_.c_str(), final_.c_str()) != 0) return system_error(partial_, "rename to its final name");
   partial_.clear();

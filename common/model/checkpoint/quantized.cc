@@ -13,7 +13,7 @@
 
 namespace outrider {
 
-/// The methods. Each is a file with this function: quantized_gptq.cc and so on.
+/// The methods. Each has a file with this function: quantized_gptq.cc and so on.
 MakeQuantizedFormat make_auto_round, make_awq, make_compressed_tensors, make_fp8, make_gptq, make_modelopt;
 
 namespace {
@@ -32,7 +32,7 @@ constexpr struct {
     {kModelopt, make_modelopt},
 };
 
-/// Where in a word of eight an output's four bits lie.
+/// Position of an output's four bits in a word of eight.
 constexpr int kAwqPlace[] = {0, 4, 1, 5, 2, 6, 3, 7};
 
 std::uint32_t word_at(const TensorEntry& tensor, std::int64_t index) {
@@ -55,7 +55,7 @@ float f4(int code) {
 
 class GroupedMatrix final : public CodedMatrix {
  public:
-  /// @param groups, group, block  of the scales, with the sizes of a group and of a block
+  /// @param groups, group, block  number of groups, and sizes of a group and a block
   GroupedMatrix(const GroupedCodes& codes, std::int64_t groups, std::int64_t group, std::int64_t block)
       : codes_(codes),
         code_tensor_(*codes.codes),
@@ -93,7 +93,7 @@ class GroupedMatrix final : public CodedMatrix {
     if (!zeros_ || codes_.bits < 4) return true;
     for (std::int64_t o = 0; o < codes_.out; ++o) {
       for (std::int64_t g = 0; g < groups_; ++g)
-        if (const float zero = zero_at(o, g); zero != 8 && zero != 7) return false;  // 7: of steps of the other sign
+        if (const float zero = zero_at(o, g); zero != 8 && zero != 7) return false;  // 7: the step has the other sign
     }
     return true;
   }
@@ -154,8 +154,8 @@ class GroupedMatrix final : public CodedMatrix {
 
 std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 
-/// The size of each of `parts` parts of n, of which the last may be shorter; 0 where none is known.
-/// @param stated  sizes that there may be, best first
+/// Returns the size of each of `parts` parts of n, of which the last may be shorter; 0 if undetermined. @param stated
+/// candidates, best first
 std::int64_t part_size(std::int64_t n, std::int64_t parts, std::span<const std::int64_t> stated) {
   if (parts < 1 || parts > n) return 0;
   for (const std::int64_t size : stated)
@@ -169,7 +169,7 @@ Result<void> check_shape(const TensorEntry& tensor, DType dtype, const std::vect
                     to_string(tensor.dtype), fmt::join(tensor.shape, ", "), to_string(dtype), fmt::join(shape, ", "));
 }
 
-/// A JSON object in a file, or nothing: who reads the model's configuration says why.
+/// Reads a JSON object from a file; null on errors, which the reader of the model's configuration reports.
 Result<nlohmann::json> read_settings(const std::filesystem::path& file) {
   constexpr std::size_t kBytesMax = 16u << 20;
   std::error_code ignored;
@@ -179,14 +179,14 @@ Result<nlohmann::json> read_settings(const std::filesystem::path& file) {
   return root.is_object() ? std::move(root) : nlohmann::json();
 }
 
-/// What a checkpoint says of its quantisation, and where; null where it says nothing.
+/// A checkpoint's quantisation settings and their location; null if there are none.
 struct Stated {
   nlohmann::json settings;
   std::filesystem::path file;
   std::string key = "quantization_config";
 };
 
-/// Of a config.json, or of what modelopt writes beside it.
+/// Reads them from a config.json, or from modelopt's file beside it.
 Result<Stated> stated_quantization(const std::filesystem::path& config) {
   Stated stated{.settings = {}, .file = config};
   ASSIGN_OR_RETURN(const nlohmann::json root, read_settings(config));
@@ -223,7 +223,7 @@ Result<const TensorEntry*> need(const TensorEntry& codes, std::span<const Tensor
 }
 
 Result<TensorEntry> coded_entry(std::string name, const GroupedCodes& m) {
-  constexpr std::int64_t kSizeMax = 1 << 30;  // as of a Linear
+  constexpr std::int64_t kSizeMax = 1 << 30;  // as in a Linear
   if (m.out < 1 || m.in < 1 || m.out > kSizeMax || m.in > kSizeMax)
     return file_error(Errc::kMalformed, m.codes->file,
                       "tensor {} has codes of a matrix [{}, {}], wanted sizes of 1 to {}", quote(m.codes->name), m.out,

@@ -1,4 +1,4 @@
-// AWQ's files (github.com/casper-hansen/AutoAWQ, "gemm"): qweight, qzeros, scales.
+// Reads AWQ's files (github.com/casper-hansen/AutoAWQ, "gemm"): qweight, qzeros, scales.
 #include <fmt/format.h>
 
 #include "common/model/checkpoint/quantized.h"

@@ -1,5 +1,5 @@
-// vLLM's compressed-tensors (github.com/vllm-project/compressed-tensors): pack-quantized, int-quantized,
-// float-quantized, nvfp4-pack-quantized, naive-quantized. Which matrices are coded, and how, their tensors say.
+// Reads vLLM's compressed-tensors (github.com/vllm-project/compressed-tensors): pack-quantized, int-quantized,
+// float-quantized, nvfp4-pack-quantized, naive-quantized. The tensors determine which matrices are coded, and how.
 #include <algorithm>
 #include <initializer_list>
 
@@ -63,14 +63,14 @@ class CompressedTensors final : public QuantizedFormat {
       m.bits = 8;
       m.out = tensor.shape[0], m.in = tensor.shape[1];
     }
-    if (m.packing == CodePacking::kF8 || m.packing == CodePacking::kF4) m.zeros = nullptr;  // floats have signs
+    if (m.packing == CodePacking::kF8 || m.packing == CodePacking::kF4) m.zeros = nullptr;  // floats are signed
     ASSIGN_OR_RETURN(m.group_of, group_order(tensors, module + ".weight_g_idx"));
     ASSIGN_OR_RETURN(TensorEntry entry, coded_entry(module + ".weight", m));
     return std::optional(std::move(entry));
   }
 
  private:
-  /// Of the widths that a group of the configuration has, the one by which a row has so many words.
+  /// Returns the bit width, among those of the configuration's groups, that matches the words of a row.
   Result<int> bits_of(const TensorEntry& tensor, std::int64_t in) const {
     for (const std::int64_t bits : int_bits_) {
       const std::int64_t per_word = 32 / bits;

@@ -1,6 +1,6 @@
-// FP8's files as transformers and vLLM have them (`fp8`: weight, and weight_scale_inv or weight_scale), and those of
-// NVIDIA's Model Optimizer (`modelopt`: weight and weight_scale; of NVFP4 weight_scale_2 too). Which matrices are
-// coded, and how, their tensors say.
+// Reads FP8 files of transformers and vLLM (`fp8`: weight, and weight_scale_inv or weight_scale) and of NVIDIA's Model
+// Optimizer (`modelopt`: weight and weight_scale; for NVFP4 weight_scale_2 too). The tensors determine which matrices
+// are coded, and how.
 #include <fmt/format.h>
 
 #include "common/model/checkpoint/quantized.h"

@@ -1,5 +1,5 @@
-// GPTQ's files, as AutoGPTQ, GPTQModel and AutoRound write them: qweight, qzeros, scales, and g_idx where inputs were
-// sorted by their importance.
+// Reads GPTQ's files (AutoGPTQ, GPTQModel and AutoRound): qweight, qzeros, scales, and g_idx if inputs were sorted by
+// importance.
 #include <fmt/format.h>
 
 #include "common/model/checkpoint/quantized.h"
@@ -12,7 +12,7 @@ namespace {
 
 class Gptq final : public QuantizedFormat {
  public:
-  /// @param zero_bias  1 where zeros are stored less one
+  /// @param zero_bias  1 if zeros are stored minus one
   Gptq(const JsonFields& config, int zero_bias)
       : bits_(static_cast<int>(config.integer("bits", {}, 2, 8))), zero_bias_(zero_bias) {
     if (bits_ == 3 || bits_ > 4) bits_ = static_cast<int>(config.integer("bits", {}, 8, 8));

@@ -18,10 +18,10 @@ using nlohmann::json;
 
 constexpr std::size_t kRankMax = 8;
 
-/// Refuses every event; a reader overrides those it expects. Counts the open brackets.
+/// Rejects every event; a reader overrides the events that it expects. Counts the open brackets.
 class StrictSax : public nlohmann::json_sax<json> {
  public:
-  /// What was wrong, after a method has returned false.
+  /// The error, after a method has returned false.
   const Error& error() const { return error_; }
 
   bool null() override { return unexpected("null"); }
@@ -47,9 +47,9 @@ class StrictSax : public nlohmann::json_sax<json> {
     error_ = {code, std::move(message)};
     return false;
   }
-  /// Where the reader is and what belongs there, for messages.
+  /// Returns the reader's position and the expected value, for messages.
   virtual std::string wanted() const = 0;
-  /// Whether a value here is not ours to read, so that any will do.
+  /// Returns true while the reader is inside an ignored value.
   virtual bool ignored() const { return false; }
   bool unexpected(std::string_view seen) {
     return ignored() || fail(Errc::kMalformed, fmt::format("{}, not {}", wanted(), seen));
@@ -62,7 +62,7 @@ class StrictSax : public nlohmann::json_sax<json> {
   Error error_{Errc::kMalformed, "not JSON"};
 };
 
-/// One tensor as the header spells it.
+/// One tensor's entry in the header.
 struct HeaderEntry {
   std::string name;
   std::optional<std::string> dtype;
@@ -70,8 +70,7 @@ struct HeaderEntry {
   std::optional<std::vector<std::int64_t>> data_offsets;
 };
 
-/// {"__metadata__": {key: string}, name: {"dtype": string, "shape": [n...], "data_offsets": [n,
-/// n]}}
+/// {"__metadata__": {key: string}, name: {"dtype": string, "shape": [n...], "data_offsets": [n, n]}}
 class HeaderReader : public StrictSax {
  public:
   std::vector<HeaderEntry> entries;
@@ -181,7 +180,7 @@ Result<void> read_json(std::span<const std::byte> text, StrictSax& reader, const
   return file_error(reader.error().code, file, "{}", reader.error().message);
 }
 
-/// Bytes of a tensor, unless that overflows.
+/// Returns the bytes of a tensor; none on overflow.
 std::optional<std::int64_t> tensor_bytes(const std::vector<std::int64_t>& shape, DType dtype) {
   auto bytes = static_cast<std::int64_t>(size_bytes(dtype));
   for (const std::int64_t extent : shape) {
@@ -293,7 +292,7 @@ Result<std::map<std::string, std::vector<std::string>>> parse_index(std::span<co
   std::map<std::string, std::vector<std::string>> tensors_of;
   for (const auto& [tensor, shard] : reader.shard_of) {
     const std::filesystem::path path(shard);
-    // A NUL would end the name early for the operating system, behind this check's back.
+    // The operating system would end the name at a NUL, which would bypass this check.
     const bool inside = !shard.empty() && shard.find('\0') == shard.npos && path.is_relative() &&
                         std::ranges::find(path, "..") == path.end();
     if (!inside) {

@@ -14,26 +14,26 @@
 
 namespace outrider {
 
-/// Private to this room: the two JSON texts of safetensors, read strictly. Both readers accept only
-/// the structure they expect, so nesting is bounded and a repeated key is seen.
+/// Private to this room: strict readers of safetensors' two JSON texts. Both accept only the expected structure, so
+/// that nesting is bounded and repeated keys are detected.
 
-/// Of a file's metadata and list of tensors: the limit of safetensors' own implementation. Gemma's GGUF takes 15 MB.
+/// Limit of a file's metadata and tensor list: that of safetensors' own implementation. Gemma's GGUF has 15 MB.
 inline constexpr std::size_t kMetadataBytesMax = 100'000'000;
 
-/// The tensors of one mapped .safetensors file, sorted by name, every range checked. Bytes that
-/// belong to no tensor are allowed.
+/// Returns the tensors of one mapped .safetensors file, sorted by name, with every range checked. Unused bytes are
+/// allowed.
 Result<std::vector<TensorEntry>> parse_safetensors(std::span<const std::byte> file_bytes,
                                                    const std::filesystem::path& file);
 
-/// weight_map of a model.safetensors.index.json, turned round: shard -> names of its tensors.
-/// Shards are relative paths that stay inside the directory.
+/// Inverts the weight_map of a model.safetensors.index.json: shard -> names of its tensors. Shards are relative paths
+/// inside the directory.
 Result<std::map<std::string, std::vector<std::string>>> parse_index(std::span<const std::byte> file_bytes,
                                                                     const std::filesystem::path& file);
 
-/// Refuses tensors of one file whose bytes overlap.
+/// Rejects a file whose tensors overlap.
 Result<void> check_no_overlap(const std::vector<TensorEntry>& tensors, const std::filesystem::path& file);
 
-/// A name from a file as it may appear in a one-line message: quoted, escaped, cut when long.
+/// Formats a name from a file for a one-line message: quoted, escaped, cut when long.
 std::string quote(std::string_view text);
 
 /// Sorts a range by a key. @return the first of two with the same key, or null.

@@ -14,21 +14,21 @@
 
 namespace outrider {
 
-/// Committed K/V rows of the backbone's two donor layers: the drafter's copy of what it attends to.
+/// Committed K/V rows of the backbone's two donor layers: the drafter's copy of them.
 struct DonorReplica {
   LayerKv sliding, full;
-  Position length = 0;  ///< positions [0, length) are valid, as far as the sliding window reaches back
+  Position length = 0;  ///< positions [0, length) are valid, as far as the sliding window reaches
 
   /// Appends the backbone's rows [length, end), copied from a cache that still has them.
   void extend(const Backbone& backbone, const KvCache& cache, Position end);
-  /// What it takes with `positions` positions, whatever it holds now.
+  /// Reports its memory with `positions` positions, whatever the present length.
   void report_buffers(const BufferSink& sink, Position positions) const {
     sliding.report(sink, "draft_kv_cache.sliding", positions);
     full.report(sink, "draft_kv_cache.full", positions);
   }
 };
 
-/// K/V of the two donor layers at positions [0, length): a replica's, or those of the backbone's own cache.
+/// K/V of the two donor layers at positions [0, length): a replica's, or the backbone's own cache.
 struct DonorRows {
   DonorRows(const DonorReplica& replica)
       : sliding(replica.sliding.view()), full(replica.full.view()), length(replica.length) {}
@@ -40,26 +40,26 @@ struct DonorRows {
   Position length;
 };
 
-/// A token that the assistant is to draft after, and the row that produced it.
+/// A token after which the assistant drafts, and the row that produced it.
 struct DraftNode {
   TokenId token = 0;
   std::span<const float> state;  ///< [backbone_hidden_size] the target's, or the assistant's own
-  DonorRows donors;              ///< what precedes it in its text: one row or more
-  bool goes_on = true;           ///< its row is wanted
+  DonorRows donors;              ///< rows before it in its sequence: at least one
+  bool goes_on = true;           ///< its row is wanted, to continue from it
 };
-/// What it drafts there: the scores of `ids`, or of the whole vocabulary in order if there are none; and the row from
-/// which it goes on after any of them, empty unless one is wanted.
+/// Receives a node's drafts: the scores of `ids`, or of the whole vocabulary in order if `ids` is empty; and the row
+/// from which drafting continues, empty unless wanted.
 using VisitNode = std::function<void(std::size_t node, std::span<const TokenId> ids, std::span<const float> scores,
                                      std::span<const float> state)>;
 
-/// The token with the highest score; the lowest id among equals. @param ids, scores  as VisitNode has them
+/// Returns the token with the highest score; the lowest id among equals. @param ids, scores  as in VisitNode
 TokenId best_draft(std::span<const TokenId> ids, std::span<const float> scores);
 
-/// The scores of the drafter's tied head: the whole vocabulary, with ordered embeddings only the
-/// tokens of the best centroids (gemma4.md 4.3), or with a draft vocabulary only its tokens, centroids or not.
+/// The drafter's tied head. It scores the whole vocabulary, with ordered embeddings only the tokens of the best
+/// centroids (gemma4.md 4.3), or with a draft vocabulary only its tokens, with or without centroids.
 class DraftHead {
  public:
-  /// @param vocabulary  distinct tokens, whose rows are gathered here; empty: none
+  /// @param vocabulary  distinct tokens, whose rows are copied; empty: the whole vocabulary
   static Result<DraftHead> load(const WeightReader& weights, const AssistantConfig& config,
                                 std::span<const TokenId> vocabulary);
 
@@ -67,19 +67,19 @@ class DraftHead {
   void score_each(
       Matrix<const float> n,
       const std::function<void(std::int64_t row, std::span<const TokenId> ids, std::span<const float> scores)>& visit);
-  /// All scores as the reference defines them: what no chosen centroid holds gets the lowest chosen
-  /// score minus one. For parity tests. @param n  one row
+  /// Returns all scores as the reference defines them: tokens without a chosen centroid get the lowest chosen score
+  /// minus one. For parity tests. @param n  one row
   std::vector<float> scores(Matrix<const float> n);
   std::size_t weight_bytes() const;
   void report_buffers(const BufferSink& sink) const;
 
  private:
-  /// The tokens of a row's best centroids, in candidate_ids_, and their scores, in candidate_scores_.
+  /// Scores the tokens of a row's best centroids, into candidate_ids_ and candidate_scores_.
   void score_candidates(std::span<const float> n, std::span<const float> centroid_scores);
 
   std::int64_t vocab_size_ = 0, hidden_size_ = 0;
-  Linear dense_;                             ///< dense head, or that of a draft vocabulary
-  std::vector<TokenId> vocabulary_;          ///< the tokens of its rows; empty: all in order
+  Linear dense_;                             ///< dense head, or a draft vocabulary's
+  std::vector<TokenId> vocabulary_;          ///< tokens of its rows; empty: all in order
   std::int64_t top_k_ = 0, group_size_ = 0;  ///< ordered head: tokens per centroid
   Linear centroids_;
   std::vector<TokenId> ordering_;  ///< [num_centroids * group_size_], tokens by centroid
@@ -89,28 +89,27 @@ class DraftHead {
   Buffer scores_;
 };
 
-/// What an assistant is to draft from, greedily.
+/// Input of greedy drafting.
 struct DraftRequest {
   TokenId token;
-  std::span<const float> hidden;  ///< [backbone_hidden_size] the target row that produced `token`
-  const DonorReplica& replica;    ///< what precedes `token`: one row or more
+  std::span<const float> hidden;  ///< [backbone_hidden_size] the target's row that produced `token`
+  const DonorReplica& replica;    ///< rows before `token`: at least one
   std::int64_t count;
   std::span<const TokenId> stop_ids = {};
 };
 
-/// A draft step as an assistant that was trained another way would want it: to find out what is wrong with a pair.
+/// Deliberate deviations of a draft step, to diagnose an assistant that was trained differently.
 struct StepVariant {
-  Position rope_shift = 0;   ///< added to the position that turns the queries
+  Position rope_shift = 0;   ///< added to the position that rotates the queries
   bool swap_halves = false;  ///< state first, then embedding
 };
 
-/// The Gemma 4 assistant (MTP drafter, gemma4.md 4). It reads the target's embedding of the last
-/// token, the target's hidden row and the target's K/V, and writes no cache of its own.
+/// The Gemma 4 assistant (MTP drafter, gemma4.md 4). It reads the target's embedding of the last token, hidden row and
+/// K/V, and has no cache of its own.
 class Assistant {
  public:
-  /// @param backbone the target: its embedding table (kept open) and its donors' shapes. An assistant
-  ///   of another backbone is refused.
-  /// @param draft_vocabulary  the only tokens that it drafts (draft_vocabulary.h); empty: any
+  /// @param backbone  the target: its embedding table (kept open) and its donors' shapes. An assistant of another
+  /// backbone is refused. @param draft_vocabulary  the only tokens that it drafts (draft_vocabulary.h); empty: any
   static Result<std::unique_ptr<Assistant>> load(const ModelFiles& files, const TextConfig& backbone,
                                                  const WeightSource& backbone_weights, WeightType type,
                                                  std::span<const TokenId> draft_vocabulary = {});
@@ -120,15 +119,15 @@ class Assistant {
 
   DonorReplica make_replica() const;
 
-  /// Up to `count` drafts after `token` (gemma4.md 4.5): the same position and K/V throughout. Stops after a
-  /// stop token.
+  /// Returns up to `count` drafts after `token` (gemma4.md 4.5), with the same position and K/V throughout. Stops after
+  /// a stop token.
   std::vector<TokenId> draft(const DraftRequest& request);
 
-  /// One step for several nodes at once, of one text's token tree or of several texts: the weights are read once. Each
-  /// gets the bits that it gets alone.
+  /// Runs one step for several nodes, of one token tree or of several sequences, and reads the weights once. The bits
+  /// of a node do not depend on the others.
   void step_each(std::span<const DraftNode> nodes, const VisitNode& visit);
 
-  /// One draft step, as draft() begins: for parity tests.
+  /// One draft step, as at the start of draft(): for parity tests.
   struct Step {
     std::vector<float> logits;  ///< [vocab_size]
     std::vector<float> state;   ///< [backbone_hidden_size], the next step's hidden row
@@ -143,14 +142,14 @@ class Assistant {
 
  private:
   Assistant() = default;
-  /// What a step's rows are, for layers of each kind.
+  /// Row contexts of a step, by kind of layer.
   struct Rows {
     std::vector<RowContext> sliding, full;
   };
   void add_row(Rows& rows, const DonorRows& donors, Position rope_shift = 0) const;
   /// Row [2 * backbone_hidden_size] of a step's input: the token's embedding, then the state.
   void fill_input(TokenId token, std::span<const float> state, std::span<float> row) const;
-  /// Its input -> normed hidden rows, in scratch_; the caller takes scores and next state from them.
+  /// Maps a step's input to normed hidden rows, in scratch_; the caller derives scores and next state.
   Matrix<const float> step(Matrix<const float> input, const Rows& rows);
 
   AssistantConfig config_;
@@ -166,7 +165,7 @@ class Assistant {
   Workspace workspace_;
   struct {
     Buffer input, x, normed, state;
-  } scratch_;  ///< of one step, beside the layers'
+  } scratch_;  ///< of one step, besides the layers'
 };
 
 }  // namespace outrider

@@ -12,10 +12,10 @@
 namespace outrider {
 namespace {
 
-/// What the per-layer table is asked for where there is no token.
+/// Token for the per-layer table at positions without one.
 constexpr TokenId kPadToken = 0;
 
-/// The end of the positions that a sliding layer's row sees: its own is the last, or that of the soft tokens around it.
+/// Returns the end of a sliding layer row's visible positions: after its own, or after the soft tokens around it.
 Position visible_end(const Segment& segment, std::int64_t row, Position position) {
   for (const SoftRows& soft : segment.soft) {
     if (soft.both_ways && soft.first <= row && row < soft.end()) return position + soft.end() - row;
@@ -204,7 +204,7 @@ void Backbone::point_at_layer(std::span<const Segment> segments, const LayerConf
     const std::int64_t begin = r;
     for (const std::int64_t end = r + std::ssize(segment.tokens); r < end; ++r) {
       RowContext& row = rows[static_cast<std::size_t>(r)];
-      // A sliding row sees W keys, its own included (gemma4.md 3.7), and those of its picture after it (8.3).
+      // A sliding row sees W keys, including its own (gemma4.md 3.7), and those of its picture after it (8.3).
       const bool sliding = layer.kind == AttentionKind::kSliding;
       const Position first = sliding ? std::max<Position>(0, row.position - config_.sliding_window + 1) : 0;
       const Position last = sliding ? visible_end(segment, r - begin, row.position) : row.position + 1;
@@ -299,7 +299,7 @@ Backbone::Output Backbone::forward(std::span<const Segment> segments, const Trac
 
   store_hidden(segments, full_rows);
   if (sizer_ != nullptr) set_team_size(sizer_->chosen(count));
-  // Only the rows that somebody asked for go through the head.
+  // Only requested rows go through the head.
   const Matrix<float> selected = scratch_.selected.view(output_count, config_.hidden_size);
   std::int64_t r = 0, out = 0;
   for (const Segment& segment : segments) {

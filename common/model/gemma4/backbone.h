@@ -17,33 +17,33 @@
 
 namespace outrider {
 
-/// Soft tokens: consecutive rows of a text that are not tokens' embeddings but, say, a picture (gemma4.md 8.3).
+/// Soft tokens: consecutive rows of a sequence that encode a medium instead of tokens (gemma4.md 8.3).
 struct SoftRows {
-  std::int64_t first;          ///< the row where they begin, of the segment or of the prompt
+  std::int64_t first;          ///< their first row, in the segment or in the prompt
   Matrix<const float> values;  ///< [rows, hidden_size]
-  bool both_ways;              ///< in sliding layers each sees the later ones too: all are in one segment
+  bool both_ways;              ///< in sliding layers they attend to each other, so that one segment must have all
 
   std::int64_t end() const { return first + values.size(0); }
 };
-/// Those of [begin, end), counted from `begin`.
+/// Returns the rows within [begin, end), counted from `begin`.
 std::vector<SoftRows> soft_rows_within(std::span<const SoftRows> soft, std::int64_t begin, std::int64_t end);
 
-/// Rows of one session in a forward pass: they continue its cache.
+/// Rows of one session in a forward pass, appended to its cache.
 struct Segment {
   KvCache* cache;
   std::span<const TokenId> tokens;
-  std::int64_t output_rows;             ///< how many of the last rows want hidden states and logits
-  std::span<const SoftRows> soft = {};  ///< in place of the tokens at these rows, which may be any
-  /// Where they are a token tree (TokenTree): of each row but the first. The cache then grows by the tree's height and
-  /// one, and holds nothing of use there until keep_path().
+  std::int64_t output_rows;             ///< number of rows at the end whose hidden states and logits are wanted
+  std::span<const SoftRows> soft = {};  ///< replace the tokens at these rows, which may be any
+  /// Of a token tree (TokenTree): depth of each row but the first. The cache grows by the tree's height plus one, and
+  /// those rows are invalid until keep_path().
   std::span<const std::int32_t> depths = {};
 };
 
 /// A Gemma 4 text backbone (gemma4.md 3), loaded and packed. One forward at a time.
 class Backbone {
  public:
-  /// @param rows_max most rows of one forward, all segments together.
-  /// @param shards  who else computes it, which outlives it: every forward is theirs too. Null: nobody
+  /// @param rows_max  most rows of one forward, over all segments @param shards  the other shards, which outlive the
+  /// backbone and take part in every forward. Null: none
   static Result<std::unique_ptr<Backbone>> load(const ModelFiles& files, WeightType type, std::int64_t rows_max,
                                                 Shards* shards = nullptr);
   static Result<std::unique_ptr<Backbone>> load(TextConfig config, std::shared_ptr<const WeightSource> weights,
@@ -51,27 +51,27 @@ class Backbone {
 
   /// Output rows of all segments, in order. Valid until the next forward.
   struct Output {
-    Matrix<const float> hidden;  ///< [R, hidden_size] after the final norm: what the assistant reads
-    Matrix<const float> logits;  ///< [R, vocab_size] before the softcap, which keeps their order
+    Matrix<const float> hidden;  ///< [R, hidden_size] after the final norm: the assistant's input
+    Matrix<const float> logits;  ///< [R, vocab_size] before the softcap, which does not change their order
   };
-  /// Appends the segments' rows to their caches and runs them through the model together. A row's
-  /// output depends on its session alone, bit for bit (docs/numerics.md).
-  /// @param between_layers called after every layer, so that a caller's loop stays awake in a long forward.
-  /// @pre token ids are below vocab_size; each cache appears once; the rows fit rows_max.
+  /// Appends the segments' rows to their caches and runs them through the model together. A row's output depends on its
+  /// session alone, bit for bit (docs/numerics.md). @param between_layers  called after every layer, so that a caller's
+  /// loop can run during a long forward @pre token ids are below vocab_size; each cache appears once; the rows fit
+  /// rows_max
   Output forward(std::span<const Segment> segments, const Trace& trace = {},
                  const std::function<void()>* between_layers = nullptr);
 
-  /// After a forward: of a segment whose rows are a tree, the cache keeps those on the path to `row`, the bits that a
-  /// chain of them would have left, and no others. @param segment  of those of the last forward
+  /// After a forward with a token tree: keeps in the segment's cache the rows on the path to `row` alone, with the bits
+  /// that a chain would have left. @param segment  index into `segments` of the last forward
   void keep_path(std::span<const Segment> segments, std::size_t segment, std::int64_t row);
 
-  /// Each layer has as many threads of the calling thread's team as `sizer` says, which is told what they took.
-  /// Null: as many as set_team_size() says. The bits are the same with any number. @param sizer  outlives its use
+  /// Each layer uses as many threads of the calling thread's team as `sizer` chooses; it learns the time taken. Null:
+  /// the number of set_team_size(). The number does not change the bits. @param sizer  outlives its use
   void set_team_sizer(TeamSizer* sizer) { sizer_ = sizer; }
 
-  /// From now on caches keep, of every position, the output rows of these layers one after the other, in this order, as
-  /// one more layer: the first half of a row is its K, the second its V. @pre 0 <= layer < num_hidden_layers; no cache
-  /// has been made; the row's width is even
+  /// Makes caches keep these layers' output rows of every position, concatenated in this order, as one more layer: the
+  /// first half of a row is its K, the second its V. @pre 0 <= layer < num_hidden_layers; no cache has been made; the
+  /// row's width is even
   void keep_hidden(std::vector<int> layers) { hidden_layers_ = std::move(layers); }
 
   KvCache make_cache() const;
@@ -80,16 +80,16 @@ class Backbone {
   WeightType weight_type() const { return weights_->type(); }
   Shards* shards() const { return shards_; }
   std::int64_t rows_max() const { return rows_max_; }
-  /// Cache index (KvCache::layer) of the donor of a kind (gemma4.md 3.5).
+  /// Returns the cache index (KvCache::layer) of a kind's donor (gemma4.md 3.5).
   std::size_t donor_cache(AttentionKind kind) const;
-  /// What drafters read of a cache: the donors of both kinds or, if hidden rows are kept, these alone.
+  /// A cache layer that drafters read: the donors of both kinds or, if hidden rows are kept, these alone.
   struct Donor {
     std::size_t cache;  ///< KvCache::layer
     bool sliding;
   };
   std::vector<Donor> donors() const;
-  /// Bytes of weights that a forward of one row reads: what bounds the speed of plain decoding. Of a mixture
-  /// of experts only a row's own count; n rows read up to n times as many experts, at most all.
+  /// Bytes of weights that a forward of one row reads, which limits plain decoding. For a mixture of experts it counts
+  /// one row's experts; n rows read up to n times as many, at most all.
   std::size_t weight_bytes() const;
   void report_buffers(const BufferSink& sink) const;
   /// Implementation of the largest matrix, for logs.
@@ -100,13 +100,13 @@ class Backbone {
   void embed(std::span<const Segment> segments, Matrix<float> x) const;
   /// The rows' positions, and each kind's angles. @post the caches have room for them.
   std::vector<RowContext> contexts(std::span<const Segment> segments, AttentionKind kind) const;
-  /// What the rows see and where their K/V go at one layer.
+  /// Sets what the rows see at one layer, and where their K/V go.
   void point_at_layer(std::span<const Segment> segments, const LayerConfig& layer, std::vector<RowContext>& rows);
-  /// Copies the rows of layer l's output to where keep_hidden() wants them.
+  /// Copies the rows of layer l's output if keep_hidden() selected it.
   void collect_hidden(std::size_t l, Matrix<const float> x);
-  /// Puts what was collected into the caches.
+  /// Stores the collected rows in the caches.
   void store_hidden(std::span<const Segment> segments, std::span<const RowContext> rows);
-  /// ple [T, L * P] of the rows, gemma4.md 3.2.
+  /// Returns the rows' ple [T, L * P], gemma4.md 3.2.
   Matrix<float> per_layer_inputs(std::span<const Segment> segments, Matrix<const float> x);
 
   TextConfig config_;
@@ -121,16 +121,16 @@ class Backbone {
   Workspace workspace_;
   struct {
     Buffer x, ple, selected, hidden, logits, kept;
-  } scratch_;                       ///< of one forward, beside the layers'
-  std::vector<int> hidden_layers_;  ///< that keep_hidden() named
+  } scratch_;                       ///< of one forward, besides the layers'
+  std::vector<int> hidden_layers_;  ///< layers selected by keep_hidden()
   BranchStore branches_;
   TeamSizer* sizer_ = nullptr;
 };
 
-/// The layers that own their K/V, in order, with the heads that a shard keeps.
+/// Returns the layers that own their K/V, in order, with the heads of a shard.
 std::vector<KvCache::LayerShape> kv_layer_shapes(const TextConfig& config, const ShardPlace& place = {});
 
-/// An assistant reads the K/V of one layer of each kind: whether the backbone `name` has them.
+/// Checks that the backbone `name` has a layer of each kind whose K/V an assistant can read.
 Result<void> check_donors(const TextConfig& config, const std::string& name);
 
 }  // namespace outrider

@@ -10,11 +10,11 @@
 
 namespace outrider {
 
-/// K and V of the rows of token trees in one forward pass, as the caches store them: rows of two branches share a slot
-/// there (BranchRow). By layer of the cache and row of the forward pass.
+/// K and V of token-tree rows in one forward pass, in the caches' type: rows of two branches share a cache slot
+/// (BranchRow). Indexed by layer of the cache and row of the forward pass.
 class BranchStore {
  public:
-  /// Room for rows [0, rows) of a layer; what it held is lost.
+  /// Makes room for rows [0, rows) of a layer; previous contents are lost.
   void reserve(std::size_t layer, std::int64_t rows, std::size_t row_bytes) {
     if (layers_.size() <= layer) layers_.resize(layer + 1);
     layers_[layer].row_bytes = row_bytes;

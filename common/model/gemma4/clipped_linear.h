@@ -9,20 +9,19 @@
 
 namespace outrider {
 
-/// y = x with every value between the bounds. y may be x.
+/// Clips every value of x to the bounds. y may be x.
 void clip(Matrix<const float> x, float low, float high, Matrix<float> y);
 
-/// y = x W^T of a tower, where the towers of E2B and E4B bound the values of x and of y.
+/// y = x W^T of a tower; the towers of E2B and E4B clip the values of x and of y.
 class ClippedLinear {
  public:
-  /// @param weights  under which `name`.linear.weight [out_features, in_features] lies, and beside it input_min,
-  ///   input_max, output_min and output_max, scalars, if it `clips`.
-  /// @return as WeightSource; kMalformed for a lower bound that is not below the upper.
+  /// @param weights  has `name`.linear.weight [out_features, in_features] and, if it `clips`, the scalars input_min,
+  /// input_max, output_min and output_max @return errors as WeightSource; kMalformed for a lower bound that is not
+  /// below the upper
   static Result<ClippedLinear> load(const WeightReader& weights, const std::string& name, std::int64_t in_features,
                                     std::int64_t out_features, bool clips);
 
-  /// @param x, y  as Linear::forward wants them.
-  /// @param scratch  for x between its bounds.
+  /// @param x, y  as in Linear::forward @param scratch  for the clipped x
   void forward(Matrix<const float> x, Matrix<float> y, Buffer& scratch) const;
   /// The same, `step_rows` rows at a time. @pre x is not y
   void forward(const Steps& steps, std::int64_t step_rows, Matrix<const float> x, Matrix<float> y,

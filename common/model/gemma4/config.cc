@@ -16,10 +16,10 @@ namespace {
 
 using nlohmann::json;
 
-// Bounds no plausible model reaches; they keep every product of sizes inside 63 bits.
+// Bounds beyond any plausible model; they keep every product of sizes inside 63 bits.
 constexpr std::int64_t kVocabMax = 1 << 24, kWidthMax = 1 << 20, kHeadsMax = 1 << 10;
 constexpr std::int64_t kHeadDimMax = 1 << 13, kLayersMax = 1 << 10, kExpertsMax = 1 << 12;
-// As on the wire: kTokensMax.
+// The wire's limit, kTokensMax.
 constexpr std::int64_t kPositionsMax = std::int64_t{1} << 20;
 
 constexpr const char* kSlidingName = "sliding_attention";
@@ -41,7 +41,7 @@ RopeConfig read_rope(const JsonFields& text, AttentionKind kind, bool used) {
   const JsonFields keys = by_kind.object(name);
   RopeConfig rope{.rope_theta = keys.number("rope_theta", std::nullopt, 1, 1e12)};
   rope.proportional = keys.choice("rope_type", "default", {"default", "proportional"}) == "proportional";
-  if (rope.proportional) {  // The default type has no use for these, and ignores them.
+  if (rope.proportional) {  // the default type ignores these keys
     rope.partial_rotary_factor = keys.number("partial_rotary_factor", 1, 0, 1);
     rope.factor = keys.number("factor", 1, 1e-3, 1e6);
   }
@@ -68,16 +68,16 @@ std::vector<AttentionKind> read_layer_types(const JsonFields& text, int num_hidd
     }
     kinds[i] = full ? AttentionKind::kFull : AttentionKind::kSliding;
   }
-  kinds.back() = AttentionKind::kFull;  // whatever layer_types says
+  kinds.back() = AttentionKind::kFull;  // whatever layer_types has
   return kinds;
 }
 
-/// What attention layers of both kinds have where no per-layer entry says otherwise.
+/// Common values of attention layers, by kind, unless a per-layer entry overrides them.
 struct HeadShape {
   std::int64_t head_dim, num_key_value_heads;
 };
 
-/// The newer spelling's entries: layer index -> what differs from the plain keys.
+/// Reads the newer spelling: layer index -> values that differ from the common ones.
 std::map<int, HeadShape> read_per_layer_config(const JsonFields& text, int num_hidden_layers, const HeadShape& plain) {
   std::map<int, HeadShape> shapes;
   const JsonFields entries = text.object("per_layer_config");
@@ -93,7 +93,7 @@ std::map<int, HeadShape> read_per_layer_config(const JsonFields& text, int num_h
     const HeadShape shape{entry.integer("head_dim", plain.head_dim, 2, kHeadDimMax),
                           entry.integer("num_key_value_heads", plain.num_key_value_heads, 1, kHeadsMax)};
     for (const auto& [name, unused] : entry.raw().items()) {
-      // A key we ignored would give a model that runs and is wrong.
+      // Ignoring an unknown key would give a model that runs and is wrong.
       if (name != "head_dim" && name != "num_key_value_heads") {
         entries.fail(Errc::kUnsupported, (key + " key").c_str(), json(name), "head_dim or num_key_value_heads");
       }
@@ -147,7 +147,7 @@ std::vector<LayerConfig> read_layers(const JsonFields& text, const TextConfig& c
                        config.num_attention_heads, shape.num_key_value_heads));
     }
     if (owns_kv || assistant) {
-      // One set of rotary angles serves all layers of a kind.
+      // All layers of a kind share one set of rotary angles.
       const auto first =
           std::find_if(layers.begin(), layers.end(), [&](const LayerConfig& l) { return l.kind == kind; });
       if (first->head_dim != shape.head_dim) {
@@ -171,8 +171,8 @@ std::vector<LayerConfig> read_layers(const JsonFields& text, const TextConfig& c
   return layers;
 }
 
-/// @param text_keys     text_config, or the top level of a text-only export.
-/// @param default_type  model_type where text_config has none.
+/// @param text  text_config, or the top level of a text-only export @param default_type  model_type if text_config
+/// has none
 TextConfig read_text(const JsonFields& text, const std::string& default_type, bool assistant, FirstError& first_error) {
   TextConfig config;
   config.model_type = text.choice("model_type", default_type, {"gemma4_text", "gemma4_unified_text"});
@@ -190,8 +190,8 @@ TextConfig read_text(const JsonFields& text, const std::string& default_type, bo
                                        : static_cast<float>(text.number("final_logit_softcapping", 0, 1e-3, 1e6));
   config.max_position_embeddings = text.integer("max_position_embeddings", unified ? 262144 : 131072, 1, kPositionsMax);
 
-  // An assistant has no per-layer embeddings; the unified type has none unless it says so. A null
-  // width switches them off: the one key for which null and absent differ.
+  // An assistant has no per-layer embeddings; the unified type has them only if the key is there. A null width switches
+  // them off: the one key for which null and absent differ.
   const bool without_ple = assistant || unified || text.contains("hidden_size_per_layer_input");
   config.hidden_size_per_layer_input =
       text.integer("hidden_size_per_layer_input", without_ple ? 0 : 256, 0, assistant ? 0 : kWidthMax);
@@ -211,7 +211,7 @@ TextConfig read_text(const JsonFields& text, const std::string& default_type, bo
     config.moe_intermediate_size = text.integer("moe_intermediate_size", std::nullopt, 1, kWidthMax);
   }
 
-  // "vision" concerns prefill of image blocks only; for text it is the same as null.
+  // "vision" concerns prefill of image blocks only; for text it equals null.
   text.choice("use_bidirectional_attention", "vision", {"vision"});
   text.choice("hidden_activation", "gelu_pytorch_tanh", {"gelu_pytorch_tanh"});
   text.only("attention_bias", false);
@@ -274,7 +274,7 @@ Result<AssistantConfig> parse_assistant_config(std::string_view json_text, std::
     if (config.use_ordered_embeddings) {
       config.num_centroids = top.integer("num_centroids", 2048, 1, config.text.vocab_size);
       config.centroid_intermediate_top_k = top.integer("centroid_intermediate_top_k", 32, 1, config.num_centroids);
-      // Each centroid stands for vocab_size / num_centroids tokens.
+      // Each centroid has vocab_size / num_centroids tokens.
       if (config.text.vocab_size % config.num_centroids != 0) {
         top.fail(Errc::kMalformed, "num_centroids", config.num_centroids,
                  fmt::format("a divisor of vocab_size = {}", config.text.vocab_size));

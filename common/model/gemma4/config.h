@@ -17,9 +17,8 @@ struct LayerConfig {
   AttentionKind kind;
   std::int64_t head_dim;
   std::int64_t num_key_value_heads;
-  std::int64_t intermediate_size;  ///< dense MLP; already doubled where use_double_wide_mlp says so
-  /// Index of the layer whose K/V this one reads: its own if owns_kv, kDonorOutside in an
-  /// assistant.
+  std::int64_t intermediate_size;  ///< dense MLP; already doubled if use_double_wide_mlp applies
+  /// Index of the layer whose K/V this layer reads: its own if owns_kv, kDonorOutside in an assistant.
   int donor;
   bool owns_kv;
   bool k_eq_v;  ///< a full layer without v_proj: V is the raw k_proj output (attention_k_eq_v)
@@ -32,7 +31,7 @@ inline constexpr int kDonorOutside = -1;
 struct RopeConfig {
   double rope_theta;
   bool proportional = false;           ///< rope_type proportional; else default: every pair rotates
-  double partial_rotary_factor = 1.0;  ///< part of the pairs that rotate; 1 unless proportional
+  double partial_rotary_factor = 1.0;  ///< fraction of the pairs that rotate; 1 unless proportional
   double factor = 1.0;                 ///< divides the frequencies; 1 unless proportional
 };
 
@@ -44,7 +43,7 @@ struct TextConfig {
   std::int64_t intermediate_size;  ///< before doubling: use LayerConfig's
   int num_hidden_layers;
   std::int64_t num_attention_heads;
-  std::int64_t sliding_window;  ///< keys that a sliding layer sees, the query's own included
+  std::int64_t sliding_window;  ///< keys visible to a sliding layer, including the query's own
   float rms_norm_eps;
   float final_logit_softcapping;             ///< 0: none
   std::int64_t hidden_size_per_layer_input;  ///< 0: no per-layer embeddings
@@ -56,14 +55,14 @@ struct TextConfig {
 
   std::vector<LayerConfig> layers;  ///< num_hidden_layers of them; the last is full
   int first_shared;                 ///< layers from here on own no K/V
-  /// For a warning each: what a GGUF's metadata says and its tensors refute (the tensors count).
+  /// A warning each: metadata of a GGUF that its tensors contradict (the tensors count).
   std::vector<std::string> notes = {};
 
   const RopeConfig& rope(AttentionKind kind) const {
     return kind == AttentionKind::kSliding ? sliding_rope : full_rope;
   }
-  /// The last layer of this kind that owns its K/V: the one that shared layers and the assistant
-  /// read. -1 if there is none.
+  /// Returns the last layer of this kind that owns its K/V, which shared layers and the assistant read. -1 if there is
+  /// none.
   int last_owner(AttentionKind kind) const;
 };
 
@@ -75,14 +74,14 @@ struct AssistantConfig {
   std::int64_t num_centroids, centroid_intermediate_top_k;  ///< 0 unless use_ordered_embeddings
 };
 
-/// Reads the config of a backbone: multimodal (the keys are in text_config) or text only.
-/// @return kNotFound or kIo for the file, kMalformed for a value that cannot be, kUnsupported for one
-///   that another implementation might accept. The message names file, key, value seen and wanted.
+/// Reads the config of a backbone: multimodal (the keys are in text_config) or text only. @return kNotFound or kIo for
+/// the file, kMalformed for an invalid value, kUnsupported for one that another implementation might accept. The
+/// message names file, key, value seen and wanted.
 Result<TextConfig> load_text_config(const ModelFiles& files);
 /// Reads the config of an assistant; errors as above.
 Result<AssistantConfig> load_assistant_config(const ModelFiles& files);
 
-/// The same from the text of a config.json; `file` is its name in messages.
+/// Parses the text of a config.json; `file` is its name in messages.
 Result<TextConfig> parse_text_config(std::string_view json, std::string_view file);
 Result<AssistantConfig> parse_assistant_config(std::string_view json, std::string_view file);
 

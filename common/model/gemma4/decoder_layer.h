@@ -14,23 +14,23 @@
 
 namespace outrider {
 
-/// A row of a token tree shares its position, and so its slot in the cache, with rows of other branches. The rows come
-/// depth first, so when its turn comes the slots before its own hold its ancestors' K/V: it is attended to by what a
-/// chain of its path would see, in the same order, and that is the ancestor mask.
+/// A row of a token tree shares its position, and so its cache slot, with rows of other branches. Rows are in
+/// depth-first order, so that at a row's turn the slots before its own have its ancestors' K/V: it attends to exactly
+/// the keys of its path as a chain, in the same order. This replaces an ancestor mask.
 struct BranchRow {
-  LayerKv* kv = nullptr;   ///< null: the row's slot is its own
-  std::byte* k = nullptr;  ///< where its K and V are kept, for the layers that share them and for when it is accepted
+  LayerKv* kv = nullptr;   ///< null: the row has a slot of its own
+  std::byte* k = nullptr;  ///< buffer of its K and V, for layers that share them and for its acceptance
   std::byte* v = nullptr;
-  bool begins = false;  ///< its parent is not the row before: earlier rows must have attended before it takes its slot
+  bool begins = false;  ///< its parent is not the previous row: earlier rows must attend before it takes its slot
 };
 
-/// What one row of a forward pass needs to know at one layer.
+/// Inputs of one row of a forward pass at one layer.
 struct RowContext {
   Position position;
   RopeAngles angles;            ///< of this position, for the layer's kind
-  LayerKv* write_to = nullptr;  ///< where a layer that owns K/V puts the row's; else unused
-  AttendRow keys = {};          ///< what the row sees
-  BranchRow branch = {};        ///< of a token tree's row
+  LayerKv* write_to = nullptr;  ///< destination of the row's K/V, if the layer owns K/V
+  AttendRow keys = {};          ///< visible keys
+  BranchRow branch = {};        ///< for a token tree's row
 };
 
 /// The heads of a layer that a shard computes.
@@ -38,17 +38,16 @@ struct HeadShare {
   Columns q, kv;         ///< query heads, and the K/V heads that they read
   Columns kv_kept = kv;  ///< K/V heads whose rows it caches
 };
-/// Whole groups of query heads where there is a K/V head for each shard; else shards that share a K/V head have some
-/// of its query heads each, and keep it each. All heads are kept of a layer that a drafter reads, or later layers do.
+/// Shards get whole groups of query heads if each can have a K/V head; otherwise shards that share a K/V head split its
+/// query heads, and each caches it. All heads are cached for a layer that a drafter or later layers read.
 HeadShare head_share(const ShardPlace& place, const TextConfig& model, const LayerConfig& layer);
 
-/// One Gemma 4 decoder layer, of the backbone or of the assistant (gemma4.md 3.3). The assistant's
-/// layers own no K/V and have no per-layer input; nothing else differs. The variants (experts beside the
-/// dense MLP, shared K/V, K as V, per-layer input) are facts of the layer's config, not classes.
+/// One Gemma 4 decoder layer, of the backbone or of the assistant (gemma4.md 3.3). The assistant's layers own no K/V
+/// and have no per-layer input; nothing else differs. The variants (experts beside the dense MLP, shared K/V, K as V,
+/// per-layer input) are facts of the layer's config, not classes.
 class DecoderLayer {
  public:
-  /// @param weights under "...layers.<i>."
-  /// @param ple_width hidden_size_per_layer_input; 0 for none.
+  /// @param weights  under "...layers.<i>." @param ple_width  hidden_size_per_layer_input; 0 for none
   static Result<DecoderLayer> load(const WeightReader& weights, const TextConfig& model, const LayerConfig& config,
                                    std::int64_t ple_width);
 
@@ -66,7 +65,7 @@ class DecoderLayer {
 
  private:
   void attention(std::span<const RowContext> rows, Matrix<float> h, Workspace& workspace, const Trace& trace) const;
-  /// Puts K and V of rows [first, end) of qkv into their slots.
+  /// Writes K and V of rows [first, end) of qkv into their slots.
   void place(std::span<const RowContext> rows, std::int64_t first, std::int64_t end, Matrix<float> qkv) const;
   void mlp(Matrix<float> h, Workspace& workspace, const Trace& trace) const;
 
@@ -74,15 +73,15 @@ class DecoderLayer {
   float eps_ = 0;
   Shards* shards_ = nullptr;
   std::int64_t q_size_ = 0;    ///< columns of all query heads
-  Columns q_own_, inner_own_;  ///< of them, and of the MLP's inner ones: this shard's
+  Columns q_own_, inner_own_;  ///< this shard's columns of q, and of the MLP's inner ones
   std::int64_t kv_size_ = 0;   ///< columns of k or v in the stacked projection
-  Columns kv_read_;            ///< which heads of the cached rows this shard's queries read
+  Columns kv_read_;            ///< heads of the cached rows that this shard's queries read
   struct {
     std::vector<float> input, post_attention, pre_feedforward, post_feedforward, q, k, post_per_layer_input;
   } norms_;
-  Linear qkv_;  ///< q; k; v, or q alone where K/V are shared, or q; k where k_eq_v: this shard's heads
+  Linear qkv_;  ///< q; k; v, or q alone if K/V are shared, or q; k if k_eq_v: this shard's heads
   Linear o_, gate_up_, down_, per_layer_input_gate_, per_layer_projection_;
-  std::optional<Moe> moe_;  ///< where enable_moe_block
+  std::optional<Moe> moe_;  ///< if enable_moe_block
   float layer_scalar_ = 1;
 };
 

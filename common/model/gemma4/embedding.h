@@ -8,13 +8,13 @@
 
 namespace outrider {
 
-/// Rows of an embedding table, times a constant. Reads the mapped file; copies nothing.
+/// Rows of an embedding table, times a constant. Reads the mapped file without a copy.
 class Embedding {
  public:
-  /// @param type  rounds sqrt(scale_width) to bf16 first unless it is f32, as a bf16 model does (gemma4.md 3.1).
+  /// @param type  rounds sqrt(scale_width) to bf16 first unless it is f32, as in a bf16 model (gemma4.md 3.1)
   Embedding(RowTable table, std::int64_t scale_width, WeightType type);
 
-  /// row = table[token] * scale. @param row [width]. @pre 0 <= token < V.
+  /// row = table[token] * scale. @param row  [width] @pre 0 <= token < V
   void lookup(TokenId token, std::span<float> row) const;
   void report(const BufferSink& sink, const std::string& name) const { table_.report(sink, name); }
 

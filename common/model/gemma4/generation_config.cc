@@ -9,7 +9,7 @@ namespace outrider {
 namespace {
 using nlohmann::json;
 
-/// The token ids under one key, an array or a single one; empty if the key is absent.
+/// Returns the token ids under one key, an array or a single one; empty if the key is absent.
 std::vector<TokenId> read_token_ids(const JsonFields& fields, const char* key) {
   std::vector<TokenId> ids;
   const json* const value = fields.find(key);
@@ -24,14 +24,14 @@ std::vector<TokenId> read_token_ids(const JsonFields& fields, const char* key) {
   return ids;
 }
 
-/// eos_token_id of one object; empty if it has none.
+/// Returns one object's eos_token_id; empty if it has none.
 std::vector<TokenId> read_eos_token_ids(const JsonFields& fields) {
   constexpr const char* kKey = "eos_token_id";
   if (fields.find(kKey) != nullptr && fields.find(kKey)->empty()) fields.wrong(kKey, "a token id, or an array of some");
   return read_token_ids(fields, kKey);
 }
 
-/// What generation_config.json alone has.
+/// Reads the keys that only generation_config.json has.
 void read_advice(const JsonFields& fields, GenerationConfig& config) {
   config.suppress_tokens = read_token_ids(fields, "suppress_tokens");
   const auto number = [&](const char* key, double low, double high) -> std::optional<float> {

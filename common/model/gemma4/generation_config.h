@@ -10,19 +10,19 @@
 
 namespace outrider {
 
-/// What a checkpoint's makers say about generating text with it.
+/// Generation settings by a checkpoint's makers.
 struct GenerationConfig {
-  /// Tokens that end a text: of generation_config.json, else of config.json (text_config, then top level), else {1}.
+  /// Tokens that end an answer: from generation_config.json, else config.json (text_config, then top level), else {1}.
   std::vector<TokenId> eos_token_ids;
   /// Tokens that must never be sampled.
   std::vector<TokenId> suppress_tokens;
-  // How they advise to sample, as far as they say.
+  // Recommended sampling parameters, if given.
   std::optional<float> temperature, top_p;
   std::optional<std::int32_t> top_k;
 };
 
-/// A missing file counts as one without the keys.
-/// @return kMalformed for a value that cannot be; the message names file, key, value seen and wanted.
+/// A missing file counts as one without keys. @return kMalformed for an invalid value; the message names file, key,
+/// value seen and wanted
 Result<GenerationConfig> load_generation_config(const ModelFiles& files);
 
 }  // namespace outrider

@@ -21,7 +21,7 @@ LayerKv::LayerKv(DType dtype, std::int64_t num_key_value_heads, std::int64_t hea
 
 void LayerKv::reserve(Position end) {
   if (!grows_ || end <= capacity_) return;
-  // By half of what there is: the number of moves stays logarithmic, and pages not yet written cost nothing.
+  // Grows by half: the number of moves stays logarithmic, and unwritten pages cost nothing.
   const std::int64_t capacity = std::max<std::int64_t>({end, 256, capacity_ + capacity_ / 2});
   k_.grow(static_cast<std::size_t>(capacity) * row_bytes_);
   v_.grow(static_cast<std::size_t>(capacity) * row_bytes_);
@@ -61,7 +61,7 @@ void LayerKv::copy_from(const LayerKv& other, Position length, Position written)
         "{} bytes a row, {} rows; the other has {} and {}", row_bytes_, ring_rows(), other.row_bytes_,
         other.ring_rows());
   reserve(length);
-  // A ring that has gone round has its rows in any order of slots.
+  // A ring that has wrapped has its rows in any order of slots.
   const std::int64_t rows = grows_ || written <= capacity_ ? length : capacity_;
   if (rows == 0) return;
   std::memcpy(k_.data(), other.k_.data(), static_cast<std::size_t>(rows) * row_bytes_);

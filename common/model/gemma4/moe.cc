@@ -80,7 +80,7 @@ void Router::report_buffers(const BufferSink& sink, const std::string& name) con
 Result<Experts> Experts::load(const WeightReader& weights, const TextConfig& model) {
   Experts experts;
   const std::int64_t count = model.num_experts, hidden = model.hidden_size, inner = model.moe_intermediate_size;
-  // GGUF files may have gate and up apart.
+  // GGUF files may have separate gate and up.
   const bool apart = weights.has("gate_proj") && weights.has("up_proj");
   const std::vector<WeightReader::Part> parts =
       apart ? std::vector<WeightReader::Part>{{"gate_proj", inner}, {"up_proj", inner}}
@@ -110,7 +110,7 @@ void Experts::forward(Matrix<const float> x, std::vector<ExpertChoice> choices, 
       function(std::span<const ExpertChoice>(first, last), first - choices.begin());
     }
   };
-  // All experts' rows one after the other, so that they are gathered together; room for the last one's whole heights.
+  // Contiguous rows of all experts, gathered in one step, padded to the last one's full height.
   const Matrix<float> product =
       workspace.product.view(std::ssize(choices) + kGemmHeight, inner_).rows(0, std::ssize(choices));
   for_experts([&](std::span<const ExpertChoice> chosen, std::int64_t place) {
@@ -143,7 +143,7 @@ void Experts::report_buffers(const BufferSink& sink, const std::string& name) co
   }
 }
 
-// ---- both, beside the dense MLP ----
+// ---- both, besides the dense MLP ----
 
 Result<Moe> Moe::load(const WeightReader& weights, const TextConfig& model) {
   Moe moe;

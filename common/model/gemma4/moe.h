@@ -10,22 +10,21 @@
 
 namespace outrider {
 
-/// One of the experts that a row goes to.
+/// One of a row's experts.
 struct ExpertChoice {
   std::int64_t row, expert;
   float weight;
 };
 
-/// Chooses each row's experts (gemma4.md 3.8). Always in float32, whatever the other weights' type: two
-/// experts may be nearly as probable, and taking the other one is no rounding error.
+/// Chooses each row's experts (gemma4.md 3.8). Always in float32, whatever the other weights' type: two experts may be
+/// nearly equally probable, and choosing the other one is more than a rounding error.
 class Router {
  public:
-  /// @param weights under "...layers.<i>.router."
+  /// @param weights  under "...layers.<i>.router."
   static Result<Router> load(const WeightReader& weights, const TextConfig& model);
 
-  /// @param x [T, hidden_size] the residual stream itself, not a norm of it.
-  /// @return top_k choices a row, row after row; a row's most probable first, the lower id among equals.
-  ///   A row's weights sum to one before per_expert_scale multiplies them.
+  /// @param x  [T, hidden_size] the residual stream itself, without a norm @return top_k choices per row, row after
+  /// row; the most probable first, the lower id among equals. A row's weights sum to one before per_expert_scale.
   std::vector<ExpertChoice> choose(Matrix<const float> x, Workspace& workspace, const Trace& trace = {}) const;
 
   std::size_t weight_bytes() const { return proj_.weight_bytes(); }
@@ -41,13 +40,12 @@ class Router {
 /// The expert MLPs of one layer: GeGLU like the dense one, narrower.
 class Experts {
  public:
-  /// @param weights under "...layers.<i>.experts."
+  /// @param weights  under "...layers.<i>.experts."
   static Result<Experts> load(const WeightReader& weights, const TextConfig& model);
 
-  /// out[r] := sum over r's choices of weight * expert(x[r]). Rows that go to the same expert share its
-  /// GEMMs. A row's experts are added in ascending id, as the reference adds them: an order that depends
-  /// on the row alone, so its bits do not depend on the rest of the batch (docs/numerics.md).
-  /// @param x, out [T, hidden_size], not overlapping.
+  /// out[r] := sum over r's choices of weight * expert(x[r]). Rows with the same expert share its GEMMs. A row's
+  /// experts are added in ascending id, as in the reference: an order that depends on the row alone, so that its bits
+  /// do not depend on the rest of the batch (docs/numerics.md). @param x, out  [T, hidden_size], not overlapping
   void forward(Matrix<const float> x, std::vector<ExpertChoice> choices, Matrix<float> out, Workspace& workspace) const;
 
   /// Bytes of one expert.
@@ -56,15 +54,15 @@ class Experts {
 
  private:
   Shards* shards_ = nullptr;
-  Columns inner_own_, hidden_own_;  ///< of every expert's: this shard's
+  Columns inner_own_, hidden_own_;  ///< this shard's columns of each expert
   std::int64_t inner_ = 0;
   std::vector<Linear> gate_up_, down_;  ///< by expert; gate's rows before up's: this shard's
 };
 
-/// What a mixture-of-experts layer has beside its dense MLP (gemma4.md 3.3 step 2).
+/// The experts of a mixture-of-experts layer, besides its dense MLP (gemma4.md 3.3 step 2).
 class Moe {
  public:
-  /// @param weights under "...layers.<i>."
+  /// @param weights  under "...layers.<i>."
   static Result<Moe> load(const WeightReader& weights, const TextConfig& model);
 
   /// h := norm_1(h) + norm_2(experts(norm_pre_2(x))). The router reads x itself.
@@ -72,7 +70,7 @@ class Moe {
   /// @param h [T, hidden_size] the dense MLP's output.
   void add_to(Matrix<const float> x, Matrix<float> h, Workspace& workspace, const Trace& trace = {}) const;
 
-  /// Bytes that a forward of one row reads: the router and top_k experts.
+  /// Bytes read by a forward of one row: the router and top_k experts.
   std::size_t weight_bytes() const;
   void report_buffers(const BufferSink& sink, const std::string& name) const;
 

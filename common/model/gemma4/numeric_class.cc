@@ -15,11 +15,11 @@
 namespace outrider {
 namespace {
 
-/// As many as the height that all products are compared with: any other gives the same bits.
+/// The height to which all products are compared: any other number gives the same bits.
 constexpr std::int64_t kProbeRows = kGemmHeight;
 
-/// Hash of the last of kProbeRows rows: the residual stream that ends there is float32, so that a sum which was rounded
-/// otherwise anywhere in the model shows.
+/// Returns a hash of the last of kProbeRows rows: the residual stream is float32, so that a different rounding anywhere
+/// in the model shows.
 std::uint64_t probe(Backbone& backbone) {
   std::vector<TokenId> tokens;
   for (std::int64_t i = 0; i < kProbeRows; ++i)

@@ -8,8 +8,8 @@
 
 namespace outrider {
 
-/// Inverse frequencies of a head, [head_dim / 2] (gemma4.md 3.6). The exponent's denominator is
-/// head_dim for both kinds; the proportional kind stills the upper pairs.
+/// Inverse frequencies of a head, [head_dim / 2] (gemma4.md 3.6). The exponent's denominator is head_dim for both
+/// kinds; the proportional kind does not rotate the upper pairs.
 std::vector<float> rope_inv_freq(const RopeConfig& rope, std::int64_t head_dim);
 
 /// The two kinds of tables of a model.

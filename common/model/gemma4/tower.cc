@@ -13,7 +13,7 @@ void layer_norm(Matrix<float> x, std::span<const float> weight, std::span<const 
   const auto n = static_cast<double>(x.size(1));
   team_for(x.size(0), 1, [&](std::int64_t r) {
     const std::span<float> row = x[r].span();
-    // In double: a patch of one colour has a variance of 0, which sums of thousands of floats would miss.
+    // In double: a patch of one colour has a variance of 0, which sums of thousands of floats would not reach.
     double sum = 0, squares = 0;
     for (const float value : row) sum += value;
     const double mean = sum / n;

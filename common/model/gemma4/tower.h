@@ -11,27 +11,26 @@
 
 namespace outrider {
 
-// What the towers of pictures and of sounds have in common, beside their matrix products (clipped_linear.h).
+// The common part of vision and audio towers, besides their matrix products (clipped_linear.h).
 
-/// The type in which a tower runs beside a text model of `type`: the same, but for int4, which is too coarse for it,
-/// and for q4, whose files have towers of 16 bits.
+/// Type of a tower beside a text model of `type`: the same, except for int4, which is too coarse for it, and q4, whose
+/// files have towers of 16 bits.
 constexpr WeightType tower_type(WeightType type) {
   return type == WeightType::kInt4 ? WeightType::kInt8 : type == WeightType::kQ4 ? WeightType::kBf16 : type;
 }
 
 /// Opens the weights of a model whose config has a tower. @param kind  "vision" @param mark  a tensor of every such
-/// tower
-/// @return as open_weights(); kNotFound where the tower is not among them.
+/// tower @return errors as open_weights(); kNotFound if the tower is not among them
 Result<std::shared_ptr<const WeightSource>> open_tower_weights(const ModelFiles& files, WeightType type,
                                                                const std::string& kind, const std::string& mark);
 
 /// x := (x - mean) / sqrt(variance + eps) * weight + bias, per row. @param bias  empty: none
 void layer_norm(Matrix<float> x, std::span<const float> weight, std::span<const float> bias, float eps);
 
-/// Long work in steps, between which a caller's loop has its turn.
+/// Runs long work in steps, between which a caller's loop can run.
 class Steps {
  public:
-  /// @param between_steps  null: nobody waits. Outlives the work.
+  /// @param between_steps  null: none. Outlives the work
   void begin(const std::function<void()>* between_steps) { between_steps_ = between_steps; }
 
   /// Calls part(first, rows) for `step_rows` of `count` rows at a time.
@@ -42,14 +41,14 @@ class Steps {
       if (between_steps_ != nullptr) (*between_steps_)();
     }
   }
-  /// y = x W^T, so many rows at a time. @pre x is not y
+  /// y = x W^T, `step_rows` rows at a time. @pre x is not y
   void run(const Linear& linear, std::int64_t step_rows, Matrix<const float> x, Matrix<float> y) const {
     run(x.size(0), step_rows,
         [&](std::int64_t first, std::int64_t rows) { linear.forward(x.rows(first, rows), y.rows(first, rows)); });
   }
 
  private:
-  const std::function<void()>* between_steps_ = nullptr;  ///< of the work that is under way
+  const std::function<void()>* between_steps_ = nullptr;  ///< of the current work
 };
 
 }  // namespace outrider

@@ -21,7 +21,7 @@ namespace {
 
 constexpr char kEmbedTokens[] = "embed_tokens.weight";
 
-/// Some of the table's bytes stand for the whole.
+/// Hashes a sample of the table's bytes.
 std::uint64_t sampled_hash(std::span<const std::byte> bytes) {
   const std::size_t step = std::max<std::size_t>(1, bytes.size() / 4096);
   std::uint64_t hash = bytes.size();
@@ -42,7 +42,7 @@ Result<void> check_permutation(std::span<const TokenId> order, const std::string
   return {};
 }
 
-/// Packs a checkpoint's matrices on the way.
+/// Packs a checkpoint's matrices when they are read.
 class CheckpointWeights final : public WeightSource {
  public:
   CheckpointWeights(Checkpoint checkpoint, WeightType type, OffGrid off_grid)
@@ -114,7 +114,7 @@ class CheckpointWeights final : public WeightSource {
     std::vector<std::int64_t> values(static_cast<std::size_t>(size));
     RETURN_IF_ERROR(read_i64(*entry, values));
     std::vector<TokenId> order(values.size());
-    // What does not fit a TokenId is as wrong as what is outside the vocabulary.
+    // A value that does not fit a TokenId is as wrong as one outside the vocabulary.
     std::ranges::transform(values, order.begin(),
                            [](std::int64_t v) { return std::in_range<TokenId>(v) ? static_cast<TokenId>(v) : -1; });
     RETURN_IF_ERROR(check_permutation(order, entry->file.string(), name));
@@ -159,13 +159,13 @@ class CheckpointWeights final : public WeightSource {
 
   std::shared_ptr<const Checkpoint> checkpoint_;
   WeightType type_;
-  bool keeps_;  ///< q4: what is off the grid, as it is
+  bool keeps_;  ///< q4: keeps matrices off the grid in their own precision
 };
 
 // ---- packed images ----
 
-// Entries of a pack and what they hold: vectors and tables under their tensor's name, matrices under
-// their parts' names (matrix_name), a head's rows in order under kOrdered.
+// Entries of a pack: vectors and tables under their tensor's name, matrices under their parts' names (matrix_name), a
+// head's ordered rows under kOrdered.
 constexpr char kOrdered[] = ".ordered", kScales[] = ".scales";
 constexpr char kOrderType[] = "I32";
 
@@ -185,7 +185,7 @@ std::vector<T> copy_of(std::span<const std::byte> bytes) {
   return values;
 }
 
-/// Maps what PackingWeights wrote.
+/// Maps the output of PackingWeights.
 class PackedWeights final : public WeightSource {
  public:
   PackedWeights(std::shared_ptr<const Pack> pack, WeightType type) : pack_(std::move(pack)), type_(type) {
@@ -227,7 +227,7 @@ class PackedWeights final : public WeightSource {
   Result<Linear> linear(WeightType type, std::int64_t in_features, const std::vector<Part>& parts) const override {
     std::int64_t rows = 0;
     for (const Part& part : parts) rows += part.rows;
-    // Of a q4 pack a matrix may be of another type.
+    // In a q4 pack a matrix may have another type.
     for (const WeightType kept : {WeightType::kBf16, WeightType::kInt8})
       if (type == WeightType::kQ4 && pack_->find(matrix_name(kept, parts)) != nullptr) type = kept;
     const std::string name = matrix_name(type, parts);
@@ -264,7 +264,7 @@ class PackedWeights final : public WeightSource {
         .dtype = dtype, .numbers = dtype, .rows = rows, .width = width, .bytes = pack_->bytes(*entry), .owner = pack_};
   }
 
-  /// The entry, which must be there with this type and shape, and with `size` bytes if they are given.
+  /// Returns an entry, which must exist with this type and shape, and with `size` bytes if given.
   Result<const PackEntry*> require(const std::string& name, std::string_view type,
                                    const std::vector<std::int64_t>& shape,
                                    std::optional<std::uint64_t> size = std::nullopt) const {
@@ -285,11 +285,11 @@ class PackedWeights final : public WeightSource {
 
   std::shared_ptr<const Pack> pack_;
   WeightType type_;
-  std::unordered_set<std::string> parts_;  ///< tensors that went into matrices
+  std::unordered_set<std::string> parts_;  ///< tensors that are part of matrices
 };
 
-/// Writes down everything that a model asks for. Matrices are given back empty, so that a model larger
-/// than memory can be packed; it is not for running.
+/// Writes everything that a model requests to a pack. Returns empty matrices, so that a model larger than memory can be
+/// packed; the model cannot run.
 class PackingWeights final : public WeightSource {
  public:
   PackingWeights(std::shared_ptr<const WeightSource> source, PackWriter& writer)

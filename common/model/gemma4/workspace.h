@@ -9,11 +9,11 @@
 
 namespace outrider {
 
-/// A float buffer that is viewed as a matrix of any shape; grows to the largest, then allocates no
-/// more. Holds padded_rows() rows, as Linear wants.
+/// A float buffer that is viewed as a matrix of any shape; it grows to the largest and then allocates no more. Has
+/// padded_rows() rows, for Linear.
 class Buffer {
  public:
-  /// @param name  for its reports, behind its owner's
+  /// @param name  in its reports, after its owner's
   explicit Buffer(const char* name = "") : name_(name) {}
   Matrix<float> view(std::int64_t rows, std::int64_t columns) {
     const auto needed = static_cast<std::size_t>(padded_rows(rows) * columns);
@@ -31,10 +31,10 @@ class Buffer {
  private:
   const char* name_;
   AlignedArray<float> data_;
-  std::vector<std::int64_t> shape_;  ///< of the view that it was made for
+  std::vector<std::int64_t> shape_;  ///< of the view that determined its size
 };
 
-/// Scratch of one model instance, by purpose. One forward at a time.
+/// Scratch memory of one model instance, by purpose. One forward at a time.
 struct Workspace {
   Buffer normed{"normed"}, qkv{"qkv"}, attention{"attention"}, gate_up{"gate_up"}, product{"product"};
   Buffer ple_gate{"ple_gate"}, router_input{"router_input"}, router_probabilities{"router_probabilities"};

@@ -8,7 +8,7 @@
 
 namespace outrider {
 
-/// The control tokens within an answer in Gemma 4's format (gemma4.md 6.3), where the vocabulary has them.
+/// The control tokens within an answer in Gemma 4's format (gemma4.md 6.3), as far as the vocabulary has them.
 struct AnswerControls {
   std::optional<TokenId> channel_begin, channel_end;  ///< around a thought
   std::optional<TokenId> call_begin, call_end;        ///< around a call

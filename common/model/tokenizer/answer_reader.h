@@ -13,24 +13,24 @@
 
 namespace outrider {
 
-/// One answer's tokens as what they say, up to the first stop string.
+/// Converts an answer's tokens into events, up to the first stop string.
 class AnswerReader {
  public:
   /// @param tokenizer  outlives this object
-  /// @param chat_prompt  what the answer of a chat follows; none: all of the answer is content
-  /// @param on_event  is told of each piece, as soon as no stop string can begin in it any more
+  /// @param chat_prompt  the prompt of a chat's answer; none: all of the answer is content @param on_event  receives
+  /// each piece as soon as no stop string can begin in it any more
   AnswerReader(const Tokenizer& tokenizer, StopMatcher stops, std::optional<std::span<const TokenId>> chat_prompt,
                std::function<void(const ChatEvent&)> on_event);
 
-  /// @return whether a stop string is complete: then the answer ends with this token.
+  /// @return true when a stop string is complete: the answer ends with this token
   bool push(TokenId token);
-  /// Ends the answer, with what was held back. @param length_reached  it was cut off.
+  /// Ends the answer and emits held-back text. @param length_reached  the answer was cut off
   ChatFinish finish(bool length_reached);
-  /// Whether the next token belongs to a thought.
+  /// Returns true while the next token belongs to a thought.
   bool thinks() const { return chat_ && chat_->thinks(); }
-  /// As ChatParser's.
+  /// See ChatParser.
   int broken_calls() const { return chat_ ? chat_->broken_calls() : 0; }
-  /// The stop string that ended it; empty: none did.
+  /// The stop string that ended the answer; empty: none.
   const std::string& stop() const { return stops_.stop(); }
 
  private:

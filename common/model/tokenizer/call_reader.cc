@@ -16,13 +16,13 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::string_view kCallPrefix = "call:";
-constexpr std::size_t kWordBytesMax = 256;  ///< of a function's name, and of a key that is looked for ahead
+constexpr std::size_t kWordBytesMax = 256;  ///< of a function's name, and of a key in look-ahead
 
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
 bool is_word_char(char c) { return is_letter_or_digit(c) || c == '_' || c == '.' || c == '-'; }
 
-/// JSON's and Python's quotes, and the format's own.
+/// Quotes of JSON and Python, and the format's own.
 bool is_quote(char c) { return c == '"' || c == '\'' || c == kQuoteMark; }
 
 std::string_view without_blanks(std::string_view text) {
@@ -31,14 +31,14 @@ std::string_view without_blanks(std::string_view text) {
   return text;
 }
 
-/// A token <|"|> within a text is what it stands for.
+/// Replaces each token <|"|> within a text by its meaning.
 std::string with_quotes(std::string_view text) {
   std::string result(text);
   std::ranges::replace(result, kQuoteMark, '"');
   return result;
 }
 
-/// What stands between JSON's quotes or Python's; as it is, where its escapes are neither's.
+/// Decodes the text between JSON's or Python's quotes; unchanged if its escapes are neither's.
 std::string unescaped(std::string_view inside) {
   std::string json = "\"";
   for (std::size_t i = 0; i < inside.size(); ++i) {
@@ -56,13 +56,13 @@ std::string unescaped(std::string_view inside) {
   return text.is_string() ? text.get<std::string>() : with_quotes(inside);
 }
 
-/// A number that JSON has too, and that a double can hold.
+/// Returns true for a JSON number that fits a double.
 bool is_number(const std::string& text) {
   if (text.find_first_not_of("-+.0123456789eE") != text.npos) return false;
   return Json::accept(text) && std::isfinite(std::strtod(text.c_str(), nullptr));
 }
 
-/// A value without quotes. Case does not matter, since the template prints Python's None.
+/// Parses a value without quotes. Case does not matter, since the template prints Python's None.
 Json bare_value(const std::string& text) {
   const std::string word = in_lower_case(text);
   if (word == "true" || word == "false") return word == "true";
@@ -72,7 +72,7 @@ Json bare_value(const std::string& text) {
 
 class CallReader {
  public:
-  /// @param strict  a value ends where it first can; else where what follows goes on as a call does
+  /// @param strict  a value ends at the first possible place; else where the rest continues as a call
   CallReader(std::string_view text, bool strict) : text_(text), strict_(strict) {}
 
   std::optional<ToolCall> read() {
@@ -80,7 +80,7 @@ class CallReader {
     const std::size_t open = text_.find_first_of("{(", at_);
     if (!text_.substr(at_).starts_with(kCallPrefix) || open == text_.npos) return std::nullopt;
     std::string_view name = text_.substr(at_, open - at_);
-    name = without_blanks(name.substr(name.rfind(':') + 1));  // no tool's name has the name of a server before it
+    name = without_blanks(name.substr(name.rfind(':') + 1));  // no tool's name has a server's name before it
     if (name.empty() || name.size() > kWordBytesMax || !std::ranges::all_of(name, is_word_char)) return std::nullopt;
     at_ = open;
     Json arguments = object();
@@ -98,13 +98,13 @@ class CallReader {
   void skip_blanks() { at_ = after_blanks(at_); }
   bool is_colon(std::size_t at) const { return at < text_.size() && (text_[at] == ':' || text_[at] == '='); }
 
-  /// Of a container, whose first bracket is here.
+  /// Opens a container at its first bracket.
   void open() {
     if (closers_.size() == static_cast<std::size_t>(kChatJsonDepthMax)) failed_ = true;
     const char bracket = text_[at_++];
     closers_ += bracket == '{' ? '}' : bracket == '[' ? ']' : ')';
   }
-  /// @return whether the innermost container has another value; else it is closed.
+  /// @return true if the innermost container has another value; otherwise closes it
   bool another() {
     while (at_ < text_.size() && (is_blank(text_[at_]) || text_[at_] == ',')) ++at_;
     if (failed_ || at_ == text_.size()) return failed_ = true, false;
@@ -129,7 +129,7 @@ class CallReader {
     return list;
   }
 
-  /// With its colon.
+  /// Reads a key and its colon.
   std::string key() {
     std::string key;
     if (is_quote(text_[at_])) {
@@ -147,7 +147,7 @@ class CallReader {
     return key;
   }
 
-  /// And the blanks behind it.
+  /// Reads a value and the blanks after it.
   Json value() {
     if (failed_) return {};
     skip_blanks();
@@ -168,8 +168,8 @@ class CallReader {
     return value;
   }
 
-  /// The text between the quote here and the one that ends it. @param first  the next one does
-  /// @return none: none does
+  /// Returns the text from the quote here to its closing quote. @param first  the next quote closes it @return none:
+  /// there is no closing quote
   std::optional<std::string> quoted(bool first) {
     const char quote = text_[at_];
     if (unclosed_.find(quote) != unclosed_.npos) return std::nullopt;
@@ -188,7 +188,7 @@ class CallReader {
 
   Json bare() {
     const std::size_t begin = at_;
-    int brackets = 0;  // that the text itself has opened
+    int brackets = 0;  // opened by the text itself
     for (; at_ < text_.size(); ++at_) {
       const char c = text_[at_];
       if (!strict_ && (c == '{' || c == '[' || c == '('))
@@ -200,7 +200,7 @@ class CallReader {
     }
     const std::string_view text = text_.substr(begin, at_ - begin);
     if (!is_at(kQuoteMark)) return bare_value(with_quotes(without_blanks(text)));
-    ++at_;  // its first quote was left out
+    ++at_;  // its first quote is missing
     return with_quotes(text);
   }
   bool ends_bare(char c) const {
@@ -208,8 +208,8 @@ class CallReader {
     return c == '}' || c == ']' || c == closers_.back();
   }
 
-  /// Whether what stands there goes on as a call does after a value: the ends of what is open, and the end of all or a
-  /// comma and another value.
+  /// Returns true when the text at `at` continues as a call does after a value: with the ends of open containers, then
+  /// the end of the call, or a comma and another value.
   bool ends_value(std::size_t at) const {
     std::size_t open = closers_.size();
     at = after_blanks(at);
@@ -238,8 +238,8 @@ class CallReader {
   const std::string_view text_;
   const bool strict_;
   std::size_t at_ = 0;
-  std::string closers_;   ///< of the containers around
-  std::string unclosed_;  ///< quotes that nothing ends from here on
+  std::string closers_;   ///< of the enclosing containers
+  std::string unclosed_;  ///< quotes without a closing one from here on
   bool failed_ = false;
 };
 

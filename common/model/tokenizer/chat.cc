@@ -17,7 +17,7 @@ using Json = nlohmann::json;
 using Revision = ChatFormat::Revision;
 using Role = ChatMessage::Role;
 
-/// The template trims with Python's str.strip(): these are the characters for which str.isspace().
+/// The template trims with Python's str.strip(): the characters with str.isspace().
 constexpr auto kWhiteSpace = std::to_array<std::string_view>({
     "\t",           "\n",           "\v",           "\f",           "\r",
     "\x1C",         "\x1D",         "\x1E",         "\x1F",         " ",
@@ -38,15 +38,15 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
-/// Only ASCII letters change. The template's upper() and lower() know all of Unicode, which matters
-/// for no type name, and for the order of keys that differ in nothing else.
+/// Changes ASCII letters only. The template's upper() and lower() cover all of Unicode, which matters for no type name,
+/// and otherwise only for the order of keys that differ in nothing else.
 std::string upper(std::string_view text) {
   std::string result(text);
   std::ranges::transform(result, result.begin(), to_upper);
   return result;
 }
 
-/// What the template's strip_thinking() leaves of a model's text that still has its thoughts.
+/// Applies the template's strip_thinking() to a model's text that still has its thoughts.
 std::string strip_thinking(std::string_view text) {
   constexpr std::string_view kOpen = "<|channel>", kClose = "<channel|>";
   std::string result;
@@ -60,12 +60,12 @@ std::string strip_thinking(std::string_view text) {
   return std::string(trim(result));
 }
 
-/// What a prompt has of a text of a message.
+/// Returns a message's text as the prompt shows it.
 std::string shown(const ChatMessage& message, std::string_view text) {
   return message.role == Role::kAssistant ? strip_thinking(text) : std::string(trim(text));
 }
 
-/// As Python and Jinja have it.
+/// Truth value as in Python and Jinja.
 bool is_true(const Json& value) {
   switch (value.type()) {
     case Json::value_t::boolean: return value.get<bool>();
@@ -77,17 +77,17 @@ bool is_true(const Json& value) {
   }
 }
 
-/// The members of an object in the order of Jinja's dictsort; none of anything else.
+/// Returns the members of an object in the order of Jinja's dictsort; none for other values.
 std::vector<std::pair<std::string_view, const Json*>> dictsort(const Json& object) {
   std::vector<std::pair<std::string_view, const Json*>> members;
   if (const auto* const all = object.get_ptr<const Json::object_t*>())
     for (const auto& [key, value] : *all) members.emplace_back(key, &value);
-  // Strings compare their bytes unsigned: that is the order of the characters.
+  // Strings compare as unsigned bytes, which is the order of the characters.
   std::ranges::stable_sort(members, {}, [](const auto& entry) { return in_lower_case(entry.first); });
   return members;
 }
 
-/// Measured without recursion: what is too deep is too deep for that as well.
+/// Not recursive: JSON that is too deep could overflow the stack here as well.
 bool deeper_than(const Json& value, int depth_max) {
   std::vector<std::pair<const Json*, int>> open = {{&value, 1}};
   while (!open.empty()) {
@@ -100,8 +100,8 @@ bool deeper_than(const Json& value, int depth_max) {
   return false;
 }
 
-/// Collects a prompt. Text between two control tokens is encoded in one piece, since merges cross
-/// the end of a template's line where the vocabulary has such tokens.
+/// Collects a prompt. Text between two control tokens is encoded as one piece, since merges cross the ends of template
+/// lines if the vocabulary has such tokens.
 class PromptWriter {
  public:
   explicit PromptWriter(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
@@ -134,7 +134,7 @@ class PromptWriter {
     if (!error_) error_ = std::move(error);
   }
 
-  /// The prompt, or the first failure.
+  /// Returns the prompt, or the first failure.
   Result<std::vector<TokenId>> finish() {
     end_text();
     if (error_) return *error_;
@@ -154,11 +154,11 @@ class PromptWriter {
   std::optional<Error> error_;
 };
 
-/// Writes commas between the things of a list. @param first  there is none before the next one
+/// Writes commas between the elements of a list. @param first  none before the next element
 class Separator {
  public:
   explicit Separator(PromptWriter& out, bool first = true) : out_(out), first_(first) {}
-  /// @return where the next thing is to be written
+  /// @return the writer for the next element
   PromptWriter& next() { return std::exchange(first_, false) ? out_ : out_.text(","); }
 
  private:
@@ -166,7 +166,7 @@ class Separator {
   bool first_;
 };
 
-/// One conversation in Gemma 4's words. The names are those of the template's macros.
+/// Renders one conversation in Gemma 4's format. Names are those of the template's macros.
 class ChatRenderer {
  public:
   ChatRenderer(const Tokenizer& tokenizer, const ChatFormat& format, const Conversation& conversation)
@@ -190,7 +190,7 @@ class ChatRenderer {
   }
 
  private:
-  // The template's prev_message_type. Text after a response leaves it as it is.
+  // The template's prev_message_type. Text after a response does not change it.
   enum class Last { kMessage, kToolCall, kToolResponse };
 
   Result<void> check() const {
@@ -295,7 +295,7 @@ class ChatRenderer {
     return message.other_role;
   }
 
-  /// The message other than a tool's or the system's that comes next in this direction, 1 or -1; null: none does.
+  /// Returns the next message in this direction, 1 or -1, that is neither a tool's nor the system's; null: none.
   const ChatMessage* beside(std::size_t index, std::ptrdiff_t step) const {
     const std::ptrdiff_t first = has_system_message() ? 1 : 0;
     for (auto i = static_cast<std::ptrdiff_t>(index) + step; first <= i && i < std::ssize(messages_); i += step) {
@@ -305,7 +305,7 @@ class ChatRenderer {
     return nullptr;
   }
 
-  /// One turn of the model goes on over a round trip to a tool.
+  /// Returns true when one turn of the model continues over a round trip to a tool.
   bool continues_turn(std::size_t index) const {
     if (messages_[index].role != Role::kAssistant) return false;
     const ChatMessage* const before = beside(index, -1);
@@ -326,12 +326,12 @@ class ChatRenderer {
     return !continued && !(open_for_answer && after == nullptr);
   }
 
-  /// Whether the prompt ends within this message.
+  /// Returns true if the prompt ends within this message.
   bool goes_on(std::size_t index) const {
     return conversation_.end == Conversation::End::kWithinLastMessage && index + 1 == messages_.size();
   }
 
-  /// Older thoughts are not shown again, unless somebody wants them to be.
+  /// Returns true if a thought is shown again; older ones only on request.
   bool replays_thought(std::size_t index) const {
     const ChatMessage& message = messages_[index];
     const bool refreshed = format_.revision == Revision::kRefreshed;
@@ -364,7 +364,7 @@ class ChatRenderer {
     out_.text("}").control("<tool_response|>");
   }
 
-  /// @return whether there was any: before thoughts and white space are taken from it, but in the refreshed template.
+  /// @return true if there was content, before thoughts and white space are removed (refreshed template: after)
   bool content(const ChatMessage& message) {
     bool any = false;
     if (message.parts.empty()) {
@@ -397,7 +397,7 @@ class ChatRenderer {
     if (apart) out_.text("\n\n");
   }
 
-  /// What Hugging Face's processor makes of the template's <|video|>, but that a frame is still one token (gemma4.md
+  /// Writes what Hugging Face's processor makes of the template's <|video|>, but with one token per frame (gemma4.md
   /// 8.5). A vocabulary may be older than videos; the model does not see which token it is.
   void frames(std::span<const std::int64_t> frame_seconds) {
     const char* const token = out_.has("<|video|>") ? "<|video|>" : "<|image|>";
@@ -446,7 +446,7 @@ class ChatRenderer {
         format_list(value, [&](const Json& item) { format_argument(item, quote_keys); });
         break;
       case Json::value_t::binary: out_.text(digits_of(value)); break;
-      case Json::value_t::discarded: break;  // no JSON text has it
+      case Json::value_t::discarded: break;  // cannot result from JSON text
     }
   }
 
@@ -462,20 +462,20 @@ class ChatRenderer {
     out_.text("]");
   }
 
-  /// fmt prints the shortest digits as Python does, but an integral number without its ".0".
+  /// fmt prints the shortest digits as Python does, but omits an integral number's ".0".
   static std::string python_repr(double value) {
     std::string text = fmt::format("{}", value);
     if (text.find_first_not_of("-0123456789") == text.npos) text += ".0";
     return text;
   }
 
-  /// What is no string has no place in a schema's names and descriptions; as JSON it stays readable.
+  /// Names and descriptions in a schema must be strings; other values are written as readable JSON.
   static std::string string_of(const Json& value) {
     if (const auto* text = value.get_ptr<const std::string*>()) return *text;
     return value.is_null() ? "" : to_text(value);
   }
 
-  /// The first where a schema names several types.
+  /// Returns the first of several types in a schema.
   static std::string type_of(const Json& schema) {
     const Json& type = member(schema, "type");
     return upper(string_of(type.is_array() && !type.empty() ? type[0] : type));
@@ -522,7 +522,7 @@ class ChatRenderer {
     return std::ranges::find(kKeys, key) != kKeys.end();
   }
 
-  // The fields of a property, each only where the schema has it.
+  // The fields of a property, each only if the schema has it.
   void description_field(const Json& schema, Separator& comma) {
     if (const Json& description = member(schema, "description"); is_true(description))
       comma.next().text("description:").quoted(string_of(description));
@@ -547,8 +547,8 @@ class ChatRenderer {
     format_list(required, [&](const Json& name) { out_.quoted(string_of(name)); });
   }
 
-  /// In the older templates' order, where only objects or lists come before the type, there are too many commas in
-  /// front and too few behind, and the model has learned it so.
+  /// In the older templates' order, properties with only objects or lists before the type get too many commas in front
+  /// and too few behind; the model was trained that way.
   void property(const Json& schema) {
     const bool early = format_.is_early();
     Separator comma(out_), always(out_, /*first=*/false);
@@ -563,7 +563,7 @@ class ChatRenderer {
     }
     if (!early) nullable_field(schema, comma);
     if (type == "OBJECT") {
-      // A schema without `properties` is taken for the properties themselves, as the template does.
+      // Like the template, treats a schema without `properties` as the properties themselves.
       const Json& properties = member(schema, "properties");
       nested.next();
       format_properties(properties.is_object() ? properties : schema, /*skip_schema_keys=*/!properties.is_object());
@@ -598,7 +598,7 @@ class ChatRenderer {
   const ChatFormat& format_;
   const Conversation& conversation_;
   const std::vector<ChatMessage>& messages_;
-  const std::size_t after_last_user_;  ///< its index + 1; 0: there is none
+  const std::size_t after_last_user_;  ///< its index + 1; 0: none
   Last last_ = Last::kMessage;
 };
 

@@ -20,7 +20,7 @@ std::optional<ChatFormat> recognise_chat_template(std::string_view jinja) {
   const auto has = [&](std::string_view part) { return jinja.find(part) != jinja.npos; };
   if (!has("<|turn>") || !has("<|tool_call>call:")) return std::nullopt;
   ChatFormat format;
-  // These variables exist for what is new in each revision; the first has none of them.
+  // Each revision introduced one of these variables; the first has none of them.
   if (has("continues_into_next")) {
     format.revision = ChatFormat::Revision::kRefreshed;
   } else if (has("continue_same_model_turn")) {

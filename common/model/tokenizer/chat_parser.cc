@@ -15,7 +15,7 @@ using Kind = ChatEvent::Kind;
 constexpr std::string_view kTurnLabel = "model\n", kThoughtLabel = "thought\n";
 constexpr std::string_view kSpaces = " \t\r\n";
 
-/// A call's text as the model wrote it.
+/// Returns a call's text as the model wrote it.
 std::string spelled(std::string_view call) {
   return "<|tool_call>" + replaced(call, std::string_view(&kQuoteMark, 1), "<|\"|>");
 }
@@ -65,10 +65,10 @@ void ChatParser::control(TokenId id) {
     if (state_ == State::kCall) held_ += kQuoteMark;
     return;
   }
-  // Models hand over with other tokens than the call's end, too.
+  // Models also end their turn with other tokens than the call's end.
   const bool called = state_ == State::kCall && take_call();
   if (!called) leave(id == controls_.call_end ? "<tool_call|>" : "");
-  if (id == turn_begin_) state_ = State::kTurnLabel;  // where the prompt ended within none
+  if (id == turn_begin_) state_ = State::kTurnLabel;  // if the prompt did not end within a turn
   if (id == controls_.channel_begin) state_ = State::kThoughtLabel;
   if (id == controls_.call_begin) state_ = State::kCall;
 }
@@ -85,7 +85,7 @@ void ChatParser::leave(std::string_view end) {
         thought_text(std::exchange(held_, {}));
       }
       break;
-    case State::kThought: break;  // white space at its end is not the thought's
+    case State::kThought: break;  // white space at its end is not part of the thought
     case State::kCall:
       ++broken_calls_;
       emit(Kind::kContent, spelled(held_).append(end));
@@ -123,7 +123,7 @@ std::optional<std::string> ChatParser::after_label(std::string_view label, std::
   return std::nullopt;
 }
 
-/// Holds back the white space before what may be the thought's end.
+/// Holds back white space before a possible end of the thought.
 void ChatParser::thought_text(std::string_view piece) {
   const std::size_t last = piece.find_last_not_of(kSpaces);
   if (last != piece.npos) {

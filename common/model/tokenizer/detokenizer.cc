@@ -19,7 +19,7 @@ std::string StreamingDetokenizer::push(TokenId id) {
   }
   const std::string text = tokenizer_->plain_text(id);
   if (text.empty()) return {};
-  // Other tokens are whole characters, so what is held back can not be completed any more.
+  // Other tokens are whole characters, so that held-back bytes cannot be completed any more.
   return finish() + text;
 }
 
@@ -30,7 +30,7 @@ std::string StreamingDetokenizer::finish() {
   return text;
 }
 
-/// Takes what is decided off the front of the held-back bytes.
+/// Removes the decided bytes from the front of the held-back ones.
 std::string StreamingDetokenizer::take_characters() {
   std::string text;
   while (!pending_.empty()) {
@@ -40,7 +40,7 @@ std::string StreamingDetokenizer::take_characters() {
       text.append(pending_, 0, scan.length);
       pending_.erase(0, scan.length);
     } else {
-      // One per byte, as Hugging Face's ByteFallback has it.
+      // One per byte, as in Hugging Face's ByteFallback.
       text += kReplacementCharacter;
       pending_.erase(0, 1);
     }

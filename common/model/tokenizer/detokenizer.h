@@ -7,17 +7,17 @@
 
 namespace outrider {
 
-/// Turns tokens into text as they come. The pieces, joined, are Tokenizer::decode() of the whole.
+/// Decodes tokens incrementally. The pieces, joined, are Tokenizer::decode() of all tokens.
 ///
-/// Every piece is valid UTF-8: the bytes of a character that byte tokens have not completed yet are
-/// held back, three at most. The tokenizer must outlive the stream.
+/// Every piece is valid UTF-8: bytes of an incomplete character are held back, three at most. The tokenizer must
+/// outlive the stream.
 class StreamingDetokenizer {
  public:
   StreamingDetokenizer(const Tokenizer& tokenizer, bool skip_special)
       : tokenizer_(&tokenizer), skip_special_(skip_special) {}
 
-  /// @return the text that `id` completes, often the token's own, sometimes none. An id outside the
-  ///   vocabulary, or a special token that is to be skipped, has no effect.
+  /// @return the text that `id` completes, often the token's own, sometimes none. An id outside the vocabulary, or a
+  /// skipped special token, has no effect.
   std::string push(TokenId id);
 
   /// Ends the text; push() starts a new one.
@@ -29,7 +29,7 @@ class StreamingDetokenizer {
 
   const Tokenizer* tokenizer_;
   bool skip_special_;
-  std::string pending_;  // Between calls: empty, or the first bytes of a valid character.
+  std::string pending_;  // between calls: empty, or the first bytes of a valid character
 };
 
 }  // namespace outrider

@@ -10,7 +10,7 @@
 namespace outrider {
 namespace {
 
-/// One more character: the longest prefix of `text` that ends there.
+/// Advances by one character: returns the longest prefix of `text` that ends there.
 std::size_t extend(std::string_view text, const std::vector<std::size_t>& border, std::size_t matched, char next) {
   while (matched > 0 && text[matched] != next) matched = border[matched - 1];
   return matched + (text[matched] == next);

@@ -28,7 +28,7 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, bool parse_special
 }
 
 std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special) const {
-  // Why by way of the stream: the two agree on every invalid byte by construction.
+  // Uses the stream, so that both treat every invalid byte alike by construction.
   StreamingDetokenizer stream(*this, skip_special);
   std::string text;
   for (const TokenId id : ids) text += stream.push(id);
@@ -70,11 +70,11 @@ std::string Tokenizer::replace_all(std::string_view text, std::span<const Replac
   return result;
 }
 
-/// The longest of the tokens that `text` starts with; null if there is none. O(length * log count).
+/// Returns the longest token at the start of `text`; null if there is none. O(length * log count).
 const Tokenizer::AddedToken* Tokenizer::longest_match(std::span<const AddedToken> sorted, std::string_view text,
                                                       bool parse_special) {
   const AddedToken* longest = nullptr;
-  // The tokens that share the first `length` bytes of the text are neighbours; narrow them down.
+  // Tokens that share the first `length` bytes of the text are adjacent; narrow the range.
   for (std::size_t length = 0; !sorted.empty(); ++length) {
     if (const AddedToken& shortest = sorted.front(); shortest.text.size() == length) {
       if (parse_special || !shortest.special) longest = &shortest;
@@ -90,12 +90,11 @@ const Tokenizer::AddedToken* Tokenizer::longest_match(std::span<const AddedToken
   return longest;
 }
 
-/// Appends the ids of the added tokens in `text`, and calls on_text for each stretch between them,
-/// in order.
+/// Appends the ids of the added tokens in `text`, and calls on_text for each stretch between them, in order.
 template <typename OnText>
 void Tokenizer::split_added(std::span<const AddedToken> sorted, std::string_view text, bool parse_special,
                             std::vector<TokenId>& ids, const OnText& on_text) {
-  std::size_t start = 0;  // Of the stretch that has no added token so far.
+  std::size_t start = 0;  // of the stretch without added tokens
   std::size_t at = 0;
   while (at < text.size()) {
     const AddedToken* const match = longest_match(sorted, text.substr(at), parse_special);
@@ -111,7 +110,7 @@ void Tokenizer::split_added(std::span<const AddedToken> sorted, std::string_view
   if (start < at) on_text(text.substr(start));
 }
 
-/// One id per character, or one per byte of a character that the vocabulary does not have.
+/// Appends one id per character, or one per byte of a character that the vocabulary lacks.
 void Tokenizer::append_characters(std::string_view text, std::vector<TokenId>& ids) const {
   bool after_unknown = false;
   while (!text.empty()) {
@@ -135,8 +134,8 @@ void Tokenizer::append_characters(std::string_view text, std::vector<TokenId>& i
 
 namespace {
 
-/// Places in a text where two symbols can be merged, as they are to be: by rank, of one rank from left to right. A run
-/// of one character has few ranks and is walked through in order, where one heap of all places would jump about.
+/// Positions where two symbols can be merged, in order of rank, then from left to right. A run of one character has few
+/// ranks and is walked in order; one heap of all positions would access memory at random.
 class Merges {
  public:
   using Rank = std::uint32_t;
@@ -151,7 +150,7 @@ class Merges {
     places.sorted = places.sorted && (places.list.empty() || places.list.back() <= place);
     places.list.push_back(place);
   }
-  /// The next one, which is taken out.
+  /// Removes and returns the next position.
   std::optional<std::pair<Rank, Place>> next() {
     if (ranks_.empty()) return std::nullopt;
     const Rank rank = ranks_.top();
@@ -166,8 +165,8 @@ class Merges {
  private:
   struct Places {
     std::vector<Place> list;
-    std::size_t done = 0;  ///< taken out
-    bool sorted = true;    ///< from there on
+    std::size_t done = 0;  ///< number removed
+    bool sorted = true;    ///< from `done` on
   };
   Places& of(Rank rank) {
     if (last_ == nullptr || rank != last_rank_) last_ = &places_[rank];
@@ -176,9 +175,9 @@ class Merges {
   }
 
   std::unordered_map<Rank, Places> places_;
-  std::priority_queue<Rank, std::vector<Rank>, std::greater<>> ranks_;  ///< that have places
+  std::priority_queue<Rank, std::vector<Rank>, std::greater<>> ranks_;  ///< ranks with positions
   Rank last_rank_ = 0;
-  Places* last_ = nullptr;  ///< of last_rank_
+  Places* last_ = nullptr;  ///< those of last_rank_
 };
 
 }  // namespace
@@ -191,7 +190,7 @@ void Tokenizer::merge_pairs(std::vector<TokenId>& ids) const {
   CHECK(ids.size() < kNone, "a text of {} characters", ids.size());
   struct Symbol {
     TokenId id;
-    Rank rank;  // Of the merge with the next symbol; kNoMerge once this one is part of another.
+    Rank rank;  // of the merge with the next symbol; kNoMerge once this one is part of another
     Place previous;
     Place next;
   };
@@ -213,7 +212,7 @@ void Tokenizer::merge_pairs(std::vector<TokenId>& ids) const {
   while (const auto merge = merges.next()) {
     const auto [rank, left] = *merge;
     Symbol& symbol = symbols[left];
-    if (symbol.rank != rank) continue;  // One of the pair was merged elsewhere since.
+    if (symbol.rank != rank) continue;  // one of the pair was merged elsewhere since
     Symbol& right = symbols[symbol.next];
     symbol.id = merged_[rank];
     symbol.next = right.next;
@@ -229,7 +228,7 @@ void Tokenizer::merge_pairs(std::vector<TokenId>& ids) const {
 }
 
 std::uint64_t Tokenizer::fingerprint() const {
-  constexpr std::string_view kBetween = "\xff";  // in no UTF-8
+  constexpr std::string_view kBetween = "\xff";  // never in UTF-8
   std::uint64_t hash = fnv1a(std::string_view());
   for (const Token& token : tokens_) hash = fnv1a(kBetween, fnv1a(token.text, hash));
   return hash | 1;

@@ -25,7 +25,7 @@ void Tokenizer::Builder::add_added_token(TokenId id, bool special, bool normaliz
 }
 
 std::optional<std::pair<std::string_view, std::string_view>> Tokenizer::Builder::split_merge(std::string_view line) {
-  const std::size_t space = line.find(' ');  // one, as tokens have U+2581 for it
+  const std::size_t space = line.find(' ');  // the only space: tokens have U+2581 instead
   if (space == line.npos || line.rfind(' ') != space) return std::nullopt;
   return std::pair(line.substr(0, space), line.substr(space + 1));
 }
@@ -40,7 +40,7 @@ std::optional<std::string> Tokenizer::Builder::add_merge(std::string_view left, 
   if (!merged_id) return merged;
   tokenizer_.merged_.push_back(*merged_id);
   if (!tokenizer_.is_special(*merged_id)) {
-    // Where a pair repeats the last counts, as in Hugging Face's.
+    // The last of repeated pairs counts, as in Hugging Face.
     tokenizer_.ranks_.insert_or_assign(pair_key(*left_id, *right_id), rank);
   }
   return std::nullopt;
@@ -71,7 +71,7 @@ Result<Tokenizer> Tokenizer::Builder::finish() && {
     std::ranges::stable_sort(*tokens, {}, &AddedToken::text);
     const auto repeats = std::ranges::unique(*tokens, {}, &AddedToken::text);
     tokens->erase(repeats.begin(), repeats.end());
-    // What a normalizer left nothing of would match everywhere.
+    // An added token that normalizes to nothing would match everywhere.
     std::erase_if(*tokens, [](const AddedToken& token) { return token.text.empty(); });
   }
   return std::move(tokenizer_);

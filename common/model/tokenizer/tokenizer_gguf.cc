@@ -14,12 +14,12 @@
 namespace outrider {
 namespace {
 
-// ggml's token types; 5 (unused) is what remains.
+// ggml's token types; 5 means unused.
 constexpr std::int64_t kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kByte = 6;
 
-/// `<|x>`, `<x|>` or `<|x|>`. The converter marks some of these controls as user defined, so that llama.cpp
-/// prints them, and as normal those that tokenizer_config.json does not name; they are special all the same, or users
-/// could forge a tool call.
+/// Returns true for `<|x>`, `<x|>` and `<|x|>`. The converter marks some of these controls as user defined, so that
+/// llama.cpp prints them, and as normal those that tokenizer_config.json does not name; all are special, or users could
+/// forge a tool call.
 bool looks_like_control(std::string_view text) {
   return text.size() > 3 && text.front() == '<' && text.back() == '>' &&
          (text[1] == '|' || text[text.size() - 2] == '|');

@@ -25,7 +25,7 @@ class Tokenizer::Parser {
   explicit Parser(std::string_view name) : builder_(name) {}
 
   Result<Tokenizer> parse(std::string_view text) {
-    // A wrong file is an expected failure, so without exceptions; the parser does not recurse.
+    // Parsed without exceptions, since a wrong file is an expected failure; the parser does not recurse.
     const Json root = Json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (root.is_discarded()) return malformed("the file", "not JSON", "a JSON object");
     if (!root.is_object()) return malformed("the file", show(root), "a JSON object");
@@ -111,7 +111,7 @@ class Tokenizer::Parser {
       }
     }
 
-    // Mostly it repeats a token of the vocabulary, and then must agree with it.
+    // An added token mostly repeats a token of the vocabulary, and then must agree with it.
     const Json& id = member(added, "id");
     const auto known = built().find(*text);
     if (!known) {
@@ -145,7 +145,7 @@ class Tokenizer::Parser {
     return {};
   }
 
-  /// Both forms that Hugging Face writes, the older one first.
+  /// Parses both forms of Hugging Face, the older one first.
   static std::optional<std::pair<std::string_view, std::string_view>> merge_pair(const Json& merge) {
     if (const std::string* const line = as_string(merge)) return Builder::split_merge(*line);
     if (!merge.is_array() || merge.size() != 2) return std::nullopt;
@@ -177,7 +177,7 @@ class Tokenizer::Parser {
     return {};
   }
 
-  /// A Replace of a plain string, in the normalizer or the decoder.
+  /// Reads a Replace of a plain string, in the normalizer or the decoder.
   Result<Replacement> read_replace(std::string_view where, const Json& replace) const {
     const Json& type = member(replace, "type");
     if (type != "Replace") {
@@ -210,8 +210,8 @@ class Tokenizer::Parser {
     return {};
   }
 
-  /// Gemma's file asks for a split at spaces, of which its normalizer has left none. We run no
-  /// pre-tokenizer, so insist on that.
+  /// Gemma's file has a split at spaces, of which its normalizer leaves none. No pre-tokenizer is run, so that this
+  /// must hold.
   Result<void> check_pre_tokenizer(const Json& pre_tokenizer) const {
     if (pre_tokenizer.is_null()) return {};
     const Json& type = member(pre_tokenizer, "type");
@@ -229,7 +229,7 @@ class Tokenizer::Parser {
       if (from == *as_string(pattern)) occurs = false;
       if (to.find(*as_string(pattern)) != std::string::npos) occurs = true;
     }
-    // With a longer text, a later replacement could bring its parts together.
+    // With a longer text, a later replacement could join its parts.
     if (occurs || as_string(pattern)->size() != 1) {
       return unsupported("pre_tokenizer.pattern", show(pattern),
                          "one byte that the normalizer replaces, so that the split never happens");
@@ -283,7 +283,7 @@ std::string Tokenizer::to_json() const {
                        {"normalized", list == &added_normalized_}});
     }
   }
-  constexpr std::uint64_t kUnused = UINT64_MAX;  // a merge that gives a special token, or was given again later
+  constexpr std::uint64_t kUnused = UINT64_MAX;  // a merge that gives a special token, or is repeated later
   std::vector<std::uint64_t> by_rank(merged_.size(), kUnused);
   for (const auto& [pair, rank] : ranks_) by_rank[rank] = pair;
   for (const std::uint64_t pair : by_rank) {

@@ -16,7 +16,7 @@
 namespace outrider {
 namespace {
 
-/// A progressive file may go over its pixels any number of times; real ones do so some ten times.
+/// Passes of a progressive file over its pixels are unbounded in the format; real files have some ten.
 constexpr int kScansMax = 100;
 constexpr int kExifMarker = JPEG_APP0 + 1;
 
@@ -44,8 +44,8 @@ class JpegReader : public JumpGuard {
   }
   std::int64_t height() const { return jpeg_.image_height; }
   std::int64_t width() const { return jpeg_.image_width; }
-  /// Where all scans have to be there before the first row: 16 bits of each component of each pixel, in whole blocks.
-  /// Fewer where colours are coarser.
+  /// Returns the memory of formats that need all scans before the first row: 16 bits per component and pixel, in whole
+  /// blocks. Less for subsampled colours.
   std::int64_t coefficient_bytes() {
     constexpr std::int64_t kBlock = 32;
     if (jpeg_has_multiple_scans(&jpeg_) == FALSE) return 0;
@@ -68,7 +68,7 @@ class JpegReader : public JumpGuard {
   std::vector<std::byte> exif() const {
     for (jpeg_saved_marker_ptr marker = jpeg_.marker_list; marker != nullptr; marker = marker->next) {
       const auto* const bytes = reinterpret_cast<const std::byte*>(marker->data);
-      // Others use this marker too (XMP).
+      // Other blocks (XMP) use this marker too.
       const std::string_view text(reinterpret_cast<const char*>(bytes), marker->data_length);
       if (marker->marker == kExifMarker && text.starts_with("Exif")) return {bytes, bytes + marker->data_length};
     }
@@ -81,7 +81,7 @@ class JpegReader : public JumpGuard {
     jpeg->err->format_message(jpeg, reader->message_);
     reader->leave(reader->message_);
   }
-  /// Of the warnings, which have level -1, that the file breaks off is an error: libjpeg would fill up with grey.
+  /// Treats the warning (level -1) of a truncated file as an error: libjpeg would fill the rest with grey.
   static void on_message(j_common_ptr jpeg, int level) {
     if (level < 0 && jpeg->err->msg_code == JWRN_JPEG_EOF) on_error(jpeg);
   }
@@ -105,7 +105,7 @@ Result<Decoded> decode_jpeg(std::span<const std::byte> file, const std::string& 
   if (!reader->read_header()) return broken();
   if (reader->is_cmyk()) return file_error(Errc::kUnsupported, name, "a JPEG in CMYK, wanted RGB or greys");
   Decoded decoded;
-  decoded.exif = reader->exif();  // which is gone after the pixels
+  decoded.exif = reader->exif();  // freed with the pixels
   ASSIGN_OR_RETURN(decoded.picture, make_picture(reader->height(), reader->width(), reader->coefficient_bytes(),
                                                  orientation_of(decoded.exif) != 1, name, admit));
   if (!reader->read_pixels(decoded.picture.rgb.data())) return broken();

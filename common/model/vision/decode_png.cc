@@ -18,7 +18,7 @@ class PngReader : public JumpGuard {
       : file_(file), png_(png_create_read_struct(PNG_LIBPNG_VER_STRING, this, on_error, on_warning)) {
     info_ = png_ == nullptr ? nullptr : png_create_info_struct(png_);
     CHECK(info_ != nullptr, "libpng is not the version that this was built with");
-    // Texts and profiles of which nothing is wanted, each of which may become megabytes before a size is known.
+    // Bounds unused texts and profiles, each of which may expand to megabytes before the size is known.
     png_set_chunk_cache_max(png_, 8);
     png_set_read_fn(png_, this, read);
   }
@@ -26,14 +26,14 @@ class PngReader : public JumpGuard {
   PngReader(const PngReader&) = delete;
   PngReader& operator=(const PngReader&) = delete;
 
-  /// All that precedes the pixels.
+  /// Reads everything before the pixels.
   bool read_header() {
     return guarded([this] { png_read_info(png_, info_); });
   }
   std::int64_t height() const { return png_get_image_height(png_, info_); }
   std::int64_t width() const { return png_get_image_width(png_, info_); }
 
-  /// @param rows  where each row goes
+  /// @param rows  destination of each row
   bool read_pixels(png_bytepp rows) {
     return guarded([this, rows] {
       png_set_strip_16(png_);
@@ -70,7 +70,7 @@ class PngReader : public JumpGuard {
     reader->file_ = reader->file_.subspan(size);
   }
 
-  std::span<const std::byte> file_;  ///< what has not been read
+  std::span<const std::byte> file_;  ///< the unread rest
   png_structp png_;
   png_infop info_;
 };

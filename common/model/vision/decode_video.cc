@@ -22,7 +22,7 @@ extern "C" {
 namespace outrider {
 namespace {
 
-/// FFmpeg refuses a larger piece of memory, which only a file that lies could ask for.
+/// Largest allocation that FFmpeg may make; only a forged file asks for more.
 constexpr std::size_t kPieceBytesMax = 256 << 20;
 constexpr unsigned kStreamsMax = 32;
 
@@ -44,7 +44,7 @@ Error broken(const std::string& name, std::string_view problem) {
   return file_error(Errc::kMalformed, name, "a broken video: {}", problem);
 }
 
-/// The demuxer for a file that begins so; null for another.
+/// Returns the demuxer for a file with this beginning; null for others.
 const char* demuxer_of(std::string_view head) {
   const std::string_view box = head.substr(std::min<std::size_t>(head.size(), 4), 4);
   for (const char* const first : {"ftyp", "moov", "mdat", "wide", "free", "skip"})
@@ -54,7 +54,7 @@ const char* demuxer_of(std::string_view head) {
   return nullptr;
 }
 
-/// The decoder for what may be in it; null for others.
+/// Returns the decoder of a supported codec; null for others.
 const AVCodec* decoder_of(AVCodecID id) {
   constexpr std::pair<AVCodecID, const char*> kDecoders[] = {
       {AV_CODEC_ID_H264, "h264"}, {AV_CODEC_ID_HEVC, "hevc"},    {AV_CODEC_ID_VP8, "vp8"},
@@ -64,7 +64,7 @@ const AVCodec* decoder_of(AVCodecID id) {
   return nullptr;
 }
 
-/// A file in memory, as FFmpeg reads it; at its first picture track.
+/// A file in memory, for FFmpeg's I/O; reads the first picture track.
 class Container {
  public:
   explicit Container(std::span<const std::byte> file) : file_(file) {}
@@ -84,7 +84,7 @@ class Container {
     format_->pb = io_;
     format_->flags |= AVFMT_FLAG_CUSTOM_IO;
     format_->max_streams = kStreamsMax;
-    // Whatever the file refers to is not opened.
+    // Files that this one refers to are not opened.
     format_->protocol_whitelist = av_strdup("none");
     format_->io_open = [](AVFormatContext*, AVIOContext**, const char*, int, AVDictionary**) {
       return AVERROR(EACCES);
@@ -104,7 +104,7 @@ class Container {
     return {};
   }
 
-  /// The next packet of the track. @return false at the end
+  /// Reads the next packet of the track. @return false at the end
   bool next(AVPacket& packet) {
     for (;;) {
       av_packet_unref(&packet);
@@ -115,7 +115,7 @@ class Container {
 
   const AVStream& stream() const { return *stream_; }
 
-  /// How the track is to be turned, as an Exif block says it.
+  /// Returns the track's orientation as Exif's number.
   int orientation() const {
 #if LIBAVFORMAT_VERSION_MAJOR >= 61
     const AVPacketSideData* const side = av_packet_side_data_get(
@@ -131,7 +131,7 @@ class Container {
     std::memcpy(matrix, data, sizeof matrix);
     const double against_the_clock = av_display_rotation_get(matrix);
     if (std::isnan(against_the_clock)) return 1;
-    constexpr int kOrientations[] = {1, 8, 3, 6};  // by quarters, against the clock
+    constexpr int kOrientations[] = {1, 8, 3, 6};  // by quarter turns, counterclockwise
     const long quarters = std::lround(against_the_clock / 90);
     return kOrientations[((quarters % 4) + 4) % 4];
   }
@@ -164,9 +164,9 @@ class Container {
   AVStream* stream_ = nullptr;
 };
 
-/// What is read of a file's packets before any is decoded, in the order in which they are decoded.
+/// Facts about a packet, which are read before any is decoded, in decoding order.
 struct PacketFacts {
-  std::int64_t time;  ///< when it is shown, in the track's units
+  std::int64_t time;  ///< presentation time, in the track's units
   bool key;           ///< decoding can begin here
 };
 
@@ -175,7 +175,7 @@ Result<std::vector<PacketFacts>> survey(Container& container, std::size_t file_b
   const Packet packet(av_packet_alloc());
   std::size_t bytes = 0;
   while (container.next(*packet)) {
-    // A file may say that frames are at the same place, and so be longer than it is.
+    // A file may reference the same bytes for several frames, and so be longer than it is.
     bytes += static_cast<std::size_t>(packet->size);
     if (bytes > 2 * file_bytes) return broken(name, "its frames take more than the file has");
     if (std::ssize(packets) == kVideoFileFramesMax) {
@@ -190,14 +190,14 @@ Result<std::vector<PacketFacts>> survey(Container& container, std::size_t file_b
   return packets;
 }
 
-/// A frame that is looked at.
+/// A sampled frame.
 struct Target {
   std::int64_t time;
-  std::size_t packet, key;  ///< its packet, and the one from which it is decoded
+  std::size_t packet, key;  ///< its packet, and the key frame from which it is decoded
 };
 
-/// The frames that are looked at, in their order. Frames that are shown before the key frame that precedes them may
-/// need the one before.
+/// Chooses the sampled frames, in order. Frames shown before the key frame that precedes them may need the previous
+/// one.
 std::vector<Target> choose(const std::vector<PacketFacts>& packets) {
   std::vector<std::size_t> shown(packets.size());
   for (std::size_t i = 0; i < shown.size(); ++i) shown[i] = i;
@@ -217,7 +217,7 @@ std::vector<Target> choose(const std::vector<PacketFacts>& packets) {
   return targets;
 }
 
-/// How many frames are decoded on the way to them.
+/// Returns the number of frames to decode for the targets.
 std::int64_t frames_on_the_way(const std::vector<Target>& targets) {
   std::int64_t count = 0;
   std::size_t next = 0;
@@ -229,7 +229,7 @@ std::int64_t frames_on_the_way(const std::vector<Target>& targets) {
   return count;
 }
 
-/// Frames become pictures.
+/// Converts frames to pictures.
 class Converter {
  public:
   ~Converter() { sws_freeContext(context_); }
@@ -246,7 +246,7 @@ class Converter {
     constexpr int kOne = 1 << 16;
     sws_setColorspaceDetails(context_, colours, jpeg_range ? 1 : 0, sws_getCoefficients(SWS_CS_DEFAULT), 1, 0, kOne,
                              kOne);
-    // Its own rows are padded, since the library writes some pixels more than a row has.
+    // A padded frame, since the library writes some pixels beyond each row.
     const Frame rgb(av_frame_alloc());
     rgb->format = AV_PIX_FMT_RGB24, rgb->width = frame.width, rgb->height = frame.height;
     if (av_frame_get_buffer(rgb.get(), 0) < 0) return broken(name, "no memory for a frame");
@@ -275,16 +275,16 @@ Result<Decoder> open_decoder(const AVCodecParameters& parameters, const std::str
   Decoder decoder(avcodec_alloc_context3(codec));
   if (decoder == nullptr || avcodec_parameters_to_context(decoder.get(), &parameters) < 0)
     return broken(name, "its header");
-  decoder->thread_count = 1;  // so that memory is what was counted
-  // No more than was admitted, but for whole blocks: the frames may say another size than the file.
+  decoder->thread_count = 1;  // so that the counted memory suffices
+  // The admitted size, rounded up to whole blocks: frames may state another size than the file.
   constexpr std::int64_t kBlock = 64;
   decoder->max_pixels = (parameters.width + kBlock) * (parameters.height + kBlock);
   if (const int opened = avcodec_open2(decoder.get(), codec, nullptr); opened < 0) return broken(name, said(opened));
   return decoder;
 }
 
-/// Decodes until every target has been seen. Between two of them it goes on from the later one's key frame, if that is
-/// yet to come.
+/// Decodes until every target has been reached. Between two targets it skips to the later one's key frame, if that is
+/// still ahead.
 class Watching {
  public:
   Watching(Container& container, AVCodecContext& decoder, const std::string& name, const OnFrame& on_frame)
@@ -305,7 +305,7 @@ class Watching {
       RETURN_IF_ERROR(take_frames(targets));
     }
     if (seen_ < targets.size()) {
-      avcodec_send_packet(&decoder_, nullptr);  // what it still holds
+      avcodec_send_packet(&decoder_, nullptr);  // drains the decoder
       RETURN_IF_ERROR(take_frames(targets));
     }
     if (seen_ < targets.size()) return broken(name_, "it ends before its last frame");
@@ -360,7 +360,7 @@ Result<void> check_work(std::int64_t width, std::int64_t height, std::int64_t fr
                       "most {} pixels: cut it into pieces, or make it smaller",
                       frames, width, height, kVideoDecodedPixelsMax);
   }
-  // Decoders keep up to 16 frames to refer to, of at most 3 bytes a pixel as a rule, and some on their way.
+  // Decoders hold up to 16 reference frames, usually of at most 3 bytes a pixel, and some in flight.
   constexpr std::int64_t kHeld = 20;
   return admit ? admit({.height = height, .width = width, .bytes = (kHeld + 3) * 3 * width * height}) : Result<void>();
 }
@@ -372,7 +372,7 @@ Result<void> decode_video(std::span<const std::byte> file, const std::string& na
   if (file.size() > kVideoBytesMax)
     return file_error(Errc::kOutOfRange, name, "a video of {} bytes, wanted at most {}", file.size(), kVideoBytesMax);
   static const bool quiet = [] {
-    av_log_set_level(AV_LOG_QUIET);  // a stranger's file says nothing on the standard error
+    av_log_set_level(AV_LOG_QUIET);  // an untrusted file must not write to standard error
     av_max_alloc(kPieceBytesMax);
     return true;
   }();

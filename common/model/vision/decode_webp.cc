@@ -11,7 +11,7 @@
 namespace outrider {
 namespace {
 
-/// What libwebp holds at most: of one without loss colours and alpha, and what its transforms are of.
+/// Upper bound of libwebp's memory: for lossless files, colours and alpha and the input of its transforms.
 constexpr std::int64_t kBytesPerPixel = 5;
 
 std::vector<std::byte> exif_of(const WebPData& file) {
@@ -46,7 +46,7 @@ Result<Decoded> decode_webp(std::span<const std::byte> file, const std::string& 
     return broken(status);
   if (config.input.has_animation != 0)
     return file_error(Errc::kUnsupported, name, "an animated WebP, wanted one picture");
-  // libwebp is content with the pixels; what turns the picture comes after them.
+  // libwebp stops after the pixels; the chunk with the orientation follows them.
   const std::uint32_t riff_bytes =
       data.bytes[4] | data.bytes[5] << 8 | data.bytes[6] << 16 | std::uint32_t{data.bytes[7]} << 24;
   if (data.size < 8 + std::size_t{riff_bytes}) return broken(VP8_STATUS_NOT_ENOUGH_DATA);

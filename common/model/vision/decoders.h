@@ -10,24 +10,23 @@
 
 namespace outrider {
 
-/// Private to this room: one reader for each format, each the only file that includes its library. Errors are those of
+/// Private to this room: one decoder per format, each in the only file that includes its library. Errors are those of
 /// decode_picture().
 struct Decoded {
-  Picture picture;              ///< as it is stored
-  std::vector<std::byte> exif;  ///< the Exif block, a TIFF file that says how to turn it; empty without one
+  Picture picture;              ///< as stored
+  std::vector<std::byte> exif;  ///< the Exif block, a TIFF file with the orientation; empty without one
 };
 Result<Decoded> decode_png(std::span<const std::byte> file, const std::string& name, const AdmitPicture& admit);
 Result<Decoded> decode_jpeg(std::span<const std::byte> file, const std::string& name, const AdmitPicture& admit);
 Result<Decoded> decode_webp(std::span<const std::byte> file, const std::string& name, const AdmitPicture& admit);
 
-/// A picture of that size, black; kOutOfRange beyond the limits, else as `admit` says.
-/// @param format_bytes  that the format's reader holds besides the pixels, at most
-/// @param turned  it will be turned, or may be
+/// Makes a black picture of that size; kOutOfRange beyond the limits, or `admit`'s error. @param format_bytes  upper
+/// bound of the format reader's memory besides the pixels @param turned  the picture may have to be turned
 Result<Picture> make_picture(std::int64_t height, std::int64_t width, std::int64_t format_bytes, bool turned,
                              const std::string& name, const AdmitPicture& admit);
-/// The picture turned as an orientation of Exif says. From 5 on rows become columns; some then run the other way.
+/// Turns the picture by an Exif orientation. From 5 on rows become columns.
 Picture turned(Picture from, int orientation);
-/// How an Exif block says that the picture is to be turned, 1 to 8; 1, as it is, where it does not say so properly.
+/// Returns an Exif block's orientation, 1 to 8; 1, upright, if it is missing or invalid.
 int orientation_of(std::span<const std::byte> exif);
 
 }  // namespace outrider

@@ -5,18 +5,18 @@
 
 namespace outrider {
 
-/// For libraries that report errors by a call that must not return: it jumps out of the library instead. What is called
-/// between must therefore have nothing to destroy.
+/// For libraries that report errors by a call that must not return: it jumps out of the library instead. Frames between
+/// must therefore have nothing to destroy.
 class JumpGuard {
  public:
-  /// @return whether the calls came to their end; else message() says why not.
+  /// @return true if the calls came to their end; else see message()
   template <typename Calls>
   bool guarded(const Calls& calls) {
     if (setjmp(jump_) != 0) return false;
     calls();
     return true;
   }
-  /// From within guarded() alone.
+  /// To be called within guarded() only.
   [[noreturn]] void leave(const char* message) {
     if (message != message_) std::strncpy(message_, message, sizeof message_ - 1);
     std::longjmp(jump_, 1);

@@ -9,7 +9,7 @@
 namespace outrider {
 namespace {
 
-/// Patches that pass through a matrix together: some tenths of a second of one slow core, as in the vision tower.
+/// Patches per matrix product: some tenths of a second of one slow core, as in the vision tower.
 constexpr std::int64_t kStepPatches = 64;
 
 }  // namespace

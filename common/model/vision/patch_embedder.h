@@ -10,11 +10,11 @@
 
 namespace outrider {
 
-/// What 12B has in place of a vision tower: the pixels of a patch pass through two matrices to a soft token, and no
-/// patch sees another (gemma4.md 8.4).
+/// 12B's replacement for a vision tower: two matrices turn the pixels of a patch into a soft token, independently of
+/// other patches (gemma4.md 8.4).
 class PatchEmbedder : public PictureEncoder {
  public:
-  /// A tensor of every model that has one.
+  /// A tensor that every such model has.
   static constexpr const char* kMark = "model.vision_embedder.patch_dense.weight";
 
   static Result<std::unique_ptr<PictureEncoder>> load(const VisionConfig& config,
@@ -39,7 +39,7 @@ class PatchEmbedder : public PictureEncoder {
   Norm patch_norm_, dense_norm_, position_norm_;
   Linear dense_, embedding_projection_;
   std::vector<float> dense_bias_;
-  RowTable positions_;  ///< [2 * position_embedding_size, hidden_size]: of a column and of a row in turn
+  RowTable positions_;  ///< [2 * position_embedding_size, hidden_size]: alternating between columns and rows
   Buffer pixels_, x_, soft_;
   Steps steps_;
 };

@@ -11,7 +11,7 @@
 namespace outrider {
 namespace {
 
-/// What one output pixel takes from consecutive input pixels: weights of sum 2^kBits.
+/// Weights of consecutive input pixels for one output pixel, with sum 2^kBits.
 struct Taps {
   std::int64_t first;
   std::vector<std::int32_t> weights;
@@ -25,7 +25,7 @@ double bicubic(double x) {
   return x < 2 ? (((x - 5) * x + 8) * x - 4) * a : 0;
 }
 
-/// In the order and the roundings of Pillow, so that the weights are its own.
+/// Computes in Pillow's order and with its roundings, so that the weights are equal.
 Taps taps_of(std::int64_t output, std::int64_t from, std::int64_t to) {
   const double scale = static_cast<double>(from) / static_cast<double>(to), stretch = std::max(scale, 1.0);
   const double centre = (static_cast<double>(output) + 0.5) * scale, half = 2 * stretch, narrow = 1 / stretch;
@@ -104,7 +104,7 @@ Picture resize_for_tower(const Picture& picture, const VisionConfig& config, std
 std::int64_t resizing_bytes(std::int64_t height, std::int64_t width, const VisionConfig& config,
                             std::int64_t soft_tokens) {
   const auto [to_height, to_width] = target_size(height, width, config.soft_token_side(), soft_tokens);
-  constexpr std::int64_t kTapBytes = 64;  // of an input column or row beside its weights
+  constexpr std::int64_t kTapBytes = 64;  // of an input column or row, besides its weights
   return 3 * height * to_width + 3 * to_height * to_width + kTapBytes * (height + width + to_width);
 }
 

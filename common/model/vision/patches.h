@@ -10,7 +10,7 @@
 
 namespace outrider {
 
-/// The numbers of soft tokens that a picture may have at most, one of which a caller chooses.
+/// Selectable limits of a picture's soft tokens.
 inline constexpr std::array<std::int64_t, 5> kSoftTokenBudgets = {70, 140, 280, 560, 1120};
 inline constexpr std::int64_t kSoftTokensDefault = 280;
 
@@ -20,19 +20,18 @@ struct Patches {
   std::vector<float> values;           ///< [rows * columns, 3 * patch_size^2], row by row; from 0 to 1
 };
 
-/// The picture in the size in which the tower sees it, its sides multiples of soft_token_side(): Hugging Face's bits.
-/// @param soft_tokens  one of kSoftTokenBudgets
-/// @pre the picture is within the limits of decode_picture()
+/// Resizes a picture to the tower's input size, with sides that are multiples of soft_token_side(): bit for bit as
+/// Hugging Face. @param soft_tokens  one of kSoftTokenBudgets @pre the picture is within the limits of decode_picture()
 Picture resize_for_tower(const Picture& picture, const VisionConfig& config, std::int64_t soft_tokens);
 
-/// Memory that resizing a picture of that size takes besides it, at most.
+/// Upper bound of the memory that resizing a picture takes, besides the picture.
 std::int64_t resizing_bytes(std::int64_t height, std::int64_t width, const VisionConfig& config,
                             std::int64_t soft_tokens);
 
-/// How many soft tokens a picture of that size becomes. @pre its sides are multiples of soft_token_side()
+/// Returns the soft tokens of a picture. @pre its sides are multiples of soft_token_side()
 std::int64_t soft_token_count(const Picture& resized, const VisionConfig& config);
 
-/// @return kOutOfRange for a picture that is wider or higher than the tower's table of positions.
+/// @return kOutOfRange for a picture wider or higher than the tower's table of positions
 Result<Patches> cut_into_patches(const Picture& resized, const VisionConfig& config);
 
 }  // namespace outrider

@@ -12,7 +12,7 @@
 namespace outrider {
 namespace {
 
-/// Numbers of a TIFF file, in its byte order; nullopt past its end.
+/// Reads numbers of a TIFF file, in its byte order; nullopt past its end.
 class Tiff {
  public:
   explicit Tiff(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -82,7 +82,7 @@ Result<Picture> make_picture(std::int64_t height, std::int64_t width, std::int64
   if (admit) {
     constexpr std::int64_t kReaderBytes = 1 << 20, kRowBytes = 16;  // tables, and pointers to rows
     const std::int64_t pixels = 3 * height * width;
-    const std::int64_t besides = std::max(format_bytes, turned ? pixels : 0);  // the reader has gone when it is turned
+    const std::int64_t besides = std::max(format_bytes, turned ? pixels : 0);  // the reader is gone when it is turned
     RETURN_IF_ERROR(
         admit({.height = height, .width = width, .bytes = pixels + besides + kReaderBytes + kRowBytes * height}));
   }

@@ -13,24 +13,23 @@
 
 namespace outrider {
 
-/// What makes soft tokens of a picture, loaded and packed: a VisionTower, or 12B's PatchEmbedder. One encode at a time.
-/// Pictures are encoded one by one: what one becomes depends neither on others nor, as the kernels promise, on the
-/// number of threads.
+/// Encodes a picture into soft tokens: a VisionTower, or 12B's PatchEmbedder, loaded and packed. One encode at a time:
+/// the result depends neither on other pictures nor, as the kernels guarantee, on the number of threads.
 class PictureEncoder {
  public:
-  /// The one that the config names. @return as load_vision_config() and open_tower_weights().
+  /// Loads the encoder that the config names. @return errors as load_vision_config() and open_tower_weights()
   static Result<std::unique_ptr<PictureEncoder>> load(const ModelFiles& files, WeightType type);
   static Result<std::unique_ptr<PictureEncoder>> load(const VisionConfig& config,
                                                       std::shared_ptr<const WeightSource> weights);
-  /// Whether it is among these weights.
+  /// Returns true if the encoder is among these weights.
   static bool is_in(const VisionConfig& config, const WeightSource& weights);
 
   virtual ~PictureEncoder() = default;
 
-  /// @param between_steps  called several times, so that a caller's loop stays awake in a large picture.
-  /// @return [soft tokens, text_hidden_size], row by row of the picture: rows of the text model's input, which its
-  ///   embedding's factor does not multiply. Valid until the next encode.
-  /// @pre the grid is not empty, fits pooling_kernel_size, and is at most position_embedding_size wide and high.
+  /// @param between_steps  called several times, so that a caller's loop can run during a large picture @return [soft
+  /// tokens, text_hidden_size], row by row of the picture: rows of the text model's input, to which the embedding's
+  /// scale is not applied. Valid until the next encode @pre the grid is not empty, fits pooling_kernel_size, and is at
+  /// most position_embedding_size wide and high
   virtual Matrix<const float> encode(const Patches& picture, const Trace& trace = {},
                                      const std::function<void()>* between_steps = nullptr) = 0;
 

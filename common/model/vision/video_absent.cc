@@ -1,4 +1,4 @@
-// Where the program was built without FFmpeg's libraries.
+// Used in builds without FFmpeg's libraries.
 #include <fmt/format.h>
 
 #include "common/model/vision/video.h"

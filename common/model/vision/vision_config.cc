@@ -7,11 +7,11 @@
 namespace outrider {
 namespace {
 
-// Bounds that no plausible tower reaches.
+// Bounds beyond any plausible tower.
 constexpr std::int64_t kWidthMax = 1 << 16, kHeadDimMax = 1 << 10, kLayersMax = 1 << 10, kSideMax = 1 << 8;
 constexpr std::int64_t kPositionsMax = 1 << 20, kTokensMax = 1 << 24;
 
-/// What every model that sees says.
+/// Reads the keys that every model with vision has.
 VisionConfig read_text_side(const JsonFields& top) {
   const JsonFields text = top.object("text_config");
   VisionConfig config = {};
@@ -25,7 +25,7 @@ VisionConfig read_text_side(const JsonFields& top) {
   return config;
 }
 
-/// Of 12B. Its patches are merged before anything else: they are squares of patch_size * pooling_kernel_size pixels.
+/// Reads 12B's config. Its patches are merged first: they are squares of patch_size * pooling_kernel_size pixels.
 VisionConfig read_without_tower(const JsonFields& top, const JsonFields& keys) {
   VisionConfig config = read_text_side(top);
   config.without_tower = true;
@@ -68,7 +68,7 @@ VisionConfig read(const JsonFields& top, FirstError& first_error) {
     rope.choice("rope_type", "default", {"default", "axial"});
     config.rope_theta = rope.number("rope_theta", 100, 1, 1e12);
   }
-  if (config.head_dim % 4 != 0)  // two coordinates, each of which turns pairs
+  if (config.head_dim % 4 != 0)  // two coordinates, each of which rotates pairs
     keys.fail(Errc::kMalformed, "head_dim", config.head_dim, "a multiple of 4");
   return config;
 }

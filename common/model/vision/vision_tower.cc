@@ -11,8 +11,8 @@
 namespace outrider {
 namespace {
 
-/// Patches that pass through the MLP or a matrix, and that attend, together: some tenths of a second of one slow core.
-/// More would keep a verifier's loop from its heartbeats, fewer would read the weights more often than they are worth.
+/// Patches per matrix product or MLP step, and per attention step: some tenths of a second of one slow core. Larger
+/// steps would delay a verifier's heartbeats, smaller ones would read the weights too often.
 constexpr std::int64_t kStepRows = 256, kStepQueries = 64;
 
 }  // namespace
@@ -119,7 +119,7 @@ void VisionTower::forward(const Layer& layer, const Patches& picture, Matrix<flo
   add_in_place(x, h);
 }
 
-/// h := o_proj(attention of h): every patch sees every patch.
+/// h := o_proj(attention of h): every patch attends to every patch.
 void VisionTower::attention(const Layer& layer, const Patches& picture, Matrix<float> h) {
   const std::int64_t count = h.size(0), head = config_.head_dim, width = config_.num_attention_heads * head;
   const Matrix<float> q = scratch_.q.view(count, width), k = scratch_.k.view(count, width),
@@ -185,7 +185,7 @@ KvView VisionTower::keys_and_values(Matrix<const float> k, Matrix<const float> v
   return view;
 }
 
-/// The mean of each square of patches, times sqrt(hidden_size), and standardized if the tower does that.
+/// Returns the mean of each square of patches, times sqrt(hidden_size), standardized if the tower does so.
 Matrix<float> VisionTower::pool(const Patches& picture, Matrix<const float> x) {
   const std::int64_t size = config_.pooling_kernel_size, columns = picture.columns / size;
   const auto share = 1 / static_cast<float>(size * size);

@@ -11,17 +11,17 @@
 
 namespace outrider {
 
-/// The vision tower of Gemma 4 and the projection into the text model's width (gemma4.md 8). Patches of a picture
-/// become a ninth as many soft tokens. One picture is 630 to 10,080 rows, which fill every matrix product.
+/// The vision tower of Gemma 4 with its projection to the text model's width (gemma4.md 8). It makes one soft token of
+/// nine patches. One picture is 630 to 10,080 rows, which fill every matrix product.
 class VisionTower : public PictureEncoder {
  public:
-  /// A tensor of every model that has one.
+  /// A tensor that every model with this tower has.
   static constexpr const char* kMark = "model.vision_tower.patch_embedder.input_proj.weight";
 
   static Result<std::unique_ptr<PictureEncoder>> load(const VisionConfig& config,
                                                       std::shared_ptr<const WeightSource> weights);
 
-  /// between_steps is called several times in every layer.
+  /// @param between_steps  called several times in every layer
   Matrix<const float> encode(const Patches& picture, const Trace& trace = {},
                              const std::function<void()>* between_steps = nullptr) override;
   const std::string& gemm_implementation() const override { return layers_.front().down.linear().implementation(); }
@@ -36,7 +36,7 @@ class VisionTower : public PictureEncoder {
     template <typename Visit>
     void each_linear(Visit visit) const;
   };
-  /// Of one encode, by purpose.
+  /// Scratch memory of one encode, by purpose.
   struct Scratch {
     Buffer x{"main_stream"}, normed{"normed"}, clipped{"clipped"}, q{"q"}, k{"k"}, v{"v"}, attention{"attention"};
     Buffer gate{"gate"}, up{"up"}, pooled{"pooled"}, soft{"soft_tokens"};
@@ -49,9 +49,9 @@ class VisionTower : public PictureEncoder {
   void forward(const Layer& layer, const Patches& picture, Matrix<float> x);
   void attention(const Layer& layer, const Patches& picture, Matrix<float> h);
   void mlp(const Layer& layer, Matrix<float> h);
-  /// Turns every head by a patch's column and row.
+  /// Rotates every head by a patch's column and row.
   void rotate(Matrix<float> x, const Patches& picture) const;
-  /// What attend() reads of keys and values: as floats, or rounded to bf16 as a text model's cache is.
+  /// Returns keys and values for attend(): as floats, or rounded to bf16 like a text model's cache.
   KvView keys_and_values(Matrix<const float> k, Matrix<const float> v);
   Matrix<float> pool(const Patches& picture, Matrix<const float> x);
 
@@ -60,7 +60,7 @@ class VisionTower : public PictureEncoder {
   RowTable positions_;  ///< [2 * position_embedding_size, hidden_size]: of columns, then of rows
   std::vector<Layer> layers_;
   std::vector<float> std_bias_, std_scale_;  ///< empty unless standardize
-  std::vector<RopeAngles> angles_;           ///< of the coordinates met so far
+  std::vector<RopeAngles> angles_;           ///< of the coordinates seen so far
   Scratch scratch_;
   Steps steps_;
 };

@@ -16,10 +16,9 @@
 namespace outrider {
 namespace {
 
-/// Whether it is what a WireForm rounds to.
 bool is_rounded(DType dtype) { return dtype == DType::kQ8_0 || dtype == DType::kQ4_0; }
 
-/// Whether a number of all elements, in the bits of `exponent` all ones, is infinite or none at all.
+/// Returns true when an element is infinite or NaN: all bits of `exponent` are set.
 template <typename Bits>
 bool has_exponent(std::span<const std::byte> bytes, Bits exponent) {
   bool found = false;
@@ -31,7 +30,7 @@ bool has_exponent(std::span<const std::byte> bytes, Bits exponent) {
   return found;
 }
 
-/// Of blocks it is the scale that is not.
+/// A block is finite when its scale is.
 bool is_finite(const WireTensor& tensor) {
   std::span<const std::byte> bytes = tensor.data.bytes();
   if (tensor.dtype == DType::kF32) return !has_exponent<std::uint32_t>(bytes, 0x7f800000);

@@ -4,35 +4,34 @@
 
 namespace outrider {
 
-/// What a verifier sends to a block drafter, and nothing else: the output rows of these layers of the target, counted
-/// from 0, one after the other. The first half of a position's is in `key`, the second in `value`. Its `layer` is a
-/// number made of the list, so that a handshake tells other layers, or another order.
+/// The only donor of a block drafter: the output rows of these target layers, counted from 0, concatenated. `key`
+/// carries the first half of a position's row, `value` the second. `layer` is a hash of the list, so that a handshake
+/// fails when the layers or their order differ.
 DonorFacts hidden_rows_donor(std::span<const int> layers, std::int64_t hidden_size);
-/// Whether that is the donor: an assistant has two.
+/// Returns true for a block drafter's facts; an assistant's have two donors.
 inline bool takes_hidden_rows(const PairFacts& facts) { return facts.donors.size() == 1; }
 
-/// Most positions of a sequence of which a drafter with K/V of its own computes K/V in one pass: it reads its socket
-/// between two passes, and who asks waits for the one under way. A drafter that is sent no more drafts in that round.
+/// Rows that a drafter with K/V of its own computes in one catch-up pass. It reads its socket between two passes, so a
+/// request waits for one pass at most. A drafter that is further behind does not draft in that round.
 inline constexpr std::int64_t kCatchUpRows = 32;
 
-/// Whether rows are what these facts promise: one entry per donor, its shape, its type or a WireForm's, and no gap that
-/// a draft could see (a sliding donor may leave out what lies before its window); and every value finite.
-/// @param needs  kTokens: they are instead tokens of the vocabulary
+/// Checks rows against the facts: one entry per donor, with its shape and its type (or a WireForm's), all values
+/// finite, and no gap that a draft could see (a sliding donor may leave out positions before its window). @param needs
+/// with kTokens, the rows must be tokens of the vocabulary instead
 Result<void> check_rows(const PairFacts& facts, const KvRows& kv, DraftInput needs = DraftInput::kTargetRows);
 
-/// The rows from position `from` on, in the same memory. @pre check_rows() likes them, and `from` is a position of
-/// theirs
+/// Returns the rows from position `from` on, in the same memory. @pre check_rows() accepts `kv`, and `from` is one of
+/// its positions
 KvRows rows_from(const KvRows& kv, Position from);
 
-/// Whether a hidden row, or the state of drafts that nobody verified, is what a drafter with these facts can go on
-/// from.
+/// Checks that a drafter with these facts can continue from `row`: a hidden row, or the state of unverified drafts.
 Result<void> check_hidden(const PairFacts& facts, const WireTensor& row);
 
-/// kInvalidArgument for another word than to_string() has.
+/// @return kInvalidArgument for a word that to_string() does not return
 Result<WireForm> parse_wire_form(const std::string& name);
 
-/// The type of rows in this form, of a model whose own is `exact`. @param elements  of the last axis: what is no
-/// multiple of a block's elements travels as it is.
+/// Returns the type of rows in this form; `exact` is the model's own. @param elements  length of the last axis; a row
+/// that is not a multiple of a block keeps the exact type
 DType wire_dtype(WireForm form, DType exact, std::int64_t elements);
 
 /// End of the donor rows that one message carries when a drafter needs [from, committed): all of them

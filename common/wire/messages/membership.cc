@@ -16,7 +16,7 @@ Membership::Event Membership::on_message(const Message& message, TimePoint now) 
     joined_ = true;
     refused_pause_ = {};
     refused_.clear();
-    // A coordinator that started anew, or that gave us up, knows none of our sessions, and no Free will come for them.
+    // A coordinator that restarted or gave up this worker has none of its sessions, and will send no Free for them.
     return std::exchange(number_, welcome->membership) == welcome->membership ? Event::kDealtWith
                                                                               : Event::kForgetSessions;
   }
@@ -33,7 +33,7 @@ Membership::Event Membership::on_message(const Message& message, TimePoint now) 
     if (heartbeat->sent_ns > 0) send({.body = *heartbeat});
     return Event::kDealtWith;
   }
-  // Before the Welcome it is not known whose sessions these are; the coordinator repeats what counts.
+  // Before the Welcome these sessions may be another coordinator's; this one repeats whatever matters.
   return joined_ ? Event::kSession : Event::kDealtWith;
 }
 
@@ -42,7 +42,7 @@ void Membership::on_refuse(const Refuse& refuse, TimePoint now) {
     refusal_ = Error{refuse.code, refuse.message};
     return;
   }
-  // Whoever is wrong, we or those who came first, may leave.
+  // The reason may pass: the workers that joined first may leave.
   joined_ = false;
   refused_pause_ = std::clamp(2 * refused_pause_, config_.hello_interval, config_.refused_pause_max);
   next_hello_ = now + refused_pause_;

@@ -12,40 +12,40 @@
 
 namespace outrider {
 
-/// Something a person should read. The node logs it.
+/// A log line for the operator. The node writes it.
 struct Notice {
   bool warning = false;
   std::string text;
-  SessionId session = {};  ///< the one that it is about, by its coordinator's number; 0: none
+  SessionId session = {};  ///< the session concerned, by its coordinator's number; 0: none
 };
-/// What is logged: a line about one session begins with it, alike in every role.
+/// Returns the log line. In every role a line about one session begins with its number.
 std::string to_text(const Notice& notice);
 
 struct LinkConfig {
   Duration heartbeat_interval = std::chrono::milliseconds(500);
   Duration peer_timeout = std::chrono::seconds(3);  ///< silence after which a peer counts as gone
   Duration hello_interval = std::chrono::seconds(1);
-  Duration refused_pause_max = std::chrono::seconds(60);  ///< of a worker that was refused, until its next Hello
-  bool exit_when_refused = false;                         ///< it is not to try again
+  Duration refused_pause_max = std::chrono::seconds(60);  ///< limit of the pause after a refusal, before the next Hello
+  bool exit_when_refused = false;                         ///< a refused worker ends instead of trying again
 };
 
-/// What every core wants of its node, besides its own work.
+/// Output that every core has for its node, besides its own work.
 struct CoreOutput {
   std::vector<Outgoing> send;
   std::vector<Notice> notices;
-  /// When on_tick() is due next at the latest, if that is known.
+  /// Latest time of the next on_tick(), if known.
   std::optional<TimePoint> due = {};
-  /// Of a worker's: the coordinator is silent, though its connection may not say so. It, or the next one, is to be
-  /// dialled anew.
+  /// Set by a worker's core: the coordinator is silent, though the connection may look alive. Reconnect, to it or to
+  /// the next one.
   bool redial = false;
 };
 
-/// A worker's place in its coordinator's books: introduces the worker until it is welcomed, keeps the connection
-/// alive, notices when the coordinator went away, is another one than before, or had given this worker up. Everything
-/// that a worker's core tells its coordinator goes through here. Pure: time is handed in.
+/// A worker's membership at its coordinator. It introduces the worker until it is welcomed, keeps the connection alive,
+/// and notices when the coordinator is gone, was replaced, or gave up this worker. A worker's core sends all messages
+/// through this class. Pure: the caller passes the time.
 class Membership {
  public:
-  /// @param hello without its capacity.
+  /// @param hello  its capacity is ignored
   Membership(const LinkConfig& config, Hello hello, const Capacity& capacity)
       : config_(config), hello_(std::move(hello)) {
     hello_.capacity = capacity;
@@ -54,10 +54,10 @@ class Membership {
   enum class Event {
     kSession,  ///< the message is for the core
     kDealtWith,
-    kForgetSessions,  ///< dealt with; the coordinator knows of no session of this worker
+    kForgetSessions,  ///< dealt with; the coordinator has no session of this worker
   };
   Event on_message(const Message& message, TimePoint now);
-  /// More of a long message has come: the coordinator is there, however slow the way.
+  /// Records that more of a long message arrived: the coordinator is alive, however slow the network.
   void on_arriving(TimePoint now) { heard_ = now; }
   void on_tick(TimePoint now);
 
@@ -66,12 +66,12 @@ class Membership {
     send({.session = request.session, .round = request.round, .base = request.base, .body = std::move(body)});
   }
   void warn(std::string text, SessionId session = {}) { output_.notices.push_back({true, std::move(text), session}); }
-  /// What was sent and said since the last call.
+  /// Returns messages and notices since the last call.
   CoreOutput take_output() { return std::exchange(output_, {}); }
 
   const PairFacts& facts() const { return hello_.facts; }
   bool joined() const { return joined_; }
-  /// Why the worker is to end: it was refused, and is not to try again.
+  /// The refusal that ends the worker (LinkConfig::exit_when_refused).
   const std::optional<Error>& refusal() const { return refusal_; }
 
  private:
@@ -84,8 +84,8 @@ class Membership {
   std::optional<TimePoint> next_hello_, next_heartbeat_;
   TimePoint heard_{}, redialled_{};
   std::optional<Error> refusal_;
-  Duration refused_pause_{};  ///< the last one; 0: not refused since it was welcomed
-  std::string refused_;       ///< why, as it was said
+  Duration refused_pause_{};  ///< the last pause; 0: not refused since the last Welcome
+  std::string refused_;       ///< the last reason that was logged
   CoreOutput output_;
 };
 

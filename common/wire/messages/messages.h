@@ -22,12 +22,12 @@
 #include "common/decoding/sampling/logprobs.h"
 #include "common/decoding/sampling/params.h"
 
-/// Every message that two Outrider processes exchange. A message is a struct; its `fields` say once, in the order of
-/// schemas/outrider.fbs, what travels and which values a receiver lets in (common/base/fields.h). What the codec writes
-/// and reads, and what the tests print and draw, all comes from there.
+/// The messages between Outrider processes. A message is a struct. Its `fields` state once, in the order of
+/// schemas/outrider.fbs, the fields on the wire and the values that a receiver accepts (common/base/fields.h). The
+/// codec, the printers and the tests' generators derive from them.
 namespace outrider {
 
-/// Both sides of a connection must speak the same one. Raised when a message changes its meaning or gets a field that a
+/// Version that both sides of a connection must share. Raised when a message changes its meaning or gets a field that a
 /// receiver must not ignore, such as a sampling parameter. Other optional fields do not raise it (schemas/README.md).
 inline constexpr std::uint32_t kProtocolVersion = 13;
 
@@ -36,14 +36,13 @@ struct WireLimits {
   std::size_t header_bytes_max = 8u << 20;   ///< a prompt of 131,072 ids fits many times
   std::size_t tensor_bytes_max = 64u << 20;  ///< one donor tensor of one prefill chunk
   std::size_t tensors_max = 40;              ///< media of a prompt; else a hidden row, then K and V of two donors
-  /// Of all frames: the pictures of a prompt, of which one client may leave 128 MiB waiting (AdmissionQueue), and a
-  /// header.
+  /// Of all frames: a header, and a prompt's pictures, of which one client may have 128 MiB queued (AdmissionQueue).
   std::size_t message_bytes_max = 144u << 20;
 };
 
-/// Limits of what a message may say. Positions are bounded so that sums of a few cannot overflow anywhere.
+/// Limits of message contents. Positions are bounded so that sums of a few cannot overflow.
 inline constexpr std::size_t kTokensMax = 1u << 20;
-inline constexpr std::size_t kWorkersMax = 256;  ///< that a Status lists
+inline constexpr std::size_t kWorkersMax = 256;  ///< workers in a Status
 inline constexpr std::size_t kDonorsMax = 2;
 inline constexpr std::size_t kMediaMax = 40;  ///< pictures, frames of videos and sounds of a prompt
 inline constexpr Range<Position> kPositions{0, kTokensMax};
@@ -52,23 +51,23 @@ inline constexpr Range kGuesses{0, kDraftAheadMax};
 inline constexpr Count kTexts{0, kTokensMax};                                        ///< tokens of a sequence
 inline constexpr Count kDrafts{0, static_cast<std::size_t>(kDraftLengthMax)};        ///< tokens of a round
 inline constexpr Count kOutcomes{0, static_cast<std::size_t>(kDraftLengthMax) + 1};  ///< tokens that a round emits
-inline constexpr Count kTokenSets{0, kSamplingListMax};                              ///< stop tokens, say
-inline constexpr Count kNameBytes{0, 4096};                                          ///< text for people
+inline constexpr Count kTokenSets{0, kSamplingListMax};                              ///< for example stop tokens
+inline constexpr Count kNameBytes{0, 4096};                                          ///< names and messages for people
 inline constexpr Count kClientBytes{0, 256};                                       ///< a front end's name for a client
-inline constexpr Count kScopeBytes{0, 512};                                        ///< who shares prefixes
+inline constexpr Count kScopeBytes{0, 512};                                        ///< names of prefix-sharing scopes
 inline constexpr Range<std::int64_t> kBytesPerPosition{0, std::int64_t{1} << 30};  ///< products are an int64
 inline constexpr Range<std::int64_t> kWaitMs{0, std::int64_t{24} * 3600 * 1000};   ///< a day
 inline constexpr Range<double> kSeconds{0, 1e9};
 inline constexpr Range<double> kChances{0, 1};
 
-/// Bytes that somebody keeps alive: a network frame, or an engine's copy. Immutable, cheap to copy.
+/// Bytes with shared ownership: of a network frame, or of an engine's copy. Immutable, cheap to copy.
 class SharedBytes {
  public:
   SharedBytes() = default;
   SharedBytes(std::shared_ptr<const void> owner, std::span<const std::byte> bytes)
       : owner_(std::move(owner)), bytes_(bytes) {}
   std::span<const std::byte> bytes() const { return bytes_; }
-  /// Whether the contents are the same.
+  /// Compares contents.
   bool operator==(const SharedBytes& other) const {
     return std::equal(bytes_.begin(), bytes_.end(), other.bytes_.begin(), other.bytes_.end());
   }
@@ -85,21 +84,21 @@ struct WireTensor {
   SharedBytes data;
   bool operator==(const WireTensor&) const = default;
 };
-/// What a message's field may hold that is a tensor.
+/// Allowed ranks of a message's tensor.
 struct Rank {
   std::size_t min = 0, max = min;
 };
-/// The last type that a tensor on the wire may have; those after it are only in files.
+/// Last type that a tensor on the wire may have; the types after it occur in files only.
 inline constexpr DType kLastWireDType = DType::kQ4_0;
 
-/// What K/V rows and hidden rows are rounded to for a drafter (docs/protocol.md, "What crosses the wire"). Their
-/// tensors say it by their type, and a drafter takes any of them. A sequence does not depend on it: the verifier's own
-/// are exact.
+/// Rounding of K/V rows and hidden rows for a drafter (docs/protocol.md, "What crosses the wire"). The type of a tensor
+/// shows its form, and a drafter accepts every form. Rounding does not change the answer: the verifier's own rows are
+/// exact.
 enum class WireForm : std::uint8_t {
-  kExact,  ///< as the verifier has them
+  kExact,  ///< the verifier's own type
   kInt8,   ///< Q8_0: 34 bytes for 32 numbers
   kInt4,   ///< Q4_0: 18 bytes for 32 numbers
-  kAuto,   ///< in a Hello: the coordinator chooses by the time that bytes take (WireChoice)
+  kAuto,   ///< in a Hello: the coordinator chooses by transfer time (WireChoice)
 };
 inline const char* to_string(WireForm form) {
   return std::array{"exact", "int8", "int4", "auto"}.at(static_cast<std::size_t>(form));
@@ -119,7 +118,7 @@ struct DonorDelta {
   }
 };
 
-/// What a drafter makes its drafts of, besides the tokens of a Draft.
+/// Input of a drafter, besides the tokens of a Draft.
 enum class DraftInput : std::uint8_t {
   kTargetRows,  ///< donor K/V and hidden rows of its verifier: an assistant
   kTokens,      ///< token ids alone: a whole model, which has K/V of its own
@@ -128,8 +127,8 @@ inline const char* to_string(DraftInput input) {
   return std::array{"target rows", "tokens"}.at(static_cast<std::size_t>(input));
 }
 
-/// What a drafter has to know of the committed positions [from, to): donor K/V, one entry per donor in handshake order,
-/// or the tokens there (DraftInput). from == to with neither means "nothing".
+/// Drafter input for the committed positions [from, to): donor K/V, one entry per donor in handshake order, or the
+/// tokens there (DraftInput). from == to with neither means "nothing".
 struct KvRows {
   Position from = 0, to = 0;
   std::vector<DonorDelta> donors = {};
@@ -169,17 +168,17 @@ struct DonorFacts {
   }
 };
 
-/// What two nodes must agree on before they may work on the same text.
+/// Facts that two nodes must agree on before they may work on the same sequence.
 struct PairFacts {
-  std::uint64_t backbone_fingerprint = 0;   ///< of the weights; 0: not known to this node
-  std::uint64_t embedding_fingerprint = 0;  ///< of the target's embedding table, which both tiers hold
+  std::uint64_t backbone_fingerprint = 0;   ///< of the weights; 0: unknown to this node
+  std::uint64_t embedding_fingerprint = 0;  ///< of the target's embedding table, which both tiers load
   std::int32_t hidden_size = 0;
   std::int32_t vocab_size = 0;
   Position context_max = 0;
-  DType kv_dtype = DType::kF32;         ///< K/V rows as the verifier has them
-  DType hidden_dtype = DType::kF32;     ///< the exported hidden row
+  DType kv_dtype = DType::kF32;         ///< type of the verifier's K/V rows
+  DType hidden_dtype = DType::kF32;     ///< type of the exported hidden row
   std::vector<DonorFacts> donors = {};  ///< sliding first, then full
-  /// Tokenizer::fingerprint() of the target's; 0: not known to this node.
+  /// Tokenizer::fingerprint() of the target's; 0: unknown to this node.
   std::uint64_t tokenizer_fingerprint = 0;
 
   bool operator==(const PairFacts&) const = default;
@@ -198,7 +197,7 @@ struct PairFacts {
 
 // ---- connection ----
 
-/// What K/V rows take: every position in the full layers, the last ring_rows of them in the sliding ones.
+/// Memory of K/V rows: full layers keep every position, sliding layers the last ring_rows.
 struct KvCost {
   std::int64_t bytes_per_position = 0;
   std::int64_t ring_bytes_per_position = 0;
@@ -206,7 +205,7 @@ struct KvCost {
   std::int64_t bytes(Position positions) const {
     return positions * bytes_per_position + std::min<Position>(positions, ring_rows) * ring_bytes_per_position;
   }
-  /// The most that cost no more than `bytes`.
+  /// Returns the number of positions that fit into `bytes`.
   Position positions(std::int64_t bytes) const {
     const std::int64_t first = bytes_per_position + ring_bytes_per_position;  // while the rings are not full
     if (first > 0 && bytes / first < ring_rows) return bytes / first;
@@ -216,11 +215,11 @@ struct KvCost {
   bool operator==(const KvCost&) const = default;
 };
 
-/// What a worker takes at once. Of an assistant's drafter K/V are not counted.
+/// Concurrent work that a worker accepts. An assistant drafter's K/V are not counted.
 struct Capacity {
   std::int64_t sessions_max = 256;
   KvCost kv_cost = {};
-  /// K/V of all sessions together. What would not fit is refused before any of it is computed.
+  /// K/V of all sessions together. A session that would not fit is refused before any of it is computed.
   std::int64_t kv_bytes_max = std::numeric_limits<std::int64_t>::max();
 
   bool operator==(const Capacity&) const = default;
@@ -233,31 +232,31 @@ struct Capacity {
   }
 };
 
-/// Processes that compute a verifier's backbone together.
+/// Number of processes that compute a verifier's backbone together.
 inline constexpr Range<std::int32_t> kShards{1, 64};
 
-/// Worker -> coordinator: takes part from now on.
+/// Worker -> coordinator: asks to join.
 struct Hello {
   Role role = Role::kVerifier;
   std::string name;  ///< for people: role, host and process id
   PairFacts facts;
   Capacity capacity = {};
-  /// Of a verifier: all that its bits depend on. Where two say the same, either goes on with a text of the other's, and
-  /// not a byte of the answer shows it (docs/numerics.md). Compared as it stands; empty: like no other.
+  /// Verifiers only: everything that the bits depend on. Verifiers of equal class can take over each other's sequences
+  /// without changing a byte (docs/numerics.md). Compared as a string; empty: equal to no other.
   std::string numeric_class = {};
-  WireForm wire = WireForm::kExact;  ///< of a drafter: what it wants its rows rounded to
-  /// Of an encoder, and of a verifier with towers: all that the bits of its soft tokens depend on. Compared as it
-  /// stands; empty: it encodes nothing.
+  WireForm wire = WireForm::kExact;  ///< drafters only: wanted rounding of rows
+  /// Encoders, and verifiers with towers: everything that the bits of soft tokens depend on. Compared as a string;
+  /// empty: encodes nothing.
   std::string encoding_class = {};
-  /// Of a verifier: pictures and sounds for it are an encoder's to encode. Else it is asked to encode what no encoder
-  /// has, or says why it does not.
+  /// Verifiers only: an encoder must encode its pictures and sounds. Otherwise the verifier encodes what no encoder
+  /// takes, or reports why it cannot.
   bool no_towers = false;
-  /// Of a drafter. One that needs tokens alone has no donors and no hidden size among its facts.
+  /// Drafters only. A drafter that needs tokens alone has no donors and no hidden size in its facts.
   DraftInput needs = DraftInput::kTargetRows;
-  /// Of a verifier: it is there as long as all of them are.
+  /// Verifiers only: number of shards. The verifier is lost when one of them is.
   std::int32_t shards = 1;
-  bool shards_over_tcp = false;  ///< they are on several hosts
-  /// Not on the wire: the coordinator's own endpoint says so of a worker on another machine that has no key.
+  bool shards_over_tcp = false;  ///< the shards run on several hosts
+  /// Not on the wire: set by the coordinator's endpoint for a worker on another machine without a key.
   bool unproven = false;
 
   static constexpr const char* kName = "hello";
@@ -277,10 +276,10 @@ struct Hello {
   }
 };
 
-/// Coordinator -> worker: the worker is in the books.
+/// Coordinator -> worker: the worker has joined.
 struct Welcome {
-  /// Each worker that joins gets the next number, also one that was given up and comes back. A worker that gets another
-  /// number than before forgets all of its sessions: the coordinator knows of none here.
+  /// Number of this membership; each join gets the next one, also after the worker was given up. A worker whose number
+  /// changes forgets all of its sessions, since the coordinator has none of them.
   std::uint64_t membership = 0;
 
   static constexpr const char* kName = "welcome";
@@ -288,7 +287,7 @@ struct Welcome {
   static void fields(auto& v, auto& m) { v("membership", m.membership); }
 };
 
-/// Either way: this connection is of no use.
+/// Either way: this connection cannot be used.
 struct Refuse {
   Errc code = Errc::kMismatch;
   std::string message;
@@ -301,19 +300,19 @@ struct Refuse {
   }
 };
 
-/// Coordinator -> a worker that it does not know: say Hello again. With a client's session, as the last word on it: the
-/// coordinator is about to end, ask the next one.
+/// Coordinator -> an unknown worker: send Hello again. With a client's session it is the last message of that session:
+/// the coordinator is about to end, and the client should ask the next one.
 struct WhoAreYou {
   static constexpr const char* kName = "who_are_you";
   bool operator==(const WhoAreYou&) const = default;
   static void fields(auto&, auto&) {}
 };
 
-/// Both ways, every heartbeat interval. With the session and round of a request that a verifier was sent again: it is
-/// in work.
+/// Both ways, every heartbeat interval. With a session and round, it tells that a resent request is in work at its
+/// verifier.
 struct Heartbeat {
-  /// The coordinator's clock. A worker that gets one above 0 sends it back at once, and the coordinator
-  /// then knows the round trip. A worker's own heartbeats have 0.
+  /// The coordinator's clock. A worker returns a value above 0 at once, which gives the coordinator the round trip. A
+  /// worker's own heartbeats have 0.
   std::int64_t sent_ns = 0;
 
   static constexpr const char* kName = "heartbeat";
@@ -321,7 +320,7 @@ struct Heartbeat {
   static void fields(auto& v, auto& m) { v("sent_ns", m.sent_ns, kNatural); }
 };
 
-/// Worker -> coordinator: give me no new sessions.
+/// Worker -> coordinator: send no new sessions.
 struct Drain {
   static constexpr const char* kName = "drain";
   bool operator==(const Drain&) const = default;
@@ -330,14 +329,13 @@ struct Drain {
 
 // ---- one session ----
 
-/// A picture, a frame of a video, which is a picture too, or a sound in a prompt.
+/// A picture, a frame of a video (also a picture), or a sound in a prompt.
 struct WireMedium {
-  Position first = 0;  ///< of its soft tokens, whose number follows from its size; the prompt's tokens there may be any
-  /// U8 [height, width, 3]: a picture in the size in which the vision tower sees it (gemma4.md 8.1). F32 [samples]: a
-  /// sound as the audio tower hears it (9.1). F32 [count, hidden_size]: the soft tokens that an encoder has made of
-  /// either.
+  Position first = 0;  ///< of its soft tokens, whose number follows from its size; the prompt may have any tokens there
+  /// U8 [height, width, 3]: a picture at the vision tower's input size (gemma4.md 8.1). F32 [samples]: a sound at the
+  /// audio tower's input rate (9.1). F32 [count, hidden_size]: soft tokens of either, made by an encoder.
   WireTensor content;
-  bool together = false;  ///< of soft tokens: each is seen by all of them (SoftTokens)
+  bool together = false;  ///< of soft tokens: all of them attend to each other (SoftTokens)
 
   bool is_sound() const { return content.dtype == DType::kF32 && content.shape.size() == 1; }
   bool is_encoded() const { return content.dtype == DType::kF32 && content.shape.size() == 2; }
@@ -349,11 +347,11 @@ struct WireMedium {
   }
 };
 
-/// Coordinator -> encoder: make soft tokens of this. The message's base is its first position. A session has one out at
-/// a time.
+/// Coordinator -> encoder: make soft tokens of this medium. The message's base is its first position. A session has one
+/// Encode outstanding at a time.
 struct Encode {
   WireMedium medium;
-  std::string cache_scope = {};  ///< as Generate's: soft tokens are reused within it
+  std::string cache_scope = {};  ///< as in Generate: soft tokens are reused within a scope
 
   static constexpr const char* kName = "encode";
   bool operator==(const Encode&) const = default;
@@ -366,7 +364,7 @@ struct Encode {
 /// Encoder -> coordinator: answers an Encode.
 struct Encoded {
   WireMedium medium;           ///< its soft tokens
-  std::int64_t encode_ns = 0;  ///< of the towers; 0: they were there
+  std::int64_t encode_ns = 0;  ///< time of the towers; 0: the soft tokens were cached
 
   static constexpr const char* kName = "encoded";
   bool operator==(const Encoded&) const = default;
@@ -376,21 +374,21 @@ struct Encoded {
   }
 };
 
-/// Coordinator -> verifier: opens a session with its prompt, or goes on with one that another verifier had. Its base is
-/// 0. The Verdict's next_token follows all of its tokens.
+/// Coordinator -> verifier: opens a session with its prompt, or continues a session of another verifier. Its base is 0.
+/// The Verdict's next_token follows all of its tokens.
 struct Prefill {
   std::vector<TokenId> tokens;
-  std::int64_t answered = 0;             ///< so many at their end are the answer's; the others are the prompt
-  std::optional<Position> kv_from = {};  ///< as in Verify; the rows come while the tokens are computed
-  Position positions_max = 0;            ///< K/V rows that the whole session can come to need; 0: not known
+  std::int64_t answered = 0;             ///< tokens at the end that belong to the answer; the others are the prompt
+  std::optional<Position> kv_from = {};  ///< as in Verify; the rows are sent while the tokens are computed
+  Position positions_max = 0;            ///< upper bound of the session's K/V rows; 0: unknown
   SamplingParams sampling = {};          ///< of the whole session
-  std::vector<TokenId> stop_ids = {};    ///< what min_tokens masks and a grammar ends with; empty without either
-  /// The verifier may reuse no K/V of another sequence for this prompt: only the Verifys that follow would bring all of
-  /// its rows to a drafter.
+  std::vector<TokenId> stop_ids = {};    ///< masked by min_tokens, or end a grammar; empty without either
+  /// Forbids reuse of another sequence's K/V for this prompt, because a drafter would then get those rows only with the
+  /// following Verifys.
   bool compute_all = false;
-  std::string cache_scope = {};        ///< as Generate's
+  std::string cache_scope = {};        ///< as in Generate
   std::vector<WireMedium> media = {};  ///< in the prompt's order
-  WireForm wire = WireForm::kExact;    ///< as Verify's
+  WireForm wire = WireForm::kExact;    ///< as in Verify
 
   static constexpr const char* kName = "prefill";
   bool operator==(const Prefill&) const = default;
@@ -408,8 +406,8 @@ struct Prefill {
   }
 };
 
-/// Verifier -> coordinator -> drafter, while a prompt is computed: its donor rows so far. Coordinator -> drafter: the
-/// tokens that one which needs tokens does not have yet, a prompt's as soon as the sequence has the drafter.
+/// Verifier -> coordinator -> drafter, while a prompt is computed: its donor rows so far. Coordinator -> drafter:
+/// tokens that a token-only drafter lacks; the prompt's are sent as soon as the sequence gets the drafter.
 struct KvChunk {
   KvRows kv;
 
@@ -418,11 +416,11 @@ struct KvChunk {
   static void fields(auto& v, auto& m) { v("kv", m.kv); }
 };
 
-/// Verifier -> coordinator -> client, while a prompt is computed: log-probabilities of its next tokens, each given
-/// those before it. All but the first token's come before the Verdict and the Tokens that answer the prompt.
+/// Verifier -> coordinator -> client, while a prompt is computed: log-probabilities of its next tokens, each given the
+/// tokens before it. All but the first token's are sent before the Verdict and the Tokens that answer the prompt.
 struct PromptScores {
-  Position first = 0;                   ///< of the first of these tokens in the prompt
-  std::vector<TokenLogprobs> logprobs;  ///< as many alternatives each
+  Position first = 0;                   ///< position in the prompt of the first of these tokens
+  std::vector<TokenLogprobs> logprobs;  ///< all with the same number of alternatives
 
   static constexpr const char* kName = "prompt_scores";
   bool operator==(const PromptScores&) const = default;
@@ -432,37 +430,37 @@ struct PromptScores {
   }
 };
 
-/// Coordinator -> drafter: draft. The message's base is the position of `token`.
+/// Coordinator -> drafter: requests drafts. The message's base is the position of `token`.
 struct Draft {
   TokenId token = 0;  ///< the last emitted token
   std::int32_t draft_length = 0;
-  /// [hidden_size]: the target's row that produced `token`, after the final norm. Where the session goes on from drafts
-  /// that nobody verifies, it is instead the `state` of the last Candidates, in f32. None for a drafter that needs
-  /// tokens alone.
+  /// [hidden_size]: the target's row that produced `token`, after the final norm. When drafting continues from
+  /// unverified drafts, it is the `state` of the last Candidates instead, in f32. None for a drafter that needs tokens
+  /// alone.
   std::optional<WireTensor> hidden = {};
-  /// The session's: what it forbids would be lost. In the first Draft that a drafter gets of the session, and in the
-  /// one after a NeedKv; later it is known there. None, and not known: the drafter takes the most probable tokens.
+  /// The session's: a draft that they forbid would be rejected. Sent with the drafter's first Draft of the session and
+  /// after a NeedKv; later `sampling_known` is set. With neither, the drafter takes the most probable tokens.
   std::optional<SamplingParams> sampling = {};
-  std::int64_t index = 0;       ///< place of the first draft in the answer
-  bool want_state = false;      ///< Candidates::state is wanted: drafting goes on from these drafts
-  bool want_q = false;          ///< Candidates::q is wanted under every rule; changes no draft
-  bool sampling_known = false;  ///< `sampling` came before
-  /// Where what may be chosen depends on the answer (SamplingParams::follows_answer): its tokens up to `index`. With
-  /// `sampling` all of them, else those that follow the last Draft that was answered, at least.
+  std::int64_t index = 0;       ///< index of the first draft in the answer
+  bool want_state = false;      ///< asks for Candidates::state, to continue from these drafts
+  bool want_q = false;          ///< asks for Candidates::q under every rule; changes no draft
+  bool sampling_known = false;  ///< `sampling` was sent earlier
+  /// The answer's tokens up to `index`, if the choice depends on them (SamplingParams::follows_answer). With `sampling`
+  /// all of them, else at least those since the last answered Draft.
   std::vector<TokenId> answer = {};
-  /// The ways in which this round may end for which the drafter is to draft ahead, the most probable first, each
-  /// draft_length tokens. It sends them unasked, each in Candidates with `after`, while it has nothing else to do.
+  /// Number of possible outcomes of this round for which to draft ahead, the most probable first, draft_length tokens
+  /// each. The drafter sends each unasked, in Candidates with `after`, while it is otherwise idle.
   std::int32_t ahead = 0;
-  /// Drafts that are being verified already. The drafter goes along them instead of choosing its own, and sends only
-  /// what it drafts ahead.
+  /// Drafts that are already being verified. The drafter follows them instead of choosing its own, and sends only its
+  /// drafts ahead.
   std::vector<TokenId> known = {};
-  /// The drafts are to be a token tree, of at most draft_length tokens: those that are the most likely to be kept, as
-  /// the drafter sees it. Else a chain.
+  /// Asks for a token tree of at most draft_length tokens: those that the drafter expects to be kept most likely.
+  /// Otherwise a chain.
   bool tree = false;
-  /// Of a tree: what is less likely to be kept than this is not worth a row.
+  /// Of a tree: the least probability of being kept for which a token gets a row.
   double worth = 0;
-  /// What ends the answer, so that nothing is drafted behind it: the session's, and known where `sampling` is. Empty:
-  /// what ends the model's own.
+  /// The tokens that end the answer; nothing is drafted after them. The session's, sent whenever `sampling` is. Empty:
+  /// the model's own.
   std::vector<TokenId> stop_ids = {};
 
   static constexpr const char* kName = "draft";
@@ -488,7 +486,7 @@ struct Draft {
 /// Drafter -> coordinator: the drafts. Coordinator -> client: the answer to a Step that asked for drafts.
 struct Candidates {
   std::vector<TokenId> tokens;
-  std::int64_t draft_ns = 0;  ///< spent in assistant forwards, which other sequences may have shared
+  std::int64_t draft_ns = 0;  ///< time of the assistant's forward passes, which other sequences may have shared
   /// One distribution for each draft, of at most kDraftTopK tokens, or none at all. Which distribution it is depends on
   /// the session's rule (SamplingRule) and on the Draft:
   /// - kRejection: the one that the draft was drawn from. The verifier needs it.
@@ -497,14 +495,14 @@ struct Candidates {
   ///   probabilities at temperature 1, without filters.
   /// - else none.
   std::vector<Distribution> q = {};
-  /// [hidden_size] f32: the assistant's own row after the last draft. There if the Draft wants it.
+  /// [hidden_size] f32: the assistant's own row after the last draft, if the Draft asks for it.
   std::optional<WireTensor> state = {};
-  /// Drafted ahead: the round that begins at the message's base is taken to emit these tokens, and the drafts follow
-  /// them. Empty: the drafts that the Draft asked for.
+  /// Drafted ahead: the drafts assume that the round at the message's base emits these tokens, and follow them. Empty:
+  /// the drafts that the Draft asked for.
   std::vector<TokenId> after = {};
-  std::vector<std::int32_t> depths = {};  ///< where the drafts are a tree (TokenTree): of each; children by one q
-  std::int64_t passes = 0;                ///< the forwards of draft_ns
-  std::int64_t pass_rows = 0;             ///< of all of them: this sequence's and others'
+  std::vector<std::int32_t> depths = {};  ///< of each draft in a tree (TokenTree); children share one q
+  std::int64_t passes = 0;                ///< forward passes in draft_ns
+  std::int64_t pass_rows = 0;             ///< rows of these passes: this sequence's and others'
 
   static constexpr const char* kName = "candidates";
   bool operator==(const Candidates&) const = default;
@@ -522,8 +520,8 @@ struct Candidates {
 
 /// Drafter -> coordinator, instead of Candidates: rows are missing.
 struct NeedKv {
-  /// Committed rows that the replica holds; the next one is wanted first. Where it holds all of them, it has yet to
-  /// compute its own K/V of so many that this round is not worth the wait.
+  /// Committed rows of the replica; the next row is wanted first. A replica with all of them has yet to compute its own
+  /// K/V, of so many rows that this round should not wait.
   Position have = 0;
 
   static constexpr const char* kName = "need_kv";
@@ -531,15 +529,15 @@ struct NeedKv {
   static void fields(auto& v, auto& m) { v("have", m.have, kPositions); }
 };
 
-/// Coordinator -> verifier: verify drafts. The message's base is the position of tokens[0].
+/// Coordinator -> verifier: verifies drafts. The message's base is the position of tokens[0].
 struct Verify {
   std::vector<TokenId> tokens;  ///< the last emitted token, then the drafts
-  /// First position whose donor rows the drafter still needs: the Verdict brings those from here to its end, with the
-  /// hidden row. None: there is no drafter to send them to, and the Verdict brings neither.
+  /// First position whose donor rows the drafter needs: the Verdict carries the rows from here to its end, and the
+  /// hidden row. None: there is no drafter, and the Verdict carries neither.
   std::optional<Position> kv_from = {};
-  std::vector<Distribution> q = {};       ///< what each draft was drawn from (kRejection); empty: the drafts must match
-  std::vector<std::int32_t> depths = {};  ///< where the drafts are a tree (TokenTree): of each
-  WireForm wire = WireForm::kExact;       ///< that the drafter wants of the rows
+  std::vector<Distribution> q = {};       ///< the distribution of each draft (kRejection); empty: drafts must match
+  std::vector<std::int32_t> depths = {};  ///< of a token tree (TokenTree): depth of each draft
+  WireForm wire = WireForm::kExact;       ///< wanted rounding of the rows
 
   static constexpr const char* kName = "verify";
   bool operator==(const Verify&) const = default;
@@ -556,17 +554,17 @@ struct Verify {
 struct Verdict {
   std::int32_t accepted = 0;              ///< drafts kept
   TokenId next_token = 0;                 ///< the bonus token, or the replacement of the first rejected draft
-  Position committed = 0;                 ///< K/V rows valid from now on
-  std::optional<WireTensor> hidden = {};  ///< [hidden_size], the row that produced next_token; if K/V were wanted
-  KvRows kv = {};                         ///< as the Verify's kv_from asks; of a Prefill those not yet sent as chunks
-  std::int64_t verify_ns = 0;             ///< the forward pass that held these rows
-  /// Of the accepted drafts and next_token, if the session wants them; as many alternatives each.
+  Position committed = 0;                 ///< number of valid K/V rows
+  std::optional<WireTensor> hidden = {};  ///< [hidden_size], the row that produced next_token; if K/V were asked for
+  KvRows kv = {};                         ///< from the Verify's kv_from on; of a Prefill, the rows not yet sent
+  std::int64_t verify_ns = 0;             ///< time of the forward pass with these rows
+  /// Of the accepted drafts and next_token, if the session asks for them; all with the same number of alternatives.
   std::vector<TokenLogprobs> logprobs = {};
-  Position cached_tokens = 0;   ///< of a Prefill: tokens that were not computed, because their K/V were there
-  std::int64_t waited_ns = 0;   ///< by the Verify, for the forward pass to begin
-  std::int64_t batch_rows = 0;  ///< of that pass: this sequence's and others'
-  std::int32_t row = 0;         ///< where the drafts are a tree: of the last one kept (TokenTree); 0: none was
-  std::int64_t pass = 0;        ///< the verifier's number of that pass; 0: not told
+  Position cached_tokens = 0;   ///< of a Prefill: tokens whose K/V were reused
+  std::int64_t waited_ns = 0;   ///< time that the Verify waited for its forward pass
+  std::int64_t batch_rows = 0;  ///< rows of that pass: this sequence's and others'
+  std::int32_t row = 0;         ///< of a tree: row of the last kept draft (TokenTree); 0: none was kept
+  std::int64_t pass = 0;        ///< the verifier's number of that pass; 0: not reported
 
   static constexpr const char* kName = "verdict";
   bool operator==(const Verdict&) const = default;
@@ -587,10 +585,9 @@ struct Verdict {
   Result<void> settle() const;
 };
 
-/// Client -> coordinator: nobody wants more tokens.
+/// Client -> coordinator: stop generating.
 struct Cancel {
-  /// The answer is its first `keep` tokens, and finished: Done follows, with kStop. None: the request failed, with
-  /// kCancelled.
+  /// The answer ends after its first `keep` tokens: Done follows, with kStop. None: the request fails with kCancelled.
   std::optional<std::int64_t> keep = {};
 
   static constexpr const char* kName = "cancel";
@@ -605,7 +602,7 @@ struct Free {
   static void fields(auto&, auto&) {}
 };
 
-/// Worker -> coordinator, coordinator -> client: this request has no other answer.
+/// Worker -> coordinator, coordinator -> client: the request failed and gets no other reply.
 struct Failed {
   Errc code = Errc::kInvalidArgument;
   std::string message;
@@ -620,43 +617,43 @@ struct Failed {
 
 // ---- clients ----
 
-/// Client -> coordinator: answer this prompt. The message's session is the client's own number for the request.
+/// Client -> coordinator: requests an answer. The message's session is the client's own number for the request.
 struct Generate {
   std::vector<TokenId> prompt;
   std::int64_t max_tokens = 0;
-  /// Of every round (DraftPolicy::kFixed), or the most that the policy may choose of one source; 0: plain decoding.
+  /// Drafts per round (DraftPolicy::kFixed), or the limit per source for the other policies; 0: plain decoding.
   std::int32_t draft_length = 0;
   std::vector<TokenId> stop_ids = {};  ///< at most kSamplingListMax; empty: only max_tokens and the context end it
-  std::int64_t wait_ms = 0;            ///< how long to wait for a verifier to join
-  bool stepwise = false;               ///< after the first token, every round waits for the client's Steps
+  std::int64_t wait_ms = 0;            ///< time to wait for a verifier to join
+  bool stepwise = false;               ///< after the first token, every round waits for the client's Step
   SamplingParams sampling = {};
-  bool unverified = false;  ///< refused: every answer is verified. It keeps its place on the wire
+  bool unverified = false;  ///< refused: every answer is verified. Kept for its place on the wire
   DraftPolicy policy = DraftPolicy::kFixed;
-  bool report_rounds = false;  ///< Tokens say how their round went
-  /// A max_tokens that no verifier has the K/V memory for is lowered to what the roomiest can hold, not refused.
+  bool report_rounds = false;  ///< Tokens carry a RoundReport
+  /// A max_tokens that fits into no verifier's K/V memory is lowered to the largest that fits, not refused.
   bool shorten = false;
-  /// Whose turn it is, where a front end asks for others: an address, say. The front end's own choice, and the same for
-  /// all of its peers. Empty: the peer asks for itself.
+  /// The client that a front end asks for, an address for example: a name for fair queueing. The front end chooses it,
+  /// and it is valid across all of its connections. Empty: the peer asks for itself.
   std::string on_behalf_of = {};
-  /// K/V of a prompt's start are reused among sequences of the same scope only: how much of a prompt was there, and how
-  /// soon its first token comes, tells nothing of the sequences of others. Empty: all who say nothing share.
+  /// Scope within which K/V of a common prompt prefix are reused. Cached-token counts and time to first token therefore
+  /// reveal nothing about sequences of other scopes. Empty: shared by all requests without a scope.
   std::string cache_scope = {};
-  /// Ways in which a round may end for which drafts are made while it is verified; none: as many as pay.
+  /// Outcomes of a round for which to draft ahead while it is verified; none: chosen by the coordinator.
   std::optional<std::int32_t> draft_ahead = {};
-  /// So many tokens at the prompt's end are the answer's, which another coordinator began: this one goes on with it.
-  /// `max_tokens` is the whole answer's.
+  /// Number of tokens at the prompt's end that belong to the answer, which another coordinator began and this one
+  /// continues. `max_tokens` counts the whole answer.
   std::int64_t answered = 0;
-  /// Of an answer that has begun: whose verifiers may go on with it, as Tokens said.
+  /// Of a continued answer: the class of verifiers that may continue it, from Tokens.
   std::string numeric_class = {};
-  std::string verifier_name = {};           ///< likewise: which has its K/V, if it is still there
-  std::uint64_t tokenizer_fingerprint = 0;  ///< of the tokenizer that made the prompt; 0: not known
-  /// A fixed length too is under the governor (common/decoding/drafting), but where drafts have a say in the sequence.
+  std::string verifier_name = {};           ///< of a continued answer: the verifier with its K/V, if still there
+  std::uint64_t tokenizer_fingerprint = 0;  ///< of the tokenizer that made the prompt; 0: unknown
+  /// Puts a fixed length under the governor (common/decoding/drafting) too, unless drafts influence the answer.
   bool governed = false;
   std::vector<WireMedium> media = {};  ///< in the prompt's order; the verifier's towers make soft tokens of them
-  /// What the coordinator looks up and verifies beside the assistant's drafts, at most as many: of kFixed and kTree,
-  /// and nothing is then drafted ahead.
+  /// Sources that the coordinator looks up beside the assistant, with the most drafts of each. Of kFixed and kTree;
+  /// nothing is then drafted ahead.
   AddedSources added = {};
-  std::string encoding_class = {};  ///< of an answer that has begun: who may make its soft tokens, as Tokens said
+  std::string encoding_class = {};  ///< of a continued answer: the class of its soft tokens, from Tokens
 
   static constexpr const char* kName = "generate";
   bool operator==(const Generate&) const = default;
@@ -687,13 +684,13 @@ struct Generate {
   }
 };
 
-/// How a round went.
+/// Outcome of one round.
 struct RoundReport {
-  std::int32_t draft_length = 0;          ///< as the policy chose it
-  std::vector<TokenId> drafts = {};       ///< those that reached the verifier
-  RoundOutcome outcome = {};              ///< its `pass` does not travel
-  std::vector<std::int32_t> depths = {};  ///< where they are a tree (TokenTree): of each
-  std::string drafter = {};               ///< the name of who made them, with its first drafts and when it changes
+  std::int32_t draft_length = 0;          ///< the policy's choice
+  std::vector<TokenId> drafts = {};       ///< the drafts that reached the verifier
+  RoundOutcome outcome = {};              ///< its `pass` is not on the wire
+  std::vector<std::int32_t> depths = {};  ///< of a token tree (TokenTree): depth of each draft
+  std::string drafter = {};               ///< name of the drafter, with its first drafts and when it changes
 
   bool operator==(const RoundReport&) const = default;
   static void fields(auto& v, auto& m) {
@@ -714,20 +711,20 @@ struct RoundReport {
     v("depths", m.depths, kDrafts, kDraftLengths);
     v("drafter", m.drafter, kNameBytes);
   }
-  /// Sets outcome.drafted, which is the number of drafts.
+  /// Sets outcome.drafted to the number of drafts.
   Result<void> settle();
 };
 
 /// Coordinator -> client: the next tokens of the answer.
 struct Tokens {
-  std::int64_t index = 0;  ///< of tokens[0] in the answer
+  std::int64_t index = 0;  ///< index of tokens[0] in the answer
   std::vector<TokenId> tokens;
-  std::vector<TokenLogprobs> logprobs = {};  ///< of each, if the request wants them; as many alternatives each
-  std::optional<RoundReport> round = {};     ///< if asked for, and not with the first token
-  // What another coordinator must know to go on with this answer; with its first token, and when it changes.
-  std::string numeric_class = {}, verifier_name = {};  ///< its verifier's, and the verifier's name (Hello)
-  std::int64_t max_tokens = 0;                         ///< to which the request's was lowered; 0: it was not
-  std::string encoding_class = {};                     ///< with numeric_class: of who made its soft tokens (Hello)
+  std::vector<TokenLogprobs> logprobs = {};  ///< of each token, if requested; all with the same number of alternatives
+  std::optional<RoundReport> round = {};     ///< if requested, and not with the first token
+  // For a coordinator that continues this answer; with its first token, and after each change.
+  std::string numeric_class = {}, verifier_name = {};  ///< of its verifier (Hello)
+  std::int64_t max_tokens = 0;                         ///< the lowered max_tokens; 0: it was not lowered
+  std::string encoding_class = {};                     ///< of its soft tokens (Hello); with numeric_class
 
   static constexpr const char* kName = "tokens";
   bool operator==(const Tokens&) const = default;
@@ -747,8 +744,8 @@ struct Tokens {
 enum class FinishReason : std::uint8_t { kStop, kLength };
 inline const char* to_string(FinishReason reason) { return reason == FinishReason::kStop ? "stop" : "length"; }
 
-/// The counter of /metrics that a field of RequestMetrics is added to, under vLLM's name where it has such. What is
-/// kept in nanoseconds is counted in seconds, and a list by the index of its entries.
+/// The counter of /metrics for a field of RequestMetrics, under vLLM's name if it has one. Nanoseconds are exported in
+/// seconds, and lists by index.
 struct Counted : Range<std::int64_t> {
   constexpr Counted(const char* counter_name, const char* help_text, const char* label_name = nullptr,
                     const char* label_value = nullptr)
@@ -762,18 +759,18 @@ struct Counted : Range<std::int64_t> {
   const char *label, *value;  ///< null: none; a list's label has its index as value
 };
 
-/// What the coordinator looked up in one source of its own (DraftSource), in a request.
+/// Lookups in one of the coordinator's own sources (DraftSource), for one request.
 struct LookedUp {
-  std::int64_t rounds = 0;  ///< of drafting_rounds: RoundOutcome::source was this one
+  std::int64_t rounds = 0;  ///< of drafting_rounds: rounds with this RoundOutcome::source
   std::int64_t drafted_tokens = 0, accepted_tokens = 0;
   bool operator==(const LookedUp&) const = default;
 };
 
-/// Sums over a request, kept by the coordinator; those over one that was resumed are its last coordinator's, but for
-/// the times that its client took. Durations in nanoseconds.
+/// Sums over a request, kept by the coordinator. After a resume they are the last coordinator's, except for the times
+/// measured by the client. Durations in nanoseconds.
 struct RequestMetrics {
   std::int64_t rounds = 0;           ///< verifies, not counting the prefill
-  std::int64_t drafting_rounds = 0;  ///< of these, with at least one draft
+  std::int64_t drafting_rounds = 0;  ///< rounds with at least one draft
   std::int64_t drafted_tokens = 0;
   std::int64_t accepted_tokens = 0;
   std::vector<std::int64_t> drafted_per_position, accepted_per_position;
@@ -786,23 +783,23 @@ struct RequestMetrics {
   std::int64_t wire_bytes_to_drafter_prompt = 0;  ///< the prompt's K/V, sent once
   std::int64_t wire_bytes_to_verifier = 0;
   LookedUp ngram, table;
-  std::int64_t cached_prompt_tokens = 0;  ///< of the prompt: their K/V were those of an earlier text
-  std::int64_t queue_ns = 0;              ///< of prefill_ns: in the line, until a verifier was given the prompt
-  std::int64_t failovers = 0;             ///< times that it went on at another verifier
-  std::int64_t inexact_failovers = 0;     ///< of these: its bytes may differ from an undisturbed answer's
-  std::int64_t failover_ns = 0;           ///< from when a verifier was missed until another had caught up
-  std::int64_t ahead_rounds = 0;  ///< of drafting_rounds: the drafts were made while the one before was verified
-  std::int64_t resumes = 0;       ///< times that its client took it to another coordinator, or to a restarted one
-  std::int64_t resume_ns = 0;     ///< from the lost coordinator's last word until the sequence went on
-  std::int64_t encode_ns = 0;     ///< of prefill_ns: an encoder's towers, as it measured them
+  std::int64_t cached_prompt_tokens = 0;  ///< tokens of the prompt whose K/V were reused
+  std::int64_t queue_ns = 0;              ///< part of prefill_ns: waiting in the queue for a verifier
+  std::int64_t failovers = 0;             ///< moves to another verifier
+  std::int64_t inexact_failovers = 0;     ///< failovers after which bytes may differ from an undisturbed answer's
+  std::int64_t failover_ns = 0;           ///< from the loss of a verifier until another had caught up
+  std::int64_t ahead_rounds = 0;  ///< of drafting_rounds: rounds drafted while the previous one was verified
+  std::int64_t resumes = 0;       ///< moves to another coordinator, or to a restarted one, by the client
+  std::int64_t resume_ns = 0;     ///< from the lost coordinator's last message until the sequence continued
+  std::int64_t encode_ns = 0;     ///< part of prefill_ns: the encoder's towers, as it measured them
   std::int64_t wire_bytes_to_encoder = 0;
-  std::int64_t vain_drafts = 0;  ///< made ahead for ends that rounds did not come to, as far as they got here
+  std::int64_t vain_drafts = 0;  ///< drafts ahead that arrived here for outcomes that did not occur
 
-  /// Of drafting_rounds: drafts were asked of the assistant, what draft_ns was spent on.
+  /// Rounds whose drafts were requested from the assistant, in draft_ns.
   std::int64_t assistant_rounds() const { return drafting_rounds - ngram.rounds - table.rounds - ahead_rounds; }
 
   bool operator==(const RequestMetrics&) const = default;
-  /// For people: only the counts per position are bounded.
+  /// Printed for people only, so that only the counts per position are bounded.
   static void fields(auto& v, auto& m) {
     constexpr const char* kWireBytes = "Bytes of requests to workers";
     v("rounds", m.rounds, Counted{"rounds_total", "Verifying forward passes of answers"});
@@ -860,7 +857,7 @@ struct RequestMetrics {
   }
   Result<void> settle() const;
 };
-/// Adds one request's to the sums of several; the lists of positions become as long as the longest.
+/// Adds one request's metrics to a sum; lists of positions grow to the longest.
 void add(RequestMetrics& sum, const RequestMetrics& one);
 
 /// Coordinator -> client: the answer is complete.
@@ -876,27 +873,27 @@ struct Done {
   }
 };
 
-/// Client -> coordinator: who is there?
+/// Client -> coordinator: asks for a Status.
 struct StatusRequest {
   static constexpr const char* kName = "status_request";
   bool operator==(const StatusRequest&) const = default;
   static void fields(auto&, auto&) {}
 };
 
-/// A worker as its coordinator sees it.
+/// A worker, as its coordinator sees it.
 struct WorkerStatus {
   Role role = Role::kVerifier;
-  std::string name;  ///< of its Hello; no two of a Status are the same
+  std::string name;  ///< from its Hello; unique within a Status
   std::int32_t sessions = 0;
   bool draining = false;
-  std::int64_t rtt_ns = 0;  ///< round trip of a heartbeat, smoothed; 0: not measured yet
-  /// Of one that computes K/V: set aside for its sessions, and all that it has.
+  std::int64_t rtt_ns = 0;  ///< smoothed round trip of a heartbeat; 0: not measured yet
+  /// Workers that compute K/V: memory reserved for sessions, and all of it.
   std::int64_t kv_bytes = 0, kv_bytes_max = 0;
   // A drafter's reputation (coordinator-node/reputation.h).
-  double yield = 0;              ///< share of its rounds whose first draft held, of late
-  std::int64_t late_rounds = 0;  ///< that it was asked for drafts in and had none in time, since it joined
-  bool paused = false;           ///< it is given no sequences for a while, since others' drafts hold
-  std::int32_t shards = 1;       ///< these two are of its Hello
+  double yield = 0;              ///< share of its recent rounds whose first draft was accepted
+  std::int64_t late_rounds = 0;  ///< rounds since it joined for which its drafts came late or not at all
+  bool paused = false;           ///< it is assigned no sequences for a while, since others draft better
+  std::int32_t shards = 1;       ///< these two are from its Hello
   bool shards_over_tcp = false;
 
   bool operator==(const WorkerStatus&) const = default;
@@ -916,13 +913,13 @@ struct WorkerStatus {
   }
 };
 
-/// Sequences whose verifier left them, since the coordinator started.
+/// Sequences that lost their verifier, since the coordinator started.
 struct FailoverCounts {
-  std::int64_t exact = 0;      ///< went on at another of its numeric class, or had no token yet
-  std::int64_t inexact = 0;    ///< went on, but their bytes may differ from an undisturbed answer's
-  std::int64_t failed = 0;     ///< none took them
-  std::int64_t resume_ns = 0;  ///< of those that went on: from when a verifier was missed until another had caught up
-  std::int64_t resumed = 0;    ///< sequences that another coordinator had begun, and that went on here
+  std::int64_t exact = 0;      ///< continued at another of the same numeric class, or had no token yet
+  std::int64_t inexact = 0;    ///< continued, but bytes may differ from an undisturbed answer's
+  std::int64_t failed = 0;     ///< no verifier took them
+  std::int64_t resume_ns = 0;  ///< of the continued ones: from the loss of a verifier until another had caught up
+  std::int64_t resumed = 0;    ///< sequences begun by another coordinator that continued here
 
   bool operator==(const FailoverCounts&) const = default;
   static void fields(auto& v, auto& m) {
@@ -934,12 +931,12 @@ struct FailoverCounts {
   }
 };
 
-/// Answers that were chosen to be verified again (coordinator-node/auditor.h), since the coordinator started.
+/// Answers that were sampled for another verification (coordinator-node/auditor.h), since the coordinator started.
 struct AuditCounts {
   std::int64_t same = 0;       ///< another verifier chose the same tokens
-  std::int64_t different = 0;  ///< it chose another: one of the two is wrong
+  std::int64_t different = 0;  ///< it chose others: one of the two is wrong
   std::int64_t skipped = 0;    ///< no other verifier of the class had room, or it left
-  std::int64_t tokens = 0;     ///< of answers, that were verified again
+  std::int64_t tokens = 0;     ///< tokens of answers that were verified again
 
   bool operator==(const AuditCounts&) const = default;
   static void fields(auto& v, auto& m) {
@@ -953,9 +950,9 @@ struct AuditCounts {
 /// Coordinator -> client: answers a StatusRequest.
 struct Status {
   std::int32_t verifiers = 0, drafters = 0;
-  std::int32_t sessions = 0;               ///< open ones, those that wait included
-  std::int32_t waiting = 0;                ///< for their turn
-  std::vector<WorkerStatus> workers = {};  ///< at most kWorkersMax of them
+  std::int32_t sessions = 0;               ///< open sessions, the queued ones included
+  std::int32_t waiting = 0;                ///< queued sessions
+  std::vector<WorkerStatus> workers = {};  ///< at most kWorkersMax
   FailoverCounts failovers = {};
   AuditCounts audits = {};
   std::int32_t encoders = 0;
@@ -974,11 +971,11 @@ struct Status {
   }
 };
 
-/// Client -> coordinator: one half of a stepwise session's next round. A Failed with kInvalidArgument
-/// refuses this step alone; any other ends the session.
+/// Client -> coordinator: one half of a stepwise session's next round. A Failed with kInvalidArgument refuses this step
+/// alone; any other ends the session.
 struct Step {
-  std::int32_t draft_length = 0;  ///< above 0: draft that many; the answer is Candidates, perhaps none
-  std::vector<TokenId> drafts;    ///< else: verify these, perhaps none; the answer is Tokens
+  std::int32_t draft_length = 0;  ///< above 0: number of drafts to make; the reply is Candidates, perhaps empty
+  std::vector<TokenId> drafts;    ///< else: drafts to verify, perhaps none; the reply is Tokens
 
   static constexpr const char* kName = "step";
   bool operator==(const Step&) const = default;
@@ -988,13 +985,13 @@ struct Step {
   }
 };
 
-/// In the order of the schema's union, to whose end new messages go.
+/// In the order of the schema's union; new messages go to its end.
 using Body = std::variant<Hello, Welcome, Refuse, WhoAreYou, Heartbeat, Drain, Prefill, KvChunk, Draft, Candidates,
                           NeedKv, Verify, Verdict, Cancel, Free, Failed, Generate, Tokens, Done, StatusRequest, Status,
                           Step, PromptScores, Encode, Encoded>;
 
-/// Session, round and base position name the exchange that a message belongs to, so that a
-/// duplicate or late one is recognised and dropped. Connection messages leave them 0.
+/// Session, round and base position identify the exchange that a message belongs to, so that duplicate and late
+/// messages are recognised and dropped. Connection messages leave them 0.
 struct Message {
   SessionId session{};
   RoundId round{};
@@ -1006,7 +1003,7 @@ struct Message {
 /// Short name of the body's type, for logs and errors.
 const char* name_of(const Message& message);
 
-/// Opaque name of a connected peer, unique while the transport lives. A worker's coordinator is "".
+/// Opaque name of a connected peer, unique while the transport lives. Workers name their coordinator "".
 using PeerId = std::string;
 
 struct Outgoing {

@@ -6,14 +6,14 @@
 
 namespace outrider {
 
-/// What a picture or a sound is to a model.
+/// Soft tokens of a picture or a sound.
 struct SoftTokens {
   std::int64_t count = 0;
-  bool together = false;  ///< each is seen by all of them: they have to be in one forward pass
+  bool together = false;  ///< they attend to each other, so that one forward pass must hold all of them
 };
 
-/// Whether a medium is the soft tokens that an encoder makes for a model with these facts, all of them finite.
-/// @return kMismatch, or kMalformed with a number that is not
+/// Checks that a medium is finite soft tokens, encoded for a model with these facts. @return kMismatch, or kMalformed
+/// with a number that is not finite
 Result<void> check_encoded(const PairFacts& facts, const WireMedium& medium);
 
 }  // namespace outrider

@@ -36,7 +36,7 @@ HostPort host_and_port(const std::string& address) {
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-/// @param flags  of getaddrinfo. @param failed  its error
+/// @param flags  getaddrinfo's. @param failed  receives its error
 AddressList look_up(const HostPort& where, int flags, int* failed) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
@@ -47,7 +47,7 @@ AddressList look_up(const HostPort& where, int flags, int* failed) {
   return AddressList(*failed == 0 ? list : nullptr, freeaddrinfo);
 }
 
-/// Empty for what is no TCP address.
+/// Returns an empty string for an address other than TCP over IPv4 or IPv6.
 std::string numeric_address(const sockaddr& address, socklen_t size) {
   char host[NI_MAXHOST], port[NI_MAXSERV];
   constexpr int kNumbers = NI_NUMERICHOST | NI_NUMERICSERV;
@@ -88,7 +88,7 @@ bool is_local(const std::string& address) {
   if (!address.starts_with(kTcp)) return false;
   const HostPort where = host_and_port(address);
   if (where.host == "localhost") return true;
-  // Not by getaddrinfo, for which * is the loopback interface.
+  // getaddrinfo would take * for the loopback interface.
   in_addr ipv4{};
   in6_addr ipv6{};
   if (inet_pton(AF_INET, where.host.c_str(), &ipv4) == 1) return ntohl(ipv4.s_addr) >> 24 == 127;
@@ -143,7 +143,7 @@ Result<Descriptor> listen_tcp(const std::string& address) {
     return Error(Errc::kInvalidArgument, "cannot listen at {}: wanted {}", address, kAddressForm);
   HostPort where = host_and_port(address);
   if (where.port == "*") where.port = "0";
-  if (where.host == "*") where.host = "0.0.0.0";  // as ZeroMQ
+  if (where.host == "*") where.host = "0.0.0.0";  // as in ZeroMQ
   int unknown = 0;
   const AddressList list = look_up(where, AI_PASSIVE, &unknown);
   if (!list) return Error(Errc::kNotFound, "cannot listen at {}: {}", address, gai_strerror(unknown));

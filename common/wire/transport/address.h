@@ -11,34 +11,34 @@
 /// brackets.
 namespace outrider {
 
-/// The parts of a list with commas. @return kInvalidArgument for one that is no address to connect to.
+/// Splits a list at its commas. @return kInvalidArgument for an entry that cannot be connected to
 Result<std::vector<std::string>> split_addresses(const std::string& addresses);
 
-/// Refuses of TCP what ZeroMQ would not, or not understandably: it listens at 34463 when asked for port 99999, and at
-/// 80 for 80x; and an IPv6 address without brackets, of which nobody knows whether its end is the port.
+/// Rejects TCP addresses that ZeroMQ would misread: it listens at port 34463 when asked for 99999, and at 80 for 80x.
+/// An IPv6 address without brackets is rejected too, since its end may or may not be the port.
 bool is_sane(const std::string& address);
-/// What is_sane() wants, for messages.
+/// The form that is_sane() accepts, for messages.
 inline constexpr const char* kAddressForm = "tcp://HOST:PORT (with brackets around an IPv6 address)";
 
-/// Whether nobody on another machine can be at the other end: inproc://, or TCP over the loopback interface. A name
-/// other than localhost counts as elsewhere.
+/// Returns true when the other end must be on this machine: inproc://, or TCP over the loopback interface. A name other
+/// than localhost counts as remote.
 bool is_local(const std::string& address);
 
-/// A TCP address with a number for its host: one for each that the name has, as the system prefers them.
-/// @return kNotFound, saying why the name does not resolve. May take seconds where name servers do not answer.
+/// Replaces the host name of a TCP address: one result per numeric address, in the system's order of preference.
+/// @return kNotFound, with the reason, if the name does not resolve. May take seconds when name servers do not answer.
 Result<std::vector<std::string>> resolve(const std::string& address);
 
-/// A TCP connection to a numeric address, whose reads and writes do not block. Waits so long at most.
-/// @return kPeerGone, saying why there is none: "connection refused"
+/// Opens a non-blocking TCP connection to a numeric address. Waits for `wait` at most. @return kPeerGone with the
+/// reason, such as "connection refused"
 Result<Descriptor> connect_tcp(const std::string& numeric, Duration wait);
 
-/// Why a TCP connection to a numeric address is not made. Empty: it can be made. Waits a quarter of a second at most.
+/// Tries a TCP connection for a quarter of a second. @return the reason for its failure; empty: it would succeed
 std::string why_unreachable(const std::string& numeric);
 
-/// A socket that listens at tcp://HOST:PORT without blocking; HOST may be *, and PORT too: any free one.
-/// @return kInvalidArgument, kNotFound or kIo with the address
+/// Opens a non-blocking socket that listens at tcp://HOST:PORT; * stands for every address or any free port. @return
+/// kInvalidArgument, kNotFound or kIo with the address
 Result<Descriptor> listen_tcp(const std::string& address);
-/// Where a TCP socket is, and where its peer is, in numbers; empty: nowhere.
+/// Numeric addresses of a TCP socket and of its peer; empty if there is none.
 std::string own_address(int socket);
 std::string peer_address(int socket);
 

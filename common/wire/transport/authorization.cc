@@ -17,7 +17,7 @@ Error not_for(const Identity& identity, const std::string& what) {
   return {Errc::kMismatch, "the key of {} is for {}; it may not {}", identity.name, with_article(roles), what};
 }
 
-// A Role is the KeyRole of its number.
+// The first KeyRoles have the numbers of the Roles.
 static_assert(static_cast<int>(KeyRole::kClient) == static_cast<int>(kLastRole) + 1);
 
 }  // namespace
@@ -33,7 +33,7 @@ Result<void> admit(const Identity& identity, Message& message) {
   if (std::holds_alternative<StatusRequest>(body)) return {};
   const bool asks = std::holds_alternative<Generate>(body) || std::holds_alternative<Step>(body) ||
                     std::holds_alternative<Cancel>(body);
-  // Whose turn it is, and whose prefixes are shared, nobody can say for another key.
+  // These names are qualified by the key, so that a client cannot use those of another key.
   if (auto* request = std::get_if<Generate>(&message.body)) {
     for (std::string* const said : {&request->on_behalf_of, &request->cache_scope})
       *said = identity.name + (said->empty() ? "" : "/" + *said);

@@ -5,10 +5,10 @@
 
 namespace outrider {
 
-/// Holds a message against who has sent it: only a verifier's key may say Hello as one, only a client's may ask for
-/// texts. Puts the key's name before the one that a worker gives itself, and before the one that a client gives those
-/// whom it asks for: whose turn it is nobody says for another key, and all connections of a key share theirs.
-/// @return kMismatch with what its key is for.
+/// Checks that the sender's key allows a message: only a verifier's key may send a verifier's Hello, only a client's
+/// key may request answers. Prefixes the key's name to a worker's name, and to the clients that a front end asks for,
+/// so that nobody can name another key's. All connections of a key share one turn in the queue. @return kMismatch with
+/// the key's roles
 Result<void> admit(const Identity& identity, Message& message);
 
 }  // namespace outrider

@@ -21,19 +21,19 @@ using flatbuffers::FlatBufferBuilder;
 using flatbuffers::Offset;
 using flatbuffers::Table;
 
-/// Where a table keeps its field number `index` of the schema, counted from 0.
+/// Offset in a table's vtable of field `index` of the schema, counted from 0.
 constexpr flatbuffers::voffset_t slot(int index) {
   return static_cast<flatbuffers::voffset_t>(sizeof(flatbuffers::voffset_t) * static_cast<std::size_t>(index + 2));
 }
 
-/// A number as it lies in a table: enums and bools are one byte.
+/// Type of a number in a table: enums and bools take one byte.
 template <typename T>
 using WireNumber =
     std::conditional_t<std::is_enum_v<T> || std::is_same_v<T, bool>, std::uint8_t, std::remove_const_t<T>>;
 template <typename T>
 concept Number = std::is_arithmetic_v<T> || std::is_enum_v<T>;
 
-/// Log-probabilities as they travel: of n tokens, and of the same number k of alternatives to each.
+/// Log-probabilities on the wire: of n tokens, each with the same number k of alternatives.
 struct LogprobLists {
   std::vector<float> chosen;        ///< [n]
   std::vector<TokenId> top_ids;     ///< [n * k]
@@ -85,8 +85,7 @@ std::vector<TokenLogprobs> from_lists(const LogprobLists& lists) {
   return logprobs;
 }
 
-/// Bytes that `shape` and `dtype` ask for; none for a negative extent, a row that is not whole blocks, or more than
-/// `bytes_max`.
+/// Returns the size of a tensor; none for a negative extent, a row of partial blocks, or more than `bytes_max`.
 std::optional<std::size_t> tensor_bytes(std::span<const std::int64_t> shape, DType dtype, std::size_t bytes_max) {
   const std::size_t block = block_elements(dtype);
   if (block > 1 && (shape.empty() || shape.back() % static_cast<std::int64_t>(block) != 0)) return std::nullopt;
@@ -94,7 +93,7 @@ std::optional<std::size_t> tensor_bytes(std::span<const std::int64_t> shape, DTy
   for (std::size_t i = 0; i < shape.size(); ++i) {
     const bool is_row = i + 1 == shape.size();
     const std::int64_t extent = is_row ? shape[i] / static_cast<std::int64_t>(block) : shape[i];
-    // Each extent alone is bounded too, or a zero would hide an absurd one beside it.
+    // Bounds every extent by itself as well, since a zero would hide an absurd one beside it.
     if (extent < 0 || static_cast<std::uint64_t>(extent) > bytes_max) return std::nullopt;
     const auto factor = static_cast<std::size_t>(extent);
     if (factor != 0 && bytes > bytes_max / factor) return std::nullopt;
@@ -109,9 +108,9 @@ std::optional<std::size_t> tensor_bytes(std::span<const std::int64_t> shape, DTy
 struct Writer {
   FlatBufferBuilder builder;
   std::vector<Offset<wire::TensorFacts>> tensors;
-  Frames frames = Frames(1);  // [0] is the header, filled in last
+  Frames frames = Frames(1);  // [0] is the header, written last
 
-  /// Adds a tensor's frame. @return its number.
+  /// Adds a tensor's frame. @return its number
   std::uint32_t add(const WireTensor& tensor) {
     const std::size_t size = tensor.data.bytes().size();
     CHECK(tensor_bytes(tensor.shape, tensor.dtype, std::numeric_limits<std::size_t>::max()) == size,
@@ -126,8 +125,8 @@ struct Writer {
 template <Described M>
 Offset<Table> write(Writer& writer, const M& m);
 
-/// Collects the fields of one table, writing at once what lies outside of it. Fields that have the value which an
-/// absent one has are left out, and so are empty lists and strings.
+/// Collects the fields of one table, and writes strings, lists and nested tables at once. Leaves out fields with their
+/// default value, and empty lists and strings.
 class TableWriter {
  public:
   explicit TableWriter(Writer& writer) : writer_(writer) {}
@@ -181,7 +180,7 @@ class TableWriter {
   Offset<Table> finish() {
     FlatBufferBuilder& builder = writer_.builder;
     const flatbuffers::uoffset_t start = builder.StartTable();
-    for (const std::size_t size : {8, 4, 1}) {  // so that alignment costs nothing between them
+    for (const std::size_t size : {8, 4, 1}) {  // descending, so that alignment needs no padding
       for (int i = 0; i < count_; ++i) {
         const Field& field = fields_[static_cast<std::size_t>(i)];
         if (field.size != size) continue;
@@ -232,7 +231,7 @@ Offset<Table> write(Writer& writer, const M& m) {
 
 // ---- decode ----
 
-/// Not by the vector's own iterators: FlatBuffers holds only where a vector begins to its alignment, not its elements.
+/// Copies bytes: FlatBuffers' iterators assume aligned elements, but FlatBuffers aligns only the vector's start.
 template <typename T>
 void copy_numbers(const flatbuffers::Vector<T>& from, std::vector<T>& to) {
   static_assert(std::endian::native == std::endian::little);
@@ -240,8 +239,8 @@ void copy_numbers(const flatbuffers::Vector<T>& from, std::vector<T>& to) {
   if (!to.empty()) std::memcpy(to.data(), from.Data(), to.size() * sizeof(T));
 }
 
-/// What the tables of one verified header have in common. The first thing found wrong is kept and makes the whole
-/// message an error; nothing is read after it.
+/// State shared by the tables of one verified header. The first error is kept and fails the whole message; nothing is
+/// read after it.
 class Reader {
  public:
   Reader(const wire::Envelope& envelope, std::span<const SharedBytes> frames, const WireLimits& limits)
@@ -259,7 +258,7 @@ class Reader {
     if (!error_) error_ = Error{code, std::move(message)};
   }
 
-  /// Sets *tensor to the one in a frame. @return what is wrong with it, after its name; empty: nothing.
+  /// Sets *tensor to the one in a frame. @return the error text that follows its name; empty: no error
   std::string tensor(std::uint32_t frame, Rank rank, WireTensor* tensor) {
     if (frame == 0 || frame >= frames_.size())
       return fmt::format(" is said to be in frame {}, wanted 1 to {}", frame, frames_.size() - 1);
@@ -301,7 +300,7 @@ class Reader {
 /// Reads the fields of one table of a header that FlatBuffers has verified against the schema.
 class TableReader {
  public:
-  /// @param name of the field that holds the table in `outer`; both null for a message itself.
+  /// @param name  of the field in `outer` that holds this table; both null for a message itself
   TableReader(Reader& reader, const Table& table, const char* name, const TableReader* outer)
       : reader_(reader), table_(table), name_(name), outer_(outer) {}
 
@@ -335,7 +334,7 @@ class TableReader {
   void operator()(const char* name, std::optional<WireTensor>& field, Rank rank) {
     if (const std::uint32_t frame = next_number(); frame != 0) tensor(name, frame, rank, field.emplace());
   }
-  /// Names and messages are for people; a peer must not fill logs with them, nor write lines of its own into them.
+  /// Sanitised: names and messages go to logs, which a peer must neither flood nor forge lines in.
   void operator()(const char* name, std::string& field, Count count) {
     const auto* const text = next_pointer<flatbuffers::String>();
     if (fits(name, "bytes", text, count)) field = printable(text->string_view());
@@ -379,7 +378,7 @@ class TableReader {
   }
   template <Described T>
   void operator()(const char* name, T& field) {
-    // The schema says that it is required, so FlatBuffers has seen to it; yet nothing from a peer may crash us.
+    // FlatBuffers has checked that this required field is there. The check stays: no message may crash a node.
     const auto* const table = next_pointer<Table>();
     if (table == nullptr) return fail(name, " is missing");
     inner(name, *table, field);
@@ -406,8 +405,8 @@ class TableReader {
     if (const std::string wrong = reader_.tensor(frame, rank, &field); !wrong.empty()) fail(name, wrong);
   }
 
-  /// Whether a value is allowed. @param what stands between the field's name and the value in an error.
-  /// @param allowed a Range, or the last enumerator.
+  /// Checks a value. @param what  text between the field's name and the value in an error @param allowed  a Range, or
+  /// the last enumerator
   template <typename T, typename Allowed>
   bool in_range(const char* name, const char* what, T value, const Allowed& allowed) {
     using Wide = std::conditional_t<std::is_floating_point_v<T>, double, std::int64_t>;
@@ -430,7 +429,7 @@ class TableReader {
     return false;
   }
 
-  /// Whether there is something to read in a list or string. Too much or too little of it is an error.
+  /// Returns true when a list or string is present. A size outside `count` is an error.
   bool fits(const char* name, const char* unit, const auto* list, Count count) {
     const std::size_t size = list == nullptr ? 0 : list->size();
     if (size > count.max) {
@@ -441,7 +440,7 @@ class TableReader {
     return size > 0 && !reader_.error();
   }
 
-  /// As in `facts.donors.layer`.
+  /// Returns the field's full name, such as `facts.donors.layer`.
   std::string path(const char* name) const {
     return outer_ == nullptr ? name : fmt::format("{}.{}", outer_->path(name_), name);
   }
@@ -481,8 +480,7 @@ Result<void> check_sizes(std::span<const SharedBytes> frames, const WireLimits& 
   return {};
 }
 
-/// The envelope in `header`, which is 8-byte aligned, once its version and its structure are known
-/// to be right.
+/// Returns the envelope in `header`, which is 8-byte aligned, after checking its version and structure.
 Result<const wire::Envelope*> verified_envelope(std::span<const std::byte> header, const WireLimits& limits) {
   const auto* const bytes = reinterpret_cast<const std::uint8_t*>(header.data());
   // Far below FlatBuffers' defaults: the deepest path is envelope, body, kv rows, donor.
@@ -526,7 +524,7 @@ Frames encode(const Message& message) {
 Result<Message> decode(std::span<const SharedBytes> frames, const WireLimits& limits, SessionId* about) {
   RETURN_IF_ERROR(check_sizes(frames, limits));
 
-  // FlatBuffers reads fields in place, so they must lie where their types may.
+  // FlatBuffers reads fields in place, so that the header must be aligned.
   std::span<const std::byte> header = frames[0].bytes();
   std::vector<std::uint64_t> aligned;
   if (reinterpret_cast<std::uintptr_t>(header.data()) % alignof(std::uint64_t) != 0) {
@@ -541,7 +539,7 @@ Result<Message> decode(std::span<const SharedBytes> frames, const WireLimits& li
   const auto type = static_cast<std::size_t>(envelope->body_type());
   if (type < 1 || type > std::variant_size_v<Body>)
     return Error(Errc::kMalformed, "body type is {}, wanted 1 to {}", type, std::variant_size_v<Body>);
-  // The Verifier lets a type without a body pass.
+  // The Verifier accepts a body type without a body.
   if (envelope->body() == nullptr) return Error{Errc::kMalformed, "there is no body"};
   Reader reader(*envelope, frames, limits);
   const Position base = envelope->base();

@@ -14,7 +14,7 @@ namespace outrider {
 namespace {
 
 constexpr Duration kPauseMin = std::chrono::milliseconds(50), kPauseMax = std::chrono::seconds(1);
-/// ZeroMQ's, for one attempt; else the system decides, which takes two minutes.
+/// ZeroMQ's timeout of one attempt; the system's default is two minutes.
 constexpr int kConnectMs = 3'000;
 constexpr int kEvents = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_DISCONNECTED |
                         ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
@@ -54,7 +54,7 @@ void Dialer::find_places() {
     }
   }
   if (places_.empty()) return failed(Errc::kNotFound, "", false);
-  // One place, where ZeroMQ goes on trying: it has what is to be sent.
+  // With a single place, ZeroMQ keeps trying there: its queue holds the messages to send.
   if (places_.size() > 1 || current_ != places_[0]) dial(places_[0]);
 }
 

@@ -13,42 +13,41 @@
 namespace outrider {
 
 /// Connects a ZeroMQ socket over TCP to the first of several places that answers: every address of every name, with
-/// each key that the coordinator may have. When that one is lost and does not come back, it looks again.
-/// Names are resolved here and each time anew, since ZeroMQ would retry in silence one that does not resolve; and a
-/// connection whose handshake fails is tried again here, since ZeroMQ gives up on it for ever.
+/// each key that the coordinator may have. Searches again when that connection is lost and does not come back. Names
+/// are resolved here, before each attempt, since ZeroMQ would retry an unresolvable name in silence. A connection whose
+/// handshake fails is retried here, since ZeroMQ gives it up for good.
 ///
-/// The socket's thread.
+/// Used by the socket's thread.
 class Dialer {
  public:
-  /// @param context, socket  ZeroMQ's; outlive it. @param addresses as split_addresses() gives them.
-  /// @param credentials  none: in clear
-  /// Throws zmq::error_t where the system has no file handle left.
+  /// @param context, socket  ZeroMQ's; must outlive the Dialer. @param addresses  from split_addresses() @param
+  /// credentials  none: unencrypted
+  /// Throws zmq::error_t when the process has no file handle left.
   Dialer(void* context, void* socket, std::vector<std::string> addresses, std::optional<KeysToConnect> credentials);
 
-  /// Hears what has become of the connection. @return whether it dials anew: what was sent before it was connected is
-  /// lost.
+  /// Handles connection events. @return true after dialling anew: messages sent before that connection are lost
   bool service();
   bool connected() const { return connected_; }
-  /// So far.
+  /// Connections so far.
   int connections() const { return connections_; }
-  /// Every address of every name with every key.
+  /// Number of places: every address of every name with every key.
   int places() const { return static_cast<int>(places_.size()); }
-  /// Leaves the place that it is connected to for the one after it; does nothing while it looks for one anyway.
+  /// Leaves the current place for the next one; does nothing while a search is under way.
   void redial();
-  /// Where it is connected to, or the first of the addresses, as it was given.
+  /// The address in use, or else the first one, as given by the caller.
   const std::string& address() const;
-  /// A message was handed out.
+  /// Records that a message was received.
   void heard() { heard_ = true; }
-  /// As Endpoint::arriving().
+  /// See Endpoint::arriving().
   bool arriving();
-  /// Why none of the places answers; nothing while one does, or before all were tried. kNotFound or kMismatch where
-  /// waiting does not help: no name resolves, or no key fits. Else kPeerGone.
+  /// The reason that no place answers; none while one does, or before all were tried. kNotFound or kMismatch if waiting
+  /// cannot help (no name resolves, or no key fits), else kPeerGone.
   const std::optional<Error>& trouble() const { return trouble_; }
-  /// For zmq_poll: readable when service() has something to do.
+  /// For zmq_poll: readable when service() is to be called.
   void* monitor() const { return monitor_.handle(); }
 
  private:
-  /// One way to try.
+  /// One address of one name, with one key.
   struct Place {
     std::string given, numeric;
     std::optional<Key> coordinator;
@@ -57,7 +56,7 @@ class Dialer {
   void find_places();
   void dial(const Place& place);
   void hang_up();
-  /// The current place does not answer. @param retries  whether ZeroMQ goes on trying there by itself.
+  /// Records that the current place does not answer. @param retries  true when ZeroMQ keeps trying there itself
   void failed(Errc code, const std::string& why, bool retries);
   void on_event(int event, std::uint32_t value);
 
@@ -67,14 +66,14 @@ class Dialer {
   const std::optional<KeysToConnect> credentials_;
 
   std::vector<Place> places_;
-  std::optional<Place> current_;  ///< that ZeroMQ connects to
-  std::size_t tried_ = 0;         ///< of places_, in this turn
-  std::vector<Error> failures_;   ///< of this turn
+  std::optional<Place> current_;  ///< the one that ZeroMQ connects to
+  std::size_t tried_ = 0;         ///< places tried in this turn
+  std::vector<Error> failures_;   ///< errors of this turn
   std::optional<TimePoint> next_turn_;
   Duration pause_{};
   bool connected_ = false, dialled_ = false;
   int connections_ = 0;
-  int fd_ = -1;  ///< ZeroMQ's, of the connection
+  int fd_ = -1;  ///< ZeroMQ's handle of the connection
   Arrival arrival_ = {};
   bool heard_ = false;
   std::optional<Error> trouble_;

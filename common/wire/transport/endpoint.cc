@@ -44,7 +44,7 @@ Error zmq_error(const char* verb, const std::string& address, int number) {
                nonsense ? std::string(", wanted ") + kAddressForm : "");
 }
 
-/// As ZeroMQ says it of an address that makes no sense.
+/// Throws ZeroMQ's error (EINVAL) for an address that is_sane() rejects.
 void check_address(const std::string& address) {
   const bool known = address.starts_with("tcp://") || address.starts_with("inproc://");
   if (known && is_sane(address)) return;
@@ -58,25 +58,25 @@ void set_options(zmq::socket_t& socket, const EndpointOptions& options) {
   socket.set(zmq::sockopt::rcvhwm, options.queue_messages_max);
   socket.set(zmq::sockopt::maxmsgsize,
              static_cast<std::int64_t>(std::max(options.limits.header_bytes_max, options.limits.tensor_bytes_max)));
-  // What opens a TCP connection and then does not speak ZMTP is dropped, not kept for ever.
+  // Drops a TCP connection that does not speak ZMTP.
   socket.set(zmq::sockopt::handshake_ivl, 5'000);
-  // To notice a host that vanished without closing its connection, which TCP by itself may take hours
-  // for. Slow enough that cores full of GEMM cannot fake a dead peer; the protocol's own heartbeats
-  // judge whether a node still works. Not ZMTP's heartbeats: libzmq 4.3.4 aborts when a connection with
-  // them is remade while its queue is full (libzmq issue 3937).
+  // Detects a host that vanished without closing its connection, for which TCP alone may take hours. The timeouts are
+  // long enough that cores full of GEMM do not look like a dead peer; the protocol's own heartbeats judge whether a
+  // node still works. ZMTP's heartbeats are not used: libzmq 4.3.4 aborts when a connection with them is remade while
+  // its queue is full (libzmq issue 3937).
   socket.set(zmq::sockopt::tcp_maxrt, 10'000);
   socket.set(zmq::sockopt::tcp_keepalive, 1);
   socket.set(zmq::sockopt::tcp_keepalive_idle, 5);
   socket.set(zmq::sockopt::tcp_keepalive_intvl, 2);
   socket.set(zmq::sockopt::tcp_keepalive_cnt, 3);
-  // A restarted coordinator is found at once; one that stays away costs little. Without the
-  // maximum there is no back-off.
+  // Finds a restarted coordinator at once, and costs little while one stays away. Without the maximum there is no
+  // back-off.
   socket.set(zmq::sockopt::reconnect_ivl, 50);
   socket.set(zmq::sockopt::reconnect_ivl_max, 1'000);
 }
 
-/// So that ZeroMQ lets nobody in where there is nobody to ask. Its headers name the option to builds with drafts only;
-/// it is there in all.
+/// Makes ZeroMQ reject connections when no gatekeeper answers. Its header declares the option in draft builds only, but
+/// every build has it.
 Result<void> enforce_domain(zmq::socket_t& socket) {
   constexpr int kZapEnforceDomain = 93;
   const int on = 1;
@@ -84,7 +84,7 @@ Result<void> enforce_domain(zmq::socket_t& socket) {
   return Error(Errc::kUnsupported, "this ZeroMQ cannot enforce keys: {}", zmq_strerror(errno));
 }
 
-/// A ZeroMQ frame that shares `bytes` until ZeroMQ, on whatever thread, is done with it.
+/// Makes a ZeroMQ frame that shares `bytes` until ZeroMQ, on any thread, is done with them.
 zmq::message_t to_frame(const SharedBytes& bytes) {
   auto* const holder = new SharedBytes(bytes);
   return zmq::message_t(
@@ -92,15 +92,15 @@ zmq::message_t to_frame(const SharedBytes& bytes) {
       [](void*, void* hint) { delete static_cast<SharedBytes*>(hint); }, holder);
 }
 
-/// The frame's bytes, 8-byte aligned.
+/// Returns the frame's bytes, 8-byte aligned.
 SharedBytes to_shared(zmq::message_t frame) {
   const std::size_t size = frame.size();
   if (reinterpret_cast<std::uintptr_t>(frame.data()) % alignof(std::uint64_t) == 0) {
     const auto owner = std::make_shared<zmq::message_t>(std::move(frame));
     return SharedBytes(owner, {owner->data<const std::byte>(), size});
   }
-  // Why: ZeroMQ hands out small TCP frames in place within its 8 KiB receive buffer, at any
-  // address. A copy of one is cheap; large frames have memory of their own, aligned.
+  // ZeroMQ hands out small TCP frames in place within its 8 KiB receive buffer, at any address. Copying one is cheap;
+  // large frames have aligned memory of their own.
   const std::shared_ptr<std::uint64_t[]> copy =
       std::make_shared_for_overwrite<std::uint64_t[]>(size / sizeof(std::uint64_t) + 1);
   std::memcpy(copy.get(), frame.data(), size);
@@ -127,7 +127,7 @@ bool take(zmq::socket_t& socket, zmq::message_t& frame) {
   return rc >= 0;
 }
 
-/// Queues one frame. @return 0 or the error number.
+/// Queues one frame. @return 0 or the error number
 int put(zmq::socket_t& socket, zmq::message_t& frame, bool more) {
   const int flags = ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0);
   int rc;
@@ -159,14 +159,14 @@ class EventFd {
 
 struct TransportContext::Impl {
   explicit Impl(Security given) : security(std::move(given)) { zmq.set(zmq::ctxopt::max_sockets, kSocketsMax); }
-  /// What a bound socket needs so that only authorized keys get in; nothing where it may do without.
+  /// Returns the keys of a bound socket, and starts the gatekeeper; none if the address needs no keys.
   Result<std::optional<KeyPair>> keys_to_listen(const std::string& address);
 
-  static constexpr int kSocketsMax = 16'384;  ///< three for each connection over TCP; a server has one for each request
+  static constexpr int kSocketsMax = 16'384;  ///< three per TCP connection; a server has one connection per request
   const Security security;
   zmq::context_t zmq{1};
-  std::unique_ptr<Gatekeeper> gatekeeper;  ///< before the context in the order of ends: it has a socket
-  std::atomic<bool> connected = false;     ///< some endpoint was, once
+  std::unique_ptr<Gatekeeper> gatekeeper;  ///< declared after the context, since its socket must close first
+  std::atomic<bool> connected = false;     ///< true once any endpoint was connected
 };
 
 Result<std::optional<KeyPair>> TransportContext::Impl::keys_to_listen(const std::string& address) {
@@ -188,60 +188,60 @@ struct Endpoint::Impl {
   Impl(zmq::context_t& context, bool is_bound, const EndpointOptions& opts)
       : bound(is_bound), options(opts), socket(context, bound ? zmq::socket_type::router : zmq::socket_type::dealer) {
     set_options(socket, options);
-    // Else a ROUTER drops in silence what it cannot deliver.
+    // Without this option a ROUTER silently drops what it cannot deliver.
     if (bound) socket.set(zmq::sockopt::router_mandatory, true);
   }
 
   bool readable() const { return (socket.get(zmq::sockopt::events) & ZMQ_POLLIN) != 0; }
-  /// Hears what became of connections. A connected one sends again what was lost with a connection that never was.
+  /// Handles connection events. A connected socket sends again what was queued before its connection was up.
   void service();
-  /// Takes the first frames of a message, up to the one after its peer's name. Drops what comes from deaf_to.
+  /// Takes the first frames of a message, up to the one after its peer's name. Drops messages of deaf_to.
   bool take_first(zmq::message_t& frame, PeerId& from);
-  /// Where only those have something: sleeps for a moment, or until somebody else has. So little is taken of them that
-  /// their queues are full, ZeroMQ reads their connections no more, and TCP holds them up.
+  /// Sleeps for a moment, or until another peer sends, when only peers of deaf_to have messages. They are read so
+  /// slowly that their queues fill, ZeroMQ stops reading their connections, and TCP holds them up.
   void wait_for_others(Duration timeout);
-  /// Hears nothing more of the connection over which the message came that was taken last. An earlier one of that key
-  /// is cut: each takes a look for each message of somebody else, and ZeroMQ would read on what has come over it.
+  /// Ignores the connection of the last message from now on. An earlier ignored connection of the same key is cut: each
+  /// costs a look per message of other peers, and ZeroMQ would go on reading it.
   void be_deaf_to_speaker(Chatter& of_key);
-  /// Whether the key of the message that was taken last may join as a worker.
+  /// Returns true when the key of the last message may join as a worker.
   bool may_join() const {
     const auto of_key = chatter.find(speaker.key);
     return of_key == chatter.end() || now() >= of_key->second.may_join;
   }
-  /// For zmq_poll: readable when service() has something to do.
+  /// For zmq_poll: readable when service() is to be called.
   void* monitor() const { return dialer ? dialer->monitor() : guard ? guard->monitor() : nullptr; }
 
   const bool bound;  ///< a ROUTER, whose messages carry the peer's name; else a DEALER
   const EndpointOptions options;
   zmq::socket_t socket;
   std::string address;
-  const Gatekeeper* gatekeeper = nullptr;      ///< set where peers have keys
-  std::unique_ptr<Dialer> dialer;              ///< over TCP, connected; ends before the socket, as does the monitor
-  std::atomic<bool>* was_connected = nullptr;  ///< the context's, with a dialer
-  std::unique_ptr<ListenerGuard> guard;        ///< over TCP, bound; likewise
-  std::deque<Frames> unsent;                   ///< handed to ZeroMQ while there was no connection
+  const Gatekeeper* gatekeeper = nullptr;      ///< set when peers have keys
+  std::unique_ptr<Dialer> dialer;              ///< connected over TCP; ends before the socket, as its monitor must
+  std::atomic<bool>* was_connected = nullptr;  ///< the context's flag, with a dialer
+  std::unique_ptr<ListenerGuard> guard;        ///< bound over TCP; ends before the socket too
+  std::deque<Frames> unsent;                   ///< handed to ZeroMQ before there was a connection
   EventFd wake_event;
   std::atomic<bool> woken = false;  ///< the event has been signalled, or is about to be
 
-  // Of a bound socket with keys.
+  // Bound sockets with keys only.
   struct Speaker {
     PeerId peer;
     std::string key;
-    int fd = -1;  ///< ZeroMQ's
-  } speaker;      ///< of what was taken last
+    int fd = -1;  ///< ZeroMQ's handle
+  } speaker;      ///< sender of the last message
   struct Chatter {
-    TokenBucket bucket;            ///< of what it may say in vain
-    int fd = -1;                   ///< of its connection that nothing is heard of
-    std::uint64_t connection = 0;  ///< the number of that (ReceiveBudget)
-    TimePoint may_join{};          ///< as a worker, again
+    TokenBucket bucket;            ///< allowance of useless messages
+    int fd = -1;                   ///< its ignored connection
+    std::uint64_t connection = 0;  ///< number of that connection (ReceiveBudget)
+    TimePoint may_join{};          ///< earliest time to join as a worker again
   };
   std::map<std::string, Chatter> chatter;  ///< by key
-  std::unordered_set<PeerId> deaf_to;      ///< connections over which too much came in vain
-  bool only_deaf = false;                  ///< nobody else has something, as far as is known
+  std::unordered_set<PeerId> deaf_to;      ///< ignored connections, which sent too many useless messages
+  bool only_deaf = false;                  ///< as far as known, no other peer has a message
   RateLimit deaf_notices;
 };
 
-/// Queues one message. @param to  null: of a connected socket. @return 0 or the error number.
+/// Queues one message. @param to  null on a connected socket. @return 0 or the error number
 int put_message(zmq::socket_t& socket, const PeerId* to, const Frames& frames) {
   std::vector<zmq::message_t> parts;
   if (to != nullptr) parts.emplace_back(*to);
@@ -249,11 +249,11 @@ int put_message(zmq::socket_t& socket, const PeerId* to, const Frames& frames) {
 
   bytes_leave();
 
-  // The first part decides: it finds the peer, and a place in its queue for the whole message.
+  // The first part decides: it finds the peer, and reserves a place in its queue for the whole message.
   int error = put(socket, parts[0], parts.size() > 1);
   if (error != 0) return error;
-  // When the connection dies between two parts, ZeroMQ drops the message but still wants the rest
-  // of it, or it would take the next message for that rest.
+  // When the connection dies between two parts, ZeroMQ drops the message but still expects its other parts; otherwise
+  // it would take the next message for them.
   for (std::size_t i = 1; i < parts.size(); ++i) {
     const int rest = put(socket, parts[i], i + 1 < parts.size());
     if (error == 0) error = rest;
@@ -261,7 +261,7 @@ int put_message(zmq::socket_t& socket, const PeerId* to, const Frames& frames) {
   return error;
 }
 
-/// Whether a message came over the network. @param peer  its peer's address; empty: of this process
+/// Returns true when a message came over the network. @param peer  its peer's address; empty within the process
 bool is_from_elsewhere(const std::string& peer) {
   if (peer.empty()) return false;
   std::string_view host = peer;
@@ -275,7 +275,7 @@ void Endpoint::Impl::service() {
   if (dialer == nullptr) return;
   const bool anew = dialer->service();
   address = dialer->address();
-  if (anew) {  // perhaps connected already, too
+  if (anew) {  // the connection may be up already
     for (const Frames& frames : unsent) (void)put_message(socket, nullptr, frames);
   }
   if (!dialer->connected()) return;
@@ -301,7 +301,7 @@ bool Endpoint::Impl::take_first(zmq::message_t& frame, PeerId& from) {
     if (guard) guard->heard(zmq_msg_get(frame.handle(), ZMQ_SRCFD), from);
     if (deaf_to.empty() || !deaf_to.contains(from)) return true;
     while (frame.more()) take(socket, frame);
-    // ZeroMQ takes peers in turn: once around, and nobody else has said anything.
+    // ZeroMQ takes peers in turn: after one turn no other peer has had a message.
     only_deaf = from == first_dropped || dropped == kDroppedMax;
     if (dropped == 0) first_dropped = from;
   }
@@ -310,17 +310,17 @@ bool Endpoint::Impl::take_first(zmq::message_t& frame, PeerId& from) {
 
 void Endpoint::Impl::wait_for_others(Duration timeout) {
   constexpr Duration kPause = std::chrono::milliseconds(1);
-  // ZeroMQ's descriptor: readable once a peer whose queue was empty has something, not for what is in the queues.
+  // ZeroMQ's descriptor becomes readable when a peer with an empty queue sends, not while queues hold messages.
   pollfd items[] = {{.fd = socket.get(zmq::sockopt::fd), .events = POLLIN, .revents = 0},
                     {.fd = wake_event.fd(), .events = POLLIN, .revents = 0}};
   poll(items, 2, to_zmq_ms(std::min(timeout, kPause)));
-  (void)readable();  // notices it
+  (void)readable();  // updates ZeroMQ's state
 }
 
 void Endpoint::Impl::be_deaf_to_speaker(Chatter& of_key) {
   constexpr std::size_t kDeafMax = 4096;
-  constexpr Duration kJoinPause = std::chrono::seconds(8);  // or it would be given texts, and leave them, all the time
-  if (deaf_to.size() == kDeafMax) deaf_to.clear();          // whoever of them is still there is soon found again
+  constexpr Duration kJoinPause = std::chrono::seconds(8);  // otherwise it would take and leave sequences all the time
+  if (deaf_to.size() == kDeafMax) deaf_to.clear();          // those still connected are soon found again
   deaf_to.insert(speaker.peer);
   guard->cut(of_key.fd, of_key.connection, "another one under its key says too much that is of no use");
   of_key.fd = speaker.fd;
@@ -345,7 +345,7 @@ Result<std::unique_ptr<Endpoint>> Endpoint::bind(TransportContext& context, cons
     check_address(address);
     ASSIGN_OR_RETURN(const std::optional<KeyPair> own, context.impl_->keys_to_listen(address));
     if (own) {
-      // Without a domain, or with nobody to ask, ZeroMQ would let every key in.
+      // Without a domain, or without a gatekeeper, ZeroMQ would admit every key.
       impl->gatekeeper = context.impl_->gatekeeper.get();
       impl->socket.set(zmq::sockopt::zap_domain, Gatekeeper::kDomain);
       RETURN_IF_ERROR(enforce_domain(impl->socket));
@@ -408,7 +408,7 @@ Result<std::size_t> Endpoint::send(const PeerId& to, const Message& message) {
   for (const SharedBytes& frame : frames) bytes += frame.bytes().size();
   int error = put_message(impl_->socket, impl_->bound ? &to : nullptr, frames);
   if (impl_->dialer && !impl_->dialer->connected() && (error == 0 || error == EAGAIN)) {
-    // Kept for the next place that is tried; between two ZeroMQ has no queue at all.
+    // Kept for the next place: between two places ZeroMQ has no queue.
     const bool room = std::ssize(impl_->unsent) < impl_->options.queue_messages_max;
     if (room) impl_->unsent.push_back(frames);
     error = room ? 0 : EAGAIN;
@@ -428,19 +428,19 @@ std::optional<Received> Endpoint::receive() {
   if (!impl_->take_first(frame, from)) return std::nullopt;
   bytes_arrive();
 
-  // One frame too many is kept for decode() to complain about; the rest only counted.
+  // Keeps one frame too many, which decode() rejects; further frames are only counted.
   const std::size_t frames_max = impl_->options.limits.tensors_max + 2;
   Frames frames;
   std::size_t bytes = 0;
-  const char* const peer_address = zmq_msg_gets(frame.handle(), "Peer-Address");  // none in process
-  const std::string peer = peer_address == nullptr ? "" : peer_address;           // it goes with the frame
-  std::optional<Identity> identity;                                               // now, not when it connected
+  const char* const peer_address = zmq_msg_gets(frame.handle(), "Peer-Address");  // null within the process
+  const std::string peer = peer_address == nullptr ? "" : peer_address;           // freed with the frame
+  std::optional<Identity> identity;                                               // looked up anew per message
   if (impl_->gatekeeper != nullptr) {
     const char* const key = zmq_msg_gets(frame.handle(), "User-Id");
     identity = impl_->gatekeeper->identity(key);
     impl_->speaker.peer = from;
     impl_->speaker.fd = zmq_msg_get(frame.handle(), ZMQ_SRCFD);
-    impl_->speaker.key = key == nullptr ? "" : key;  // in the string that is there: it is as long each time
+    impl_->speaker.key = key == nullptr ? "" : key;  // reuses the string's memory
   }
   for (bool more = true; more; more = more && take(impl_->socket, frame)) {
     more = frame.more();
@@ -486,16 +486,15 @@ void Endpoint::wait(Duration timeout) {
   if (impl_->only_deaf) {
     impl_->wait_for_others(timeout);
   } else {
-    // zmq_poll and not poll: a socket's descriptor is edge-triggered, and says nothing of messages
-    // that an earlier call has already noticed.
+    // zmq_poll, not poll: a socket's descriptor is edge-triggered, and does not report messages that an earlier call
+    // has already noticed.
     zmq_pollitem_t items[] = {{impl_->socket.handle(), 0, ZMQ_POLLIN, 0},
                               {nullptr, impl_->wake_event.fd(), ZMQ_POLLIN, 0},
                               {impl_->monitor(), -1, ZMQ_POLLIN, 0}};
     zmq_poll(items, impl_->monitor() != nullptr ? 3 : 2, to_zmq_ms(timeout));
   }
   impl_->service();
-  // In this order: a wake() after the exchange signals again, one before it is answered by our
-  // return.
+  // In this order a wake() after the exchange signals again, and one before it is answered by this return.
   impl_->wake_event.clear();
   impl_->woken.exchange(false);
 }

@@ -15,9 +15,9 @@
 namespace outrider {
 namespace {
 
-constexpr int kTickMs = 100;  ///< how late a stop or a change of the file may be seen
+constexpr int kTickMs = 100;  ///< longest delay until a stop or a change of the file is seen
 
-/// The frames of one message.
+/// Receives the frames of one message.
 std::vector<std::string> receive_all(void* socket) {
   std::vector<std::string> frames;
   for (int more = 1; more != 0;) {

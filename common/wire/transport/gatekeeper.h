@@ -14,27 +14,27 @@
 
 namespace outrider {
 
-/// Who a peer is, by its key.
+/// Name and roles of a peer, by its key.
 struct Identity {
   std::string name;
-  unsigned roles = 0;  ///< a bit for each KeyRole
+  unsigned roles = 0;  ///< a bit per KeyRole
   bool may_be(KeyRole role) const { return (roles >> static_cast<unsigned>(role) & 1) != 0; }
 };
 
-/// Asks at the door: a thread that answers ZeroMQ, for each connection to a socket with keys (ZAP), whether its key is
-/// authorized. The file is read again when it changes. While it cannot be read nobody is authorized.
+/// Answers ZeroMQ's authentication requests (ZAP) on a thread of its own: for each connection to a socket with keys,
+/// whether the key is authorized. Reads the file again after a change. While it is unreadable, no key is authorized.
 class Gatekeeper {
  public:
-  /// ZeroMQ gives it as domain; a socket without one would ask nobody and let everybody in.
+  /// The ZAP domain; for a socket without one, ZeroMQ would admit everybody without a request.
   static constexpr const char* kDomain = "outrider";
 
-  /// @param context  ZeroMQ's, which has at most one of these; outlives it.
-  /// @return the error of the file, or of a line in it.
+  /// @param context  ZeroMQ's, which has at most one gatekeeper; must outlive it @return the error of the file, or of a
+  /// line in it
   static Result<std::unique_ptr<Gatekeeper>> start(void* context, const std::filesystem::path& authorized);
   ~Gatekeeper();
 
-  /// @param user_id  as ZeroMQ has it on every message of a peer: its public key.
-  /// @return nothing for a key that is not authorized, or not any more. Any thread.
+  /// @param user_id  ZeroMQ's property of every message: the peer's public key @return none for a key that is not
+  /// authorized, or no longer is. Any thread
   std::optional<Identity> identity(const char* user_id) const;
 
  private:

@@ -13,7 +13,7 @@
 namespace outrider {
 namespace {
 
-/// Whether keys are needed or asked for. @param address  that is not of this machine, or ""
+/// Returns true when keys are required or requested. @param address  another machine's, or ""
 Result<bool> wants_keys(const Security& security, const std::string& address, bool asked_for) {
   static std::atomic<bool> warned = false;
   if (asked_for && security.insecure)
@@ -29,13 +29,13 @@ Result<bool> wants_keys(const Security& security, const std::string& address, bo
   return !security.insecure;
 }
 
-/// The file that was asked for, or the one at its default place.
+/// Returns the given file, or else the default one.
 std::filesystem::path file_or_default(const std::filesystem::path& given, const char* name) {
   const std::filesystem::path folder = key_folder();
   return given.empty() && !folder.empty() ? folder / name : given;
 }
 
-/// Says what to do where a file is missing.
+/// The message tells how to create the file.
 Error missing(const std::string& address, const char* what, const std::filesystem::path& path, const char* advice,
               const Error& error) {
   if (error.code != Errc::kNotFound && !path.empty()) return error;

@@ -9,23 +9,23 @@
 #include "common/wire/transport/keys.h"
 #include "common/wire/transport/security.h"
 
-/// Which keys an address needs, and those that Security or the default places have for it.
+/// Keys that an address requires, and their files from Security or the default places.
 namespace outrider {
 
-/// What a process has that listens.
+/// Keys of a process that listens.
 struct KeysToListen {
   KeyPair own;
-  std::filesystem::path authorized;  ///< the list of keys that may connect: a file that can be read
+  std::filesystem::path authorized;  ///< readable file that lists the keys that may connect
 };
-/// @return none where `address` needs no keys; kInvalidArgument where keys are missing, with what to do
+/// @return none if `address` needs no keys; kInvalidArgument if keys are missing, with advice
 Result<std::optional<KeysToListen>> keys_to_listen(const Security& security, const std::string& address);
 
-/// What a process has that connects.
+/// Keys of a process that connects.
 struct KeysToConnect {
   KeyPair own;
-  std::vector<Key> coordinator;  ///< at least one, of which the other end has one
+  std::vector<Key> coordinator;  ///< at least one; the other end must have one of them
 };
-/// @return as keys_to_listen()
+/// @return see keys_to_listen()
 Result<std::optional<KeysToConnect>> keys_to_connect(const Security& security,
                                                      const std::vector<std::string>& addresses);
 

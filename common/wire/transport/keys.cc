@@ -23,7 +23,7 @@
 namespace outrider {
 namespace {
 
-constexpr std::size_t kZ85Bytes = 41;  // with its end
+constexpr std::size_t kZ85Bytes = 41;  // including the terminating zero
 constexpr const char* kPrivateWord = "outrider-private-key";
 
 Key from_z85(const char* text) {
@@ -41,7 +41,7 @@ Key open_half(const Key& secret) {
 
 std::string reason(int number) { return std::generic_category().message(number); }
 
-/// Writes a file that is not there yet; where that fails it is not there afterwards. @param mode  who may read it
+/// Writes a new file; leaves none after an error. @param mode  its permissions
 Result<void> write_new(const std::filesystem::path& path, const std::string& text, mode_t mode) {
   const Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
   if (file < 0 && errno == EEXIST)
@@ -62,7 +62,7 @@ Result<void> make_folder_of(const std::filesystem::path& path) {
   return {};
 }
 
-/// The lock of all that change files of a folder one at a time. Where it cannot be opened, nor can the file.
+/// Locks a folder against others that change its files. If the lock cannot be opened, neither can the file.
 Descriptor lock_folder_of(const std::filesystem::path& file) {
   const std::string folder = file.has_parent_path() ? file.parent_path().string() : ".";
   Descriptor lock(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -70,8 +70,8 @@ Descriptor lock_folder_of(const std::filesystem::path& file) {
   return lock;
 }
 
-/// Nobody else reads a file of ours; one of root's its group may read, whoever we are, since Kubernetes mounts a Secret
-/// with fsGroup so, also for a process that is root.
+/// Rejects a file of ours that others may read. A file of root's may be readable by its group, whoever we are, because
+/// Kubernetes mounts a Secret with fsGroup that way, also for a process that is root.
 Result<void> check_private(const std::filesystem::path& path, const struct stat& facts) {
   const bool of_root = facts.st_uid == 0;
   if (facts.st_uid != geteuid() && !of_root) {
@@ -83,7 +83,7 @@ Result<void> check_private(const std::filesystem::path& path, const struct stat&
                path.string(), facts.st_mode & 07777, of_root ? "640" : "600");
 }
 
-/// Words of a line, up to a comment.
+/// Returns the words of a line, up to a comment.
 std::vector<std::string> words_of(const std::string& line) {
   std::istringstream stream(line.substr(0, line.find('#')));
   std::vector<std::string> words;
@@ -97,7 +97,7 @@ Result<void> check_name(std::string_view name) {
                parse_key(name) ? "a key" : name, kWordMax);
 }
 
-/// One line: nothing for an empty one.
+/// Parses one line; none for an empty one.
 Result<std::optional<AuthorizedKey>> parse_authorized_key(const std::string& line) {
   const std::vector<std::string> words = words_of(line);
   if (words.empty()) return std::optional<AuthorizedKey>();

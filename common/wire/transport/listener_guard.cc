@@ -12,7 +12,7 @@
 
 namespace outrider {
 namespace {
-/// One handle more for this process. @return whether the system allows it.
+/// Allows this process one more file handle. @return false when the system does not allow it
 bool raise_limit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return false;
@@ -20,7 +20,7 @@ bool raise_limit() {
   return setrlimit(RLIMIT_NOFILE, &limit) == 0;
 }
 
-/// ZeroMQ's thread may have taken the last one for somebody who dialled, and may again.
+/// Repeats because ZeroMQ's thread may take each new handle for another connection.
 Descriptor open_spare() {
   constexpr int kTriesMax = 16;
   Descriptor fd;
@@ -46,7 +46,7 @@ void ListenerGuard::service() {
     switch (event->number) {
       case ZMQ_EVENT_LISTENING:
         listener_ = value;
-        // ZeroMQ's thread may be faster than turn_away(), which must not wait for the next connection then.
+        // Keeps accept() in turn_away() from blocking when ZeroMQ's thread took the connection first.
         ::fcntl(listener_, F_SETFL, ::fcntl(listener_, F_GETFL) | O_NONBLOCK);
         break;
       case ZMQ_EVENT_ACCEPTED: receive_budget_.opened(value); break;

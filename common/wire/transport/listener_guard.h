@@ -11,24 +11,24 @@
 
 namespace outrider {
 
-/// Keeps a listening ZeroMQ socket from spinning when this process has no file handle left for who dials: ZeroMQ would
-/// try to accept the same connection again and again. One handle is kept back, with which those who wait at the door
-/// are let in and at once out again; where ZeroMQ took that one too, the limit is raised by one, as far as the system
-/// allows. Who is connected already notices nothing. And what peers can make it hold is bounded (ReceiveBudget).
+/// Keeps a listening ZeroMQ socket from spinning when this process has no file handle left for new connections, which
+/// ZeroMQ would try to accept again and again. One spare handle is reserved: with it, waiting connections are accepted
+/// and closed at once. If ZeroMQ took that handle too, the limit is raised by one, as far as the system allows.
+/// Existing connections are unaffected. ReceiveBudget bounds the memory that peers can occupy.
 ///
-/// The socket's thread; made before the socket is bound, ends before it.
+/// Used by the socket's thread; made before the socket is bound, ends before it.
 class ListenerGuard {
  public:
-  /// Throws zmq::error_t where the system has no file handle left.
+  /// Throws zmq::error_t when the process has no file handle left.
   ListenerGuard(void* context, void* socket, const ReceiveBudget::Limits& limits);
 
-  /// Does what there is to do.
+  /// Handles pending connection events.
   void service();
   /// A message of a peer was handed out that came over ZeroMQ's handle `fd`.
   void heard(int fd, const PeerId& peer);
   std::vector<PeerId> arriving() { return receive_budget_.arriving(); }
   std::vector<PeerId> leaving() { return receive_budget_.leaving(); }
-  /// Which connection has this handle of ZeroMQ's; it may be another's later.
+  /// Number of the connection with this handle of ZeroMQ's; handles are reused.
   std::uint64_t number(int fd) {
     service();
     return receive_budget_.number(fd);
@@ -38,9 +38,9 @@ class ListenerGuard {
     service();
     receive_budget_.cut(fd, number, now(), "in_vain", why);
   }
-  /// Between messages: cuts off who brings too much.
+  /// To be called between messages: cuts connections that exceed the ReceiveBudget.
   void check() { receive_budget_.check(now()); }
-  /// For zmq_poll: readable when there is something.
+  /// For zmq_poll: readable when service() is to be called.
   void* monitor() const { return monitor_.handle(); }
 
  private:

@@ -14,7 +14,7 @@ Monitor::Monitor(void* context, void* socket, int events) : socket_(socket) {
   if (zmq_socket_monitor(socket_, name.c_str(), events) != 0) throw zmq::error_t();
   pair_ = zmq_socket(context, ZMQ_PAIR);
   if (pair_ == nullptr) throw zmq::error_t();
-  // Without a limit: ZeroMQ's thread, which all connections share, would wait for whoever does not call take().
+  // Unlimited: ZeroMQ's thread, which all connections share, would otherwise wait for take().
   const int none = 0;
   zmq_setsockopt(pair_, ZMQ_RCVHWM, &none, sizeof none);
   zmq_setsockopt(pair_, ZMQ_LINGER, &none, sizeof none);

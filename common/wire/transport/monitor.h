@@ -6,25 +6,25 @@
 
 namespace outrider {
 
-/// What ZeroMQ says of the connections of one socket. The socket's thread; ends before the socket.
+/// ZeroMQ's events about the connections of one socket. Used by the socket's thread; ends before the socket.
 class Monitor {
  public:
   struct Event {
     int number = 0;           ///< ZMQ_EVENT_...
-    std::uint32_t value = 0;  ///< what it means depends on the event
-    std::string address;      ///< of the connection it is about, or of the listener
+    std::uint32_t value = 0;  ///< depends on the event
+    std::string address;      ///< of the connection or listener
   };
 
-  /// @param context, socket  ZeroMQ's. @param events  wanted ones, by their bits.
-  /// Throws zmq::error_t where the system has no file handle left.
+  /// @param context, socket  ZeroMQ's. @param events  bits of the wanted events
+  /// Throws zmq::error_t when the process has no file handle left.
   Monitor(void* context, void* socket, int events);
   ~Monitor();
   Monitor(const Monitor&) = delete;
   Monitor& operator=(const Monitor&) = delete;
 
-  /// The next event, if there is one.
+  /// Returns the next event, if any.
   std::optional<Event> take();
-  /// For zmq_poll: readable when there is one.
+  /// For zmq_poll: readable when there is an event.
   void* handle() const { return pair_; }
 
  private:

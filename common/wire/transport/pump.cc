@@ -18,8 +18,8 @@ void Pump::reject(const Received& received) {
     return;
   }
   warn_limited(fmt::format("event={} reason=\"{}\"", refused ? "refused" : "bad_frame", error.message));
-  // Best effort: a peer that cannot read it sees by our version what is wrong. Only the bound end
-  // answers, or two versions would refuse each other's refusals for ever.
+  // Best effort: a peer that cannot read it learns the mismatch from our version. Only the bound end answers; otherwise
+  // two versions would refuse each other's refusals for ever.
   if (version || refused) (void)endpoint_.send(from, {.body = Refuse{error.code, error.message}});
 }
 

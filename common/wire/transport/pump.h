@@ -16,17 +16,17 @@
 
 namespace outrider {
 
-/// What every node's loop does between its socket and its core: moves bytes and logs, nothing else.
+/// The part that all nodes' loops share, between socket and core: moves bytes and writes logs.
 class Pump {
  public:
-  /// Longest sleep of a loop: how late a tick or a stop may be seen.
+  /// Longest sleep of a loop, and longest delay of a tick or stop.
   static constexpr Duration kTick = std::chrono::milliseconds(20);
 
   explicit Pump(Endpoint& endpoint) : endpoint_(endpoint) {}
 
-  /// Hands what has arrived to on_message(from, message), at most a burst, so that ticks come
-  /// through. Malformed frames are logged, and told to on_malformed(from, session); a peer of another protocol version,
-  /// or one whose key does not allow what it says, is told so. The latter is as good as gone: on_gone(from).
+  /// Passes arrived messages to on_message(from, message), at most a burst, so that ticks are on time. Malformed frames
+  /// are logged and reported to on_malformed(from, session). A peer with another protocol version, or with a key that
+  /// does not allow its message, is sent a Refuse; the latter is then treated as gone: on_gone(from).
   template <typename OnMessage, typename OnGone = void (*)(const PeerId&),
             typename OnMalformed = void (*)(const PeerId&, SessionId)>
   void receive(
@@ -46,8 +46,8 @@ class Pump {
     }
   }
 
-  /// Sends; on_sent(message, bytes) and on_gone(peer) tell the core. Never blocks. What a full queue
-  /// does not take the session protocol repeats, but for a client's text: that waits here.
+  /// Sends; reports to the core by on_sent(message, bytes) and on_gone(peer). Never blocks. The session protocol
+  /// repeats whatever a full queue rejects, except a client's answer, which is queued here.
   template <typename OnSent, typename OnGone>
   void send(const std::vector<Outgoing>& outgoing, OnSent on_sent, OnGone on_gone) {
     const auto sent = [&](const PeerId& to, const Message& message, const Result<std::size_t>& bytes) {
@@ -58,7 +58,7 @@ class Pump {
       }
       return bytes || bytes.error().code == Errc::kPeerGone;
     };
-    // A queue that is still full is found out with its first message, however long the rest.
+    // The first message shows whether a queue is still full, however many follow.
     for (auto queue = waiting_.begin(); queue != waiting_.end();) {
       auto& [to, messages] = *queue;
       while (!messages.empty() && sent(to, messages.front(), endpoint_.send(to, messages.front())))
@@ -68,9 +68,9 @@ class Pump {
     for (const Outgoing& out : outgoing) {
       const bool keep = is_text(out);
       if (const auto queue = waiting_.find(out.to); keep && queue != waiting_.end()) {
-        queue->second.push_back(out.message);  // in order, or not at all
+        queue->second.push_back(out.message);  // keeps the order of messages
         if (queue->second.size() <= kWaitingMax) continue;
-        waiting_.erase(queue);  // it asks and does not read: as good as gone
+        waiting_.erase(queue);  // a client that does not read is treated as gone
         on_gone(out.to);
         continue;
       }
@@ -83,7 +83,7 @@ class Pump {
       }
     }
   }
-  /// Of a worker: sends and logs.
+  /// Workers only: sends and logs.
   void deliver(const CoreOutput& output) {
     send(
         output.send, [](const Message&, std::size_t) {}, [](const PeerId&) {});
@@ -91,25 +91,24 @@ class Pump {
     if (output.redial) endpoint_.redial();
   }
 
-  /// Sleeps until there is something to read, until the core's tick is `due`, or for one tick.
+  /// Sleeps until a message is readable, until the core's tick is `due`, or for one tick.
   void wait(std::optional<TimePoint> due, TimePoint now) {
     endpoint_.wait(due ? std::clamp<Duration>(*due - now, Duration::zero(), kTick) : kTick);
   }
 
-  /// So many at most that no peer can fill a disk; the others are counted.
+  /// Rate-limited, so that no peer can fill a disk; dropped notices are counted.
   void log(const std::vector<Notice>& notices);
 
-  /// Set once the coordinator that this endpoint is connected to turned out to speak another protocol
-  /// version: a worker has nothing to wait for then.
+  /// Set once the connected coordinator turned out to speak another protocol version: a worker cannot work with it.
   const std::optional<Error>& version_mismatch() const { return version_mismatch_; }
 
  private:
   static constexpr int kBurstMax = 64;
   static constexpr std::size_t kWaitingMax = 4'096;  ///< messages that one client may leave unread: some 2 MiB
-  /// What the coordinator tells a client once and for all. Bounded by the length of its answers.
+  /// Messages to a client that are sent once only. Their number is bounded by the answer's length.
   static bool is_text(const Outgoing& out) {
     const Body& body = out.message.body;
-    const bool to_client = !out.to.empty();  // not a drafter's, without which its coordinator goes on
+    const bool to_client = !out.to.empty();  // not a drafter's, which its coordinator can do without
     return std::holds_alternative<Tokens>(body) || std::holds_alternative<Done>(body) ||
            std::holds_alternative<Failed>(body) || (std::holds_alternative<Candidates>(body) && to_client);
   }
@@ -121,7 +120,7 @@ class Pump {
   Endpoint& endpoint_;
   std::map<PeerId, std::deque<Message>> waiting_;
   RateLimit limit_;
-  RateLimit notices_{{std::chrono::milliseconds(100), 100}};  ///< peers provoke them, by joining and leaving
+  RateLimit notices_{{std::chrono::milliseconds(100), 100}};  ///< peers cause them by joining and leaving
   std::optional<Error> version_mismatch_;
   Reminder trouble_;
 };

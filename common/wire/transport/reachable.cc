@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kAll4 = "tcp://0.0.0.0:", kAll6 = "tcp://[::]:";
 
-/// A host's address and how likely it is to be the right one; the smaller the likelier.
+/// An address of this host with its rank; the lowest rank is the best.
 using Ranked = std::pair<int, std::string>;
 constexpr int kUseless = 9;
 

@@ -5,10 +5,10 @@
 
 namespace outrider {
 
-/// Where others can dial an endpoint that listens at `bound` (Endpoint::address()). One that listens at every address
-/// of its host, tcp://0.0.0.0:PORT or tcp://[::]:PORT, is at each of them; loopback, which means another host to
-/// everybody else, and link-local ones are left out. Any other address stands for itself.
-/// @return the likeliest first (private, then public, IPv4 before IPv6); none where a host has no address.
+/// Returns the addresses at which other hosts can reach an endpoint that listens at `bound` (Endpoint::address()). For
+/// tcp://0.0.0.0:PORT or tcp://[::]:PORT these are all addresses of the host except loopback and link-local ones. Any
+/// other address is returned as it is. @return the most likely one first (private before public, IPv4 before IPv6);
+/// none if the host has no address
 std::vector<std::string> reachable_addresses(const std::string& bound);
 
 }  // namespace outrider

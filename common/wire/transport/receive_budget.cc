@@ -20,21 +20,21 @@
 namespace outrider {
 namespace {
 
-/// What may lie between ZeroMQ and the wire, and what encryption and frames add.
+/// Bytes between ZeroMQ and the network, and overhead of encryption and framing.
 constexpr std::uint64_t kSlack = 16u << 20;
-/// CURVE's greeting, HELLO and INITIATE have 64, 202 and some 300 bytes. Who has shaken hands has been sent, and has
-/// acknowledged, a greeting and a WELCOME of 64 and 170 bytes, and then a READY, which is longer than an ERROR (12).
+/// CURVE's greeting, HELLO and INITIATE have 64, 202 and some 300 bytes. A peer whose handshake succeeded has
+/// acknowledged a greeting and a WELCOME of 64 and 170 bytes, and then a READY, which is longer than an ERROR (12).
 constexpr std::uint64_t kHandshakeMax = 4096, kAdmittedMin = 64 + 170 + 32;
-/// With fewer bytes of half messages their memory is not worth a look.
+/// Below this sum of half-received messages their memory is not measured.
 constexpr std::uint64_t kCalm = 1u << 20;
-/// How many of the largest messages all half ones together may take the memory of.
+/// Memory bound of all half-received messages, in messages of the largest size.
 constexpr std::uint64_t kMessagesMax = 8;
-/// Signs of life are shorter.
+/// Heartbeats are shorter.
 constexpr std::uint64_t kLong = 2048;
 constexpr Duration kInterval = std::chrono::milliseconds(50);  ///< between two looks
-/// Within it ZeroMQ drops what it holds of connections that are cut.
+/// Time in which ZeroMQ frees the memory of a cut connection.
 constexpr Duration kDropped = std::chrono::seconds(1);
-/// As many have left before their memory is worth it: the allocator keeps at most some 6 MiB of theirs.
+/// Closed connections after which their memory is returned; the allocator keeps some 6 MiB at most.
 constexpr std::size_t kLeftMax = 256;
 
 std::optional<tcp_info> tcp_info_of(int fd) {
@@ -56,7 +56,7 @@ std::string peer_of(int fd) {
   return text;
 }
 
-/// Memory of this process that is no file's, in bytes.
+/// Returns this process's anonymous resident memory, in bytes.
 std::uint64_t anonymous_memory() {
   std::uint64_t size = 0, resident = 0, shared = 0;
   std::ifstream("/proc/self/statm") >> size >> resident >> shared;
@@ -215,7 +215,7 @@ void ReceiveBudget::bound_memory(TimePoint now) {
         fmt::format("half messages take {} bytes of memory, at most {} allowed, and {} came here", held, memory_max_,
                     one->first));
   }
-  // What is dropped is used again before it is given back, and looks like held until then.
+  // Freed memory is reused before it is returned, and counts as held until then.
   allowed_ = held + memory_max_ / kMessagesMax;
   if (!trim_) trim_ = now + kDropped;
 }

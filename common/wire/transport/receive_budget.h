@@ -14,22 +14,22 @@
 
 namespace outrider {
 
-/// Whether a long message is on its way over a connection, by the kernel's counts of its bytes.
+/// Tracks long messages in transit over a connection, by the kernel's byte counts.
 class Arrival {
  public:
   struct Bytes {
     std::uint64_t received = 0, acknowledged = 0;
-    std::uint64_t waiting = 0;  ///< given to the kernel, and not acknowledged
+    std::uint64_t waiting = 0;  ///< given to the kernel, not yet acknowledged
   };
-  /// What the kernel counts for ZeroMQ's handle; none: it is no connection any more.
+  /// Returns the kernel's counts for ZeroMQ's handle; none if the handle is no longer a connection.
   static std::optional<Bytes> bytes_of(int fd);
-  /// @param heard  a message was handed out since the last look
+  /// @param heard  true when a message was received since the last look
   void look(const Bytes& bytes, bool heard);
-  /// Bytes that came since a message was last known to be handed out.
+  /// Bytes received since the last message was known to be complete.
   std::uint64_t half() const { return last_ - before_; }
-  /// Whether more of one has come since this was asked last.
+  /// Returns true when more of a long message arrived since the last call.
   bool more() { return std::exchange(more_, false); }
-  /// Whether more of a long one has left since this was asked last, and not all of it.
+  /// Returns true when more of a long message was sent since the last call, but not all of it.
   bool leaving() { return std::exchange(leaving_, false); }
 
  private:
@@ -37,33 +37,33 @@ class Arrival {
   bool more_ = false, leaving_ = false;
 };
 
-/// Bounds what peers can make a listening ZeroMQ socket hold. ZeroMQ keeps the frames of a message until its last one
-/// has come, however many these are, and takes a frame as large as any while it shakes hands; it has no option against
-/// either. So this looks from outside, and cuts connections, upon which ZeroMQ drops what it holds of them:
-/// - *One without end.* The messages of a connection come one after the other: where none was handed out while more
-///   bytes came in than a message may have, it is one without end.
-/// - *Strangers*, in front of a socket with keys. Who has not shaken hands may bring no more than a handshake, and of
-///   too many the first to come go.
-/// - *All half messages together.* A frame costs more memory than it has bytes, many times as much where it is small or
-///   comes in small pieces. So their memory is measured, as what this process took while there were any: beyond a bound
-///   those that have brought most go, until they are half of all that came. (A process that listens has no model, whose
-///   K/V could take as much: clusters within a process are inproc://, where nothing is looked at.)
+/// Bounds the memory that peers can make a listening ZeroMQ socket hold. ZeroMQ keeps the frames of a message until its
+/// last one has come, however many there are, and accepts frames of any size during a handshake; it has no option
+/// against either. This class observes connections from outside and cuts some, upon which ZeroMQ frees their memory:
+/// - *Endless messages.* The messages of a connection come one after the other. More bytes than a message may have,
+///   without a complete message, belong to an endless one.
+/// - *Strangers*, on a socket with keys. Before the handshake is done, a peer may send a handshake's bytes at most. If
+///   too many peers are in that state, the oldest connections are cut.
+/// - *All half-received messages together.* A frame takes more memory than it has bytes, many times as much if it is
+///   small or arrives in small pieces. Their memory is measured as the growth of this process since there were none.
+///   Beyond a bound, the connections with the most bytes are cut, until they make up half of the sum. (A process that
+///   listens has no model whose K/V could grow: clusters within a process use inproc://, which is not observed.)
 ///
-/// Bytes are the kernel's count of what has come over a connection, encrypted or not. The socket's thread.
+/// Bytes are the kernel's count per connection, encrypted or not. Used by the socket's thread.
 class ReceiveBudget {
  public:
   struct Limits {
-    std::size_t message_bytes_max;  ///< of a message's frames together
-    bool keys = false;              ///< the socket has some: who has not proved his is a stranger
+    std::size_t message_bytes_max;  ///< of all frames of a message together
+    bool keys = false;              ///< the socket has keys: a peer that has not proved its own is a stranger
   };
   static constexpr std::size_t kStrangersMax = 256;
 
   explicit ReceiveBudget(const Limits& limits);
 
-  /// ZeroMQ's own handles.
+  /// Handles are ZeroMQ's own.
   void opened(int fd) { connections_[fd] = {.number = ++opened_, .stranger = keys_}; }
   void closed(int fd) { left_ += connections_.erase(fd); }
-  /// Which connection has this handle now; 0: none that is known.
+  /// Number of the connection that has this handle now; 0: unknown.
   std::uint64_t number(int fd) const {
     const auto connection = connections_.find(fd);
     return connection == connections_.end() ? 0 : connection->second.number;
@@ -75,36 +75,36 @@ class ReceiveBudget {
   }
   /// Cuts the connection of that number, unless it has ended.
   void cut(int fd, std::uint64_t number, TimePoint now, std::string_view event, std::string_view why);
-  /// A message of this connection was handed out, which is that peer's.
+  /// Records that a message of this connection was received from `peer`.
   void heard(int fd, const PeerId& peer);
-  /// As Endpoint::arriving().
+  /// See Endpoint::arriving().
   std::vector<PeerId> arriving();
-  /// As Endpoint::leaving().
+  /// See Endpoint::leaving().
   std::vector<PeerId> leaving();
-  /// There is no handle for another connection: cuts the first half of those that have never said anything.
-  /// @return how many that were
+  /// For lack of a file handle, cuts the older half of the connections that have never sent a message. @return their
+  /// number
   int cut_silent(TimePoint now);
-  /// Cuts the connections that have gone too far. Cheap: it looks once in kInterval at most. To be called between
-  /// messages: whoever has a whole one waiting is heard from one look to the next, since ZeroMQ takes peers in turn.
+  /// Cuts the connections that exceed a limit. Cheap: looks once per kInterval at most. To be called between messages:
+  /// a peer with a complete message is received before the next look, since ZeroMQ takes peers in turn.
   void check(TimePoint now);
 
  private:
   struct Connection {
-    std::uint64_t number = 0;  ///< the first to come has the least
-    PeerId peer = {};          ///< once it has said something
+    std::uint64_t number = 0;  ///< in order of arrival
+    PeerId peer = {};          ///< known from its first message
     Arrival arrival = {};
-    bool stranger = false;  ///< has not shaken hands
-    bool heard = false;     ///< a message was handed out since the last look
-    bool suspect = false;   ///< more than a message had come by then: after a pause of ours it may be several
+    bool stranger = false;  ///< its handshake is not complete
+    bool heard = false;     ///< a message was received since the last look
+    bool suspect = false;   ///< over the limit at the last look: after a pause of ours it may be several messages
   };
-  /// Asks the kernel about all of them. Forgets those that are gone.
+  /// Asks the kernel about all connections. Forgets those that are closed.
   void look();
   void cut_without_end(TimePoint now);
   void cut_strangers(TimePoint now);
   void bound_memory(TimePoint now);
-  /// Gives what ZeroMQ had for connections that have left, some 25 KiB each, back to the system.
+  /// Returns the memory of closed connections, some 25 KiB each, to the system.
   void give_back(TimePoint now);
-  /// @return the next one.
+  /// @return the next connection
   std::map<int, Connection>::iterator cut(std::map<int, Connection>::iterator connection, TimePoint now,
                                           std::string_view event, std::string_view why);
 
@@ -113,12 +113,12 @@ class ReceiveBudget {
   std::map<int, Connection> connections_;
   std::uint64_t opened_ = 0;
   TimePoint next_{};
-  // Of bound_memory().
-  std::optional<std::uint64_t> calm_;  ///< this process's memory before there were half messages
-  std::uint64_t allowed_;              ///< beyond calm_, for now
-  bool over_ = false;                  ///< it was more at the last look: after a pause of ours it may be whole messages
-  std::optional<TimePoint> trim_;      ///< what ZeroMQ has dropped is given back to the system then
-  // Of give_back().
+  // State of bound_memory().
+  std::optional<std::uint64_t> calm_;  ///< memory of this process before there were half messages
+  std::uint64_t allowed_;              ///< current bound above calm_
+  bool over_ = false;                  ///< over the bound at the last look: a pause of ours does that too
+  std::optional<TimePoint> trim_;      ///< time to return freed memory to the system
+  // State of give_back().
   std::size_t left_ = 0;
   std::optional<TimePoint> give_back_;
   RateLimit limit_;

@@ -8,14 +8,13 @@
 
 namespace outrider {
 
-/// How this process proves who it is, and whom it lets in (docs/security.md). Beyond this machine keys are a must:
-/// those given here, else those at the default places (keys.h). On this machine they are used if one is given.
+/// Keys of this process, and of the peers that it accepts (docs/security.md). Between machines keys are required: those
+/// given here, else those at the default places (keys.h). On this machine they are used if one is given.
 struct Security {
-  std::filesystem::path key = {};         ///< our private key
-  std::filesystem::path authorized = {};  ///< of one that listens: whose keys may connect, and as what
-  std::vector<std::string> coordinator_keys =
-      {};                 ///< of one that connects: keys, or files of them; any of them will do
-  bool insecure = false;  ///< beyond this machine too nobody has to prove anything
+  std::filesystem::path key = {};                  ///< our private key
+  std::filesystem::path authorized = {};           ///< for listening: keys that may connect, with their roles
+  std::vector<std::string> coordinator_keys = {};  ///< for connecting: keys, or files of keys; any one of them suffices
+  bool insecure = false;                           ///< go without keys between machines too
 };
 
 template <class Visitor>

@@ -9,13 +9,13 @@
 
 namespace outrider {
 
-/// What a worker of either role is told about its place among others.
+/// Options of all workers.
 struct WorkerOptions {
-  std::string name = {};        ///< in the coordinator's books; empty: node_name()
-  int alone_seconds_max = 0;    ///< without a coordinator for longer, it ends; 0: it waits for ever
+  std::string name = {};        ///< its name at the coordinator; empty: node_name()
+  int alone_seconds_max = 0;    ///< ends after this time without a coordinator; 0: never
   int peer_timeout_s = 3;       ///< LinkConfig::peer_timeout
-  std::string ready_file = {};  ///< is there while the worker is in a coordinator's books; empty: none
-  bool verify_weights = false;  ///< compare every byte of its packs with their checksums before it joins
+  std::string ready_file = {};  ///< exists while the worker is joined; empty: none
+  bool verify_weights = false;  ///< check every byte of its packs against their checksums before it joins
 };
 
 template <class Visitor>
@@ -31,17 +31,17 @@ void declare_options(Visitor&& visit, WorkerOptions& options) {
         {.help = "Read all of a packed model before it is used, and compare its checksums", .of_cluster = true});
 }
 
-/// What a worker calls itself. @param otherwise  where the options do not say.
-/// @return kInvalidArgument for a name that no coordinator would take.
+/// Returns the worker's name. @param otherwise  the default name @return kInvalidArgument for a name that every
+/// coordinator would refuse
 Result<std::string> chosen_name(const WorkerOptions& options, std::string otherwise);
 
-/// How long a worker has been without a coordinator: one whose job was killed must not stay for ever.
+/// Measures the time without a coordinator: a worker whose job was killed must not stay for ever.
 class Solitude {
  public:
   explicit Solitude(const WorkerOptions& options) : seconds_max_(options.alone_seconds_max) {}
 
-  /// @param joined  whether a coordinator has it in its books now.
-  /// @return kUnavailable, once that was not so for longer than the options allow.
+  /// @param joined  true while a coordinator has welcomed the worker @return kUnavailable after more time than the
+  /// options allow
   Result<void> check(bool joined, TimePoint now);
 
  private:
@@ -49,7 +49,7 @@ class Solitude {
   std::optional<TimePoint> alone_since_;
 };
 
-/// The file of WorkerOptions::ready_file, for a probe that can run a command but has nothing to connect to.
+/// The file of WorkerOptions::ready_file, for a probe that can run a command but cannot connect to anything.
 class ReadyFile {
  public:
   explicit ReadyFile(const WorkerOptions& options) : path_(options.ready_file) {}
@@ -59,13 +59,12 @@ class ReadyFile {
   ReadyFile(const ReadyFile&) = delete;
   ReadyFile& operator=(const ReadyFile&) = delete;
 
-  /// Makes the file or takes it away; one that an earlier process left goes with the first call.
-  /// @return kIo where that fails
+  /// Makes or removes the file; the first call also removes an earlier process's. @return kIo if that fails
   Result<void> show(bool joined);
 
  private:
   std::string path_;
-  std::optional<bool> joined_;  ///< what the file says; none: not known yet
+  std::optional<bool> joined_;  ///< state of the file; none: unknown
 };
 
 }  // namespace outrider

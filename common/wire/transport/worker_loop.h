@@ -10,20 +10,19 @@
 
 namespace outrider {
 
-/// A worker's loop, on its one thread (ADR 3): hands messages and time to its core, which is an EncoderCore, a
-/// VerifierCore or a DrafterCore, sends what the core says, and does the work that it asks for.
+/// The single-threaded loop of a worker (ADR 3): passes messages and time to its core, which is an EncoderCore, a
+/// VerifierCore or a DrafterCore, sends the core's messages, and does the work that the core assigns.
 template <typename Core>
 class WorkerLoop {
  public:
-  /// All of these outlive the loop.
+  /// All arguments outlive the loop.
   WorkerLoop(Core& core, Endpoint& endpoint, const WorkerOptions& options)
       : core_(core), endpoint_(endpoint), pump_(endpoint), solitude_(options), ready_file_(options) {}
 
-  /// Runs until `stop` (then Ok), or until the worker is refused and not to try again, stays without a coordinator for
-  /// longer than its options allow, or cannot do its work (then the reason).
-  /// @param drain_wait  how long after `stop`, when it takes nothing new, what is here may take to its end
-  /// @param take  take(Core::Output&) keeps the work that is in it; there is none while other work is under way
-  /// @param work  work() does what take() kept. False: there was nothing.
+  /// Runs until `stop` (then Ok), or returns the reason: a refusal that is final, no coordinator for longer than the
+  /// options allow, or a failure of the work. @param drain_wait  time after `stop` for accepted work, while new
+  /// sessions are declined @param take  take(Core::Output&) keeps the output's work; not called with work while other
+  /// work is under way @param work  work() does the kept work, and returns false if there was none
   template <typename Take, typename Work>
   Result<void> run(std::stop_token stop, Duration drain_wait, Take take, Work work) {
     const std::stop_callback wake_on_stop(stop, [&] { endpoint_.wake(); });
@@ -40,11 +39,11 @@ class WorkerLoop {
       RETURN_IF_ERROR(ready_file_.show(core_.membership().joined()));
       exchange();
       const std::optional<TimePoint> due = hand_over(take);
-      // No memory for another session's K/V, say: what is left of the engine is of no use to anybody.
+      // After an exception (no memory for another session's K/V, say) the engine is not usable any more.
       const Result<bool> worked = no_throw([&] { return Result<bool>(work()); });
       if (!worked) return Error{worked.error().code, "the engine stopped: " + worked.error().message};
       if (*worked) {
-        hand_over(take);  // at once: a verdict must not wait for what has arrived meanwhile
+        hand_over(take);  // at once: a verdict must not wait for newly arrived messages
       } else {
         pump_.wait(due, now());
       }
@@ -55,7 +54,7 @@ class WorkerLoop {
     return {};
   }
 
-  /// To be called now and then by work that may last: messages and heartbeats go on.
+  /// To be called now and then by long work: handles messages and heartbeats.
   void between_steps() {
     if (outrider::now() - exchanged_ <= Pump::kTick) return;
     exchange();
@@ -72,7 +71,7 @@ class WorkerLoop {
     core_.on_tick(now());
     exchanged_ = outrider::now();
   }
-  /// @return when the core's tick is due, if that is known
+  /// @return time of the core's next tick, if known
   template <typename Take>
   std::optional<TimePoint> hand_over(Take take) {
     typename Core::Output output = core_.take_output();

@@ -1,6 +1,6 @@
-// Linear::forward of a few rows, at shapes of E4B. `weights` is the rate at which packed weights are
-// read, to be compared with the machine's bandwidth (outrider bench pair --json prints it): matrices are
-// taken in turn from a pool that no cache holds.
+// Linear::forward of a few rows, at shapes of E4B. `weights` is the rate at which packed weights are read, to be
+// compared with the machine's bandwidth (outrider bench pair --json prints it): matrices are taken in turn from a pool
+// larger than any cache.
 #include <algorithm>
 #include <vector>
 
@@ -20,7 +20,7 @@ Linear random_matrix(WeightType type, std::int64_t in, std::int64_t out, Counter
   return Linear::pack(type, in, {&rows, 1});
 }
 
-/// Packed random matrices of one type and shape, 512 MB of them; the last asked for is kept.
+/// Returns packed random matrices of one type and shape, 512 MB in total; keeps the last pool.
 const std::vector<Linear>& pool(WeightType type, std::int64_t in, std::int64_t out) {
   static std::vector<Linear> matrices;
   static WeightType pool_type;

@@ -1,6 +1,6 @@
-// Everything between the GEMMs at E4B's shapes, by instruction set: a name ends in that of a KernelTable, and one
-// thread runs it; what spreads its work over threads, or chooses its instruction set at start-up (OUTRIDER_ISA), has
-// none. `per_element` is of what a row has, in attention of every pair of a key and a query; `read` the rate at which
+// Everything between the GEMMs at E4B's shapes, by instruction set: a name ends in that of a KernelTable, which one
+// thread runs; work that is spread over threads, or that chooses its instruction set at start-up (OUTRIDER_ISA), has
+// none. `per_element` is per element of a row, in attention per pair of a key and a query; `read` is the rate at which
 // K/V are read.
 #include <cmath>
 #include <functional>
@@ -31,7 +31,7 @@ std::vector<float> random_values(std::int64_t count, std::uint64_t seed, float l
   return values;
 }
 
-/// They are like real logits: most of them are far below the best.
+/// Returns values like real logits: most are far below the best.
 std::vector<float> random_logits() {
   std::vector<float> logits = random_values(kVocabulary, 3, 1);
   for (float& v : logits) v = 12 * std::atanh(v * 0.999f);
@@ -40,7 +40,7 @@ std::vector<float> random_logits() {
 
 using Body = std::function<void()>;
 
-/// @param elements  of one call. @param bytes  that one call reads of K/V, 0: not worth a column.
+/// @param elements  per call @param bytes  of K/V read per call; 0: omits the column
 void add(const std::string& name, std::int64_t elements, std::int64_t bytes, const Body& body) {
   const auto run = [=](benchmark::State& state) {
     for (auto _ : state) {
@@ -63,7 +63,7 @@ struct Cache {
     CounterRng rng(4);
     for (Bf16& x : k)
       x = to_bf16(static_cast<float>(rng.uniform() * 2 - 1) *
-                  0.1f);  // of normed rows, so that no key has all the weight
+                  0.1f);  // like normed rows, so that no single key gets all the weight
     for (Bf16& x : v) x = to_bf16(static_cast<float>(rng.uniform() * 2 - 1));
   }
   KvView view() const {
@@ -116,7 +116,7 @@ void add_row_kernels(Isa isa) {
   add(name("softcap", kVocabulary), kVocabulary, 0, [&table] { table.softcap(y.data(), 30, kVocabulary); });
   add(name("softmax_weights", kVocabulary), kVocabulary, 0,
       [&table] { table.softmax_weights(logits.data(), 30, 1, kVocabulary, y.data()); });
-  // One query row, the heads of one K/V head after the other; a span of keys at most, as attend() cuts long rows.
+  // One query row, one K/V head's query heads after the other; at most a span of keys, as attend() cuts long rows.
   for (const std::int64_t count : {kWindow, std::int64_t{1024}}) {
     const auto cache = std::make_shared<Cache>(count, count == kWindow ? kHeadDim : kGlobalHeadDim);
     add(name("attend_bf16", count), count * kHeads * cache->head_dim, cache->bytes(), [&table, cache] {
@@ -148,7 +148,7 @@ void add_row_kernels(Isa isa) {
   }
 }
 
-/// attend() over all threads: `rows` rows that end a text of `context` tokens, in a layer that sees all of it.
+/// attend() over all threads: the last `rows` rows of a sequence of `context` tokens, in a full layer.
 void add_attention(std::int64_t rows, std::int64_t context) {
   const auto cache = std::make_shared<Cache>(context, kGlobalHeadDim);
   const std::int64_t width = kHeads * kGlobalHeadDim;
