@@ -184,13 +184,14 @@ Result<void> follow(const ModelFiles& files, const ShardTask& task, Shards& shar
 
 /// What the core asks of the model, and how much K/V there is memory for. @param grammars, towers  outlive the core
 VerifierConfig core_config(const VerifierOptions& options, const BackboneEngine& engine, GrammarCompiler& grammars,
-                           const Towers& towers) {
+                           const std::unique_ptr<Towers>& towers) {
   VerifierConfig config = options.core;
   config.link.peer_timeout = std::chrono::seconds(options.worker.peer_timeout_s);
   config.want_grammar = [&grammars](const std::string& text, const std::string& client) {
     return grammars.want(text, client);
   };
-  config.soft_tokens = [&towers](const WireMedium& medium) { return towers.soft_tokens(medium); };
+  if (towers != nullptr)
+    config.soft_tokens = [&towers](const WireMedium& medium) { return towers->soft_tokens(medium); };
   config.capacity.kv_cost = engine.kv_cost();
   // The rest is for scratch, for messages under way and, on a machine of one's own, for the drafter.
   config.capacity.kv_bytes_max =
@@ -300,12 +301,13 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
   });
   // At once: while a tower is loaded for a sequence that came, no heartbeat would go out. A model without one, or whose
   // file has its config alone, reads.
-  Towers towers = options.no_towers ? Towers::none("this verifier has no towers (--no-towers)")
-                                    : Towers::load(files, options.weight_type);
-  std::string encoding_class = towers.encoding_class(options.weight_type, backbone->weights().fingerprint());
+  std::unique_ptr<Towers> towers;
+  if (!options.no_towers) towers = std::make_unique<Towers>(Towers::load(files, options.weight_type));
+  std::string encoding_class =
+      towers ? towers->encoding_class(options.weight_type, backbone->weights().fingerprint()) : "";
   TeamSizer sizer(team_size(), backbone->config().layers.size());
   if (options.threads == 0 && shard_count == 1) backbone->set_team_sizer(&sizer);
-  BackboneEngine engine(std::move(backbone), options.synthetic_acceptance, &towers);
+  BackboneEngine engine(std::move(backbone), options.synthetic_acceptance, towers.get());
   ASSIGN_OR_RETURN(std::string name, chosen_name(options.worker, node_name("verifier")));
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
   VerifierCore core(core_config(options, engine, grammars, towers), {.role = Role::kVerifier,

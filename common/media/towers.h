@@ -12,18 +12,17 @@
 
 namespace outrider {
 
+/// Why a model without a tower does not see or hear, for whoever asks it to: a tower's own error may name files of this
+/// machine. @param code  of that error
+std::string without_tower(Errc code, bool is_sound);
+
 /// A model sees and hears with these; or they say why it does not.
 struct Towers {
   Result<std::unique_ptr<PictureEncoder>> vision;
   Result<std::unique_ptr<SoundEncoder>> audio;
 
-  static Towers load(const ModelFiles& files, WeightType type) {
-    return {PictureEncoder::load(files, type), SoundEncoder::load(files, type)};
-  }
-  /// There are none, for this reason.
-  static Towers none(const std::string& why) {
-    return {Error{Errc::kUnsupported, why}, Error{Errc::kUnsupported, why}};
-  }
+  /// Logs which of them there are not.
+  static Towers load(const ModelFiles& files, WeightType type);
 
   /// Their soft tokens' bits depend on it, as on numeric_class(): it has a hash of what they make of a small picture
   /// and a short sound; "" without any. @param fingerprint  of the model's weights
