@@ -27,7 +27,8 @@ struct RemoteShardOptions {
   Security security = {};
 };
 /// Loads its part and computes what the verifier says. When the verifier is gone, frees the part and joins again, until
-/// `stop` (then Ok). @return why it cannot: a verifier refuses it, or the weights cannot be read
+/// `stop` (then Ok). In a group it goes on after `stop` until the verifier ends, or for as long as that one may drain.
+/// @return why it cannot: a verifier refuses it, or the weights cannot be read
 Result<void> run_remote_shard(const RemoteShardOptions& options, std::stop_token stop);
 
 }  // namespace outrider

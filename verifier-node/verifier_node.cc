@@ -7,6 +7,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <stdexcept>
@@ -43,6 +44,17 @@ void slow_down(std::vector<VerifyResult>& results, int added_verify_us) {
   const TimePoint start = now();
   std::this_thread::sleep_for(std::chrono::microseconds(added_verify_us));
   for (VerifyResult& result : results) result.verdict.verify_ns += (now() - start).count();
+}
+
+/// A shard's watch() while it waits for others: where these say nothing, a process still ends when it is told to, once
+/// the sequences have had their time, which a drain may take.
+std::function<void()> patience_after(std::stop_token stop, Duration patience) {
+  return [patience, stop = std::move(stop), told = std::optional<TimePoint>()]() mutable {
+    if (!stop.stop_requested()) return;
+    if (!told) told = now();
+    if (now() - *told > patience)
+      throw std::runtime_error(fmt::format("told to stop {} s ago, but a shard says nothing", to_seconds(patience)));
+  };
 }
 
 /// Of a model's weights, whatever type they are loaded as.
@@ -91,7 +103,9 @@ class ShardGroup {
     const ShardTask task{.place = {0, count},
                          .weight_type = options.weight_type,
                          .rows_max = options.core.rows_max,
-                         .peer_timeout_s = options.worker.peer_timeout_s};
+                         .peer_timeout_s = options.worker.peer_timeout_s,
+                         .drain_wait_s = options.drain_wait_s,
+                         .verify_weights = options.worker.verify_weights};
     ASSIGN_OR_RETURN(remote_, listener->gather_group(task, weights, stop));
     if (remote_ == nullptr) return false;
     watch(*remote_, options, std::move(stop));
@@ -112,17 +126,12 @@ class ShardGroup {
   }
 
  private:
-  /// While others are waited for: looks after them. Where one is stopped and says nothing, this process still ends when
-  /// it is told to, once its sequences have had their time.
+  /// While others are waited for: looks after them.
   void watch(Shards& shards, const VerifierOptions& options, std::stop_token stop) {
-    const Duration patience = std::chrono::seconds(options.drain_wait_s + options.worker.peer_timeout_s);
-    shards.set_watch([this, patience, stop = std::move(stop), told = std::optional<TimePoint>()]() mutable {
+    const std::chrono::seconds patience(options.drain_wait_s + options.worker.peer_timeout_s);
+    shards.set_watch([this, ends = patience_after(std::move(stop), patience)] {
       check();
-      if (!stop.stop_requested()) return;
-      if (!told) told = now();
-      if (now() - *told > patience)
-        throw std::runtime_error(
-            fmt::format("told to stop {} s ago, but a shard says nothing", to_seconds(patience)));
+      ends();
     });
   }
 
@@ -172,6 +181,7 @@ Result<std::unique_ptr<Backbone>> load_backbone(const ModelFiles& files, const V
 
 /// Loads a shard's part and does what the first shard does. @return why no more; kPeerGone: the verifier has gone
 Result<void> follow(const ModelFiles& files, const ShardTask& task, Shards& shards) {
+  if (task.verify_weights) RETURN_IF_ERROR(verify_packs({files.path()}));
   ASSIGN_OR_RETURN(std::unique_ptr<Backbone> backbone,
                    Backbone::load(files, task.weight_type, task.rows_max, &shards));
   try {
@@ -249,9 +259,8 @@ Result<void> run_remote_shard(const RemoteShardOptions& options, std::stop_token
       log_info("event=joined verifier={} rank={} count={} dtype={} threads={}", options.join, task.place.rank,
                task.place.count, to_string(task.weight_type), team_size());
       TcpShards& shards = *(*joined)->shards;
-      shards.set_watch([&] {
-        if (stop.stop_requested()) throw std::runtime_error("this shard was told to stop");
-      });
+      // Who stops a service tells every host of it, and the verifier drains.
+      shards.set_watch(patience_after(stop, std::chrono::seconds(task.drain_wait_s + task.peer_timeout_s)));
       ended = follow(files, task, shards);
     }
     if (ended || stop.stop_requested()) return {};

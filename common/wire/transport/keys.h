@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/base/result.h"
@@ -65,6 +66,8 @@ struct AuthorizedKeys {
   std::vector<std::string> problems;  ///< "line 3: ..."
 };
 AuthorizedKeys parse_authorized_keys(std::string_view text);
+/// The keys of a list, and what is wrong with the others: kMalformed with their lines, or as read_text().
+std::pair<std::vector<AuthorizedKey>, Result<void>> read_authorized_keys(const std::filesystem::path& list);
 
 /// Adds a line to a list, which need not be there yet. Comments stay as they are.
 /// @return kInvalidArgument for a name with other characters than letters, digits and .-_@, of none or more than 64, or
