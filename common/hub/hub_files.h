@@ -31,8 +31,8 @@ struct HubListing {
   std::vector<std::string> names() const;
 };
 
-/// It reads the hub's `/api/models/.../revision/...?blobs=true`. Files whose name or checksum it does not say, or
-/// that would lie outside, are left out.
+/// It reads the hub's `/api/models/.../revision/...?blobs=true`. Files whose name or checksum it does not say, that
+/// would lie outside, or that no file system holds, are left out.
 Result<HubListing> read_listing(std::string_view text);
 inline constexpr std::int64_t kListingBytesMax = 64 << 20;
 
