@@ -138,6 +138,8 @@ int main(int argc, char** argv) {
   outrider::add_launch_commands(app);
   outrider::add_lab_commands(app);
   std::signal(SIGPIPE, SIG_IGN);
+  // A parent may have left it ignored, and then no child's end would be seen.
+  std::signal(SIGCHLD, SIG_DFL);
   outrider::take_short_turns();  // all threads alike: messages must not wait for computation
   explain_lost_mappings();
   app.preparse_callback([](std::size_t) {

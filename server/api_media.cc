@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "common/base/time.h"
+#include "common/media/towers.h"
 #include "common/wire/messages/media_bytes.h"
 #include "server/api_server.h"
 
@@ -21,11 +22,6 @@ ApiError refused_medium(const MediumFile& file, const RequestSource& source, con
   return {.status = 400, .message = file.name + ": " + why, .param = source.turns};
 }
 
-std::string without_tower(Errc code, const char* tower, const char* senses) {
-  if (code == Errc::kNotFound) return fmt::format("this model has no {}, and cannot {}", tower, senses);
-  return fmt::format("this model's {} cannot be used, so the model cannot {}", tower, senses);
-}
-
 }  // namespace
 
 std::optional<ApiError> ApiServer::count_body(const HttpRequest& http, const RequestSource& source,
@@ -34,11 +30,10 @@ std::optional<ApiError> ApiServer::count_body(const HttpRequest& http, const Req
   for (const MediumFile& file : files) {
     file_bytes += file.size();
     const bool is_sound = file.kind == MediumFile::Kind::kSound;
-    // The original errors name files of this machine.
     if (is_sound && !text_.audio)
-      return refused_medium(file, source, without_tower(text_.audio.error().code, "audio tower", "hear sounds"));
+      return refused_medium(file, source, without_tower(text_.audio.error().code, is_sound));
     if (!is_sound && !text_.vision)
-      return refused_medium(file, source, without_tower(text_.vision.error().code, "vision tower", "see pictures"));
+      return refused_medium(file, source, without_tower(text_.vision.error().code, is_sound));
   }
   return http.hold((source.bytes - base64_bytes(file_bytes)) * kBytesPerBodyByte +
                    base64_bytes(file_bytes) * kBytesPerFileByte);

@@ -27,7 +27,8 @@ struct RemoteShardOptions {
   Security security = {};
 };
 /// Loads its part and computes for the verifier. When the verifier is gone, frees the part and joins again, until
-/// `stop` (then Ok). @return the error: a verifier refuses it, or the weights cannot be read
+/// `stop` (then Ok). A shard in a group goes on after `stop` until its verifier ends, for as long as a drain may take.
+/// @return the error: a verifier refuses it, or the weights cannot be read
 Result<void> run_remote_shard(const RemoteShardOptions& options, std::stop_token stop);
 
 }  // namespace outrider

@@ -19,7 +19,6 @@
 #include "common/base/check.h"
 #include "common/base/json_fields.h"
 #include "common/http/keyed_tls.h"
-#include "common/os/files.h"
 #include "common/os/logging.h"
 #include "common/wire/messages/messages.h"
 #include "common/wire/transport/address.h"
@@ -44,10 +43,9 @@ CurveKeyPair tls_key(const KeyPair& pair) { return {pair.secret, pair.open}; }
 
 /// Returns true if a key list lets this key join as a verifier.
 bool is_authorized(const std::filesystem::path& list, const Key& key) {
-  const auto text = read_text(list);
-  const AuthorizedKeys lines = text ? parse_authorized_keys(*text) : AuthorizedKeys();
-  return std::ranges::any_of(
-      lines.keys, [&](const AuthorizedKey& line) { return line.role == KeyRole::kVerifier && line.key == key; });
+  return std::ranges::any_of(read_authorized_keys(list).first, [&](const AuthorizedKey& line) {
+    return line.role == KeyRole::kVerifier && line.key == key;
+  });
 }
 
 std::string hello_text(std::uint64_t weights) {
@@ -76,7 +74,9 @@ std::string task_text(const ShardTask& task, int rank) {
                                 {"count", task.place.count},
                                 {"dtype", to_string(task.weight_type)},
                                 {"rows", task.rows_max},
-                                {"peer_timeout", task.peer_timeout_s}});
+                                {"peer_timeout", task.peer_timeout_s},
+                                {"drain_wait", task.drain_wait_s},
+                                {"verify_weights", task.verify_weights}});
 }
 
 Result<ShardTask> parse_task(const std::string& text) {
@@ -90,6 +90,8 @@ Result<ShardTask> parse_task(const std::string& text) {
                      task.place.rank = static_cast<int>(fields.integer("rank", {}, 1, task.place.count - 1));
                      task.rows_max = fields.integer("rows", {}, 1, kRowsMax);
                      task.peer_timeout_s = static_cast<int>(fields.integer("peer_timeout", {}, 1, kTimeoutMax));
+                     task.drain_wait_s = static_cast<int>(fields.integer("drain_wait", {}, 0, kTimeoutMax));
+                     task.verify_weights = fields.boolean("verify_weights");
                      dtype = fields.text("dtype");
                      return task;
                    }));
@@ -271,8 +273,12 @@ void TcpShards::wait(bool for_rows) {
     states.push_back(
         {.fd = matters ? peer.link.socket() : -1, .events = static_cast<short>(in | out), .revents = 0});
   }
-  if (poll(states.data(), states.size(), kTickMs) > 0) return;
-  call_watch();
+  const bool came = poll(states.data(), states.size(), kTickMs) > 0;
+  if (const TimePoint time = now(); time - watched_ >= std::chrono::milliseconds(kTickMs)) {
+    watched_ = time;
+    call_watch();
+  }
+  if (came) return;
   if (const auto there = check(); !there) throw std::runtime_error(there.error().message);
 }
 
@@ -311,6 +317,7 @@ void TcpShards::gather_piece(Matrix<float> rows, Columns own) {
 
 Result<std::unique_ptr<ShardListener>> ShardListener::listen(const std::string& address, const Security& security) {
   ASSIGN_OR_RETURN(std::optional<KeysToListen> keys, keys_to_listen(security, address));
+  if (keys) RETURN_IF_ERROR(read_authorized_keys(keys->authorized).second);
   ASSIGN_OR_RETURN(Descriptor socket, listen_tcp(address));
   return std::unique_ptr<ShardListener>(new ShardListener(std::move(socket), std::move(keys)));
 }

@@ -68,6 +68,8 @@ struct ShardTask {
   WeightType weight_type = WeightType::kBf16;
   std::int64_t rows_max = 1;
   int peer_timeout_s = 3;
+  int drain_wait_s = 0;         ///< the verifier's
+  bool verify_weights = false;  ///< as WorkerOptions::verify_weights, of its own files
 };
 
 /// Shards of several hosts, which gather over TCP (ADR 17). Each is connected to the first, which forwards one's data
@@ -105,6 +107,7 @@ class TcpShards final : public Shards {
   [[noreturn]] void fail(const Peer& peer, const std::string& why) const;
 
   std::vector<Peer> peers_;
+  TimePoint watched_{};  ///< when the watch was called last
 };
 
 /// Listener for a verifier's other shards.

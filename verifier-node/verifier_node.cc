@@ -7,6 +7,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <stdexcept>
@@ -43,6 +44,17 @@ void slow_down(std::vector<VerifyResult>& results, int added_verify_us) {
   const TimePoint start = now();
   std::this_thread::sleep_for(std::chrono::microseconds(added_verify_us));
   for (VerifyResult& result : results) result.verdict.verify_ns += (now() - start).count();
+}
+
+/// Returns a shard's watch() for its waits. If the other shards are silent, the process still ends after `stop` and
+/// `patience`, which leaves the sequences the time of a drain.
+std::function<void()> patience_after(std::stop_token stop, Duration patience) {
+  return [patience, stop = std::move(stop), told = std::optional<TimePoint>()]() mutable {
+    if (!stop.stop_requested()) return;
+    if (!told) told = now();
+    if (now() - *told > patience)
+      throw std::runtime_error(fmt::format("told to stop {} s ago, but a shard says nothing", to_seconds(patience)));
+  };
 }
 
 /// Returns the fingerprint of a model's weights, whatever their type when loaded.
@@ -89,7 +101,9 @@ class ShardGroup {
     const ShardTask task{.place = {0, count},
                          .weight_type = options.weight_type,
                          .rows_max = options.core.rows_max,
-                         .peer_timeout_s = options.worker.peer_timeout_s};
+                         .peer_timeout_s = options.worker.peer_timeout_s,
+                         .drain_wait_s = options.drain_wait_s,
+                         .verify_weights = options.worker.verify_weights};
     ASSIGN_OR_RETURN(remote_, listener->gather_group(task, weights, stop));
     if (remote_ == nullptr) return false;
     watch(*remote_, options, std::move(stop));
@@ -110,17 +124,12 @@ class ShardGroup {
   }
 
  private:
-  /// Watches the others during waits. If one is stopped without an error, this process still ends on request, after the
-  /// time for its sequences.
+  /// Watches the others during waits.
   void watch(Shards& shards, const VerifierOptions& options, std::stop_token stop) {
-    const Duration patience = std::chrono::seconds(options.drain_wait_s + options.worker.peer_timeout_s);
-    shards.set_watch([this, patience, stop = std::move(stop), told = std::optional<TimePoint>()]() mutable {
+    const std::chrono::seconds patience(options.drain_wait_s + options.worker.peer_timeout_s);
+    shards.set_watch([this, ends = patience_after(std::move(stop), patience)] {
       check();
-      if (!stop.stop_requested()) return;
-      if (!told) told = now();
-      if (now() - *told > patience)
-        throw std::runtime_error(
-            fmt::format("told to stop {} s ago, but a shard says nothing", to_seconds(patience)));
+      ends();
     });
   }
 
@@ -170,6 +179,7 @@ Result<std::unique_ptr<Backbone>> load_backbone(const ModelFiles& files, const V
 
 /// Loads a shard's part and follows the first shard. @return the reason of its end; kPeerGone: the verifier is gone
 Result<void> follow(const ModelFiles& files, const ShardTask& task, Shards& shards) {
+  if (task.verify_weights) RETURN_IF_ERROR(verify_packs({files.path()}));
   ASSIGN_OR_RETURN(std::unique_ptr<Backbone> backbone,
                    Backbone::load(files, task.weight_type, task.rows_max, &shards));
   try {
@@ -182,13 +192,14 @@ Result<void> follow(const ModelFiles& files, const ShardTask& task, Shards& shar
 
 /// Returns the core's configuration, with the available K/V memory. @param grammars, towers outlive the core
 VerifierConfig core_config(const VerifierOptions& options, const BackboneEngine& engine, GrammarCompiler& grammars,
-                           const Towers& towers) {
+                           const std::unique_ptr<Towers>& towers) {
   VerifierConfig config = options.core;
   config.link.peer_timeout = std::chrono::seconds(options.worker.peer_timeout_s);
   config.want_grammar = [&grammars](const std::string& text, const std::string& client) {
     return grammars.want(text, client);
   };
-  config.soft_tokens = [&towers](const WireMedium& medium) { return towers.soft_tokens(medium); };
+  if (towers != nullptr)
+    config.soft_tokens = [&towers](const WireMedium& medium) { return towers->soft_tokens(medium); };
   config.capacity.kv_cost = engine.kv_cost();
   // The rest is for scratch, messages in transit and, on a dedicated machine, the drafter.
   config.capacity.kv_bytes_max =
@@ -246,9 +257,8 @@ Result<void> run_remote_shard(const RemoteShardOptions& options, std::stop_token
       log_info("event=joined verifier={} rank={} count={} dtype={} threads={}", options.join, task.place.rank,
                task.place.count, to_string(task.weight_type), team_size());
       TcpShards& shards = *(*joined)->shards;
-      shards.set_watch([&] {
-        if (stop.stop_requested()) throw std::runtime_error("this shard was told to stop");
-      });
+      // A service that is stopped stops on every host at once, and the verifier drains.
+      shards.set_watch(patience_after(stop, std::chrono::seconds(task.drain_wait_s + task.peer_timeout_s)));
       ended = follow(files, task, shards);
     }
     if (ended || stop.stop_requested()) return {};
@@ -298,12 +308,13 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
   });
   // At once: loading a tower for a waiting sequence would delay heartbeats. A model without towers, or with their
   // config alone, still serves text.
-  Towers towers = options.no_towers ? Towers::none("this verifier has no towers (--no-towers)")
-                                    : Towers::load(files, options.weight_type);
-  std::string encoding_class = towers.encoding_class(options.weight_type, backbone->weights().fingerprint());
+  std::unique_ptr<Towers> towers;
+  if (!options.no_towers) towers = std::make_unique<Towers>(Towers::load(files, options.weight_type));
+  std::string encoding_class =
+      towers ? towers->encoding_class(options.weight_type, backbone->weights().fingerprint()) : "";
   TeamSizer sizer(team_size(), backbone->config().layers.size());
   if (options.threads == 0 && shard_count == 1) backbone->set_team_sizer(&sizer);
-  BackboneEngine engine(std::move(backbone), options.synthetic_acceptance, &towers);
+  BackboneEngine engine(std::move(backbone), options.synthetic_acceptance, towers.get());
   ASSIGN_OR_RETURN(std::string name, chosen_name(options.worker, node_name("verifier")));
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
   VerifierCore core(core_config(options, engine, grammars, towers), {.role = Role::kVerifier,

@@ -37,6 +37,13 @@ constexpr int kLookUpsMax = 64;
 
 Error nobody_waits() { return {Errc::kCancelled, "nobody waits any longer"}; }
 
+/// The context of all sockets. Calls wait by themselves, so nobody runs it. A context for each call would cost three more
+/// file handles. It is never destroyed, because a look-up may still be running when the program ends.
+asio::io_context& sockets() {
+  static asio::io_context& context = *new asio::io_context;
+  return context;
+}
+
 std::optional<Error> given_up(TimePoint deadline, const Gone& gone) {
   if (gone()) return nobody_waits();
   if (now() > deadline) return Error{Errc::kTimeout, "timed out"};
@@ -44,14 +51,14 @@ std::optional<Error> given_up(TimePoint deadline, const Gone& gone) {
 }
 
 /// Connects to the first address that accepts. A silent one takes its share of the time, not all of it.
-Result<tcp::socket> connect(asio::io_context& context, const HttpCall& call) {
+Result<tcp::socket> connect(const HttpCall& call) {
   const TimePoint end = std::min(call.deadline, now() + kConnectTimeout);
   int failed = ENOENT;
   std::int64_t left = std::ssize(call.addresses);
   for (const std::string& address : call.addresses) {
     const TimePoint begun = now(), deadline = begun + (end - begun) / left--;
     const tcp::endpoint place(asio::ip::make_address(address), static_cast<std::uint16_t>(std::stoi(call.url.port)));
-    tcp::socket socket(context);
+    tcp::socket socket(sockets());
     beast::error_code refused;
     socket.open(place.protocol(), refused);  // a machine may have no IPv6
     failed = refused.value();
@@ -102,13 +109,14 @@ Result<std::vector<std::string>> addresses_of(const std::string& host, TimePoint
   std::future<Found> found = promise->get_future();
   try {
     std::thread([promise, place, host] {
-      asio::io_context context;
-      beast::error_code unknown;
-      std::vector<std::string> addresses;
-      for (const auto& entry : tcp::resolver(context).resolve(host, "", unknown))
-        addresses.push_back(entry.endpoint().address().to_string());
-      promise->set_value(unknown || addresses.empty() ? Found(Error{Errc::kNotFound, unknown.message()})
-                                                      : Found(std::move(addresses)));
+      promise->set_value(no_throw([&]() -> Found {
+        beast::error_code unknown;
+        std::vector<std::string> addresses;
+        for (const auto& entry : tcp::resolver(sockets()).resolve(host, "", unknown))
+          addresses.push_back(entry.endpoint().address().to_string());
+        if (unknown || addresses.empty()) return Error{Errc::kNotFound, unknown.message()};
+        return addresses;
+      }));
     }).detach();
   } catch (const std::system_error& error) {
     return Error{Errc::kUnavailable, error.what()};
@@ -119,9 +127,11 @@ Result<std::vector<std::string>> addresses_of(const std::string& host, TimePoint
   return found.get();
 }
 
-Result<HttpAnswer> call_http(const HttpCall& call) {
-  asio::io_context context;
-  ASSIGN_OR_RETURN(tcp::socket socket, connect(context, call));
+namespace {
+
+/// As call_http(). Asio throws where the system has no file handle left.
+Result<HttpAnswer> call_or_throw(const HttpCall& call) {
+  ASSIGN_OR_RETURN(tcp::socket socket, connect(call));
   const int handle = socket.native_handle();
   WaitingSocket connection(std::move(socket), [&] { return given_up(call.deadline, call.gone).has_value(); });
   const auto expect_more = [&] {
@@ -175,6 +185,12 @@ Result<HttpAnswer> call_http(const HttpCall& call) {
       RETURN_IF_ERROR(call.on_body(come));
   }
   return answer;
+}
+
+}  // namespace
+
+Result<HttpAnswer> call_http(const HttpCall& call) {
+  return no_throw([&] { return call_or_throw(call); });
 }
 
 Result<HttpAnswer> follow_http(HttpCall call,

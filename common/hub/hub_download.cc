@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <set>
@@ -178,7 +179,8 @@ class Download {
     for (const HubFile& file : files) {
       std::error_code none;
       const std::uint64_t have = fs::exists(blob(file), none) ? file.size : fs::file_size(incomplete(file), none);
-      bytes += file.size - (none ? 0 : std::min(have, file.size));
+      const std::uint64_t more = file.size - (none ? 0 : std::min(have, file.size));
+      bytes += std::min(more, std::numeric_limits<std::uint64_t>::max() - bytes);  // whatever the hub says
     }
     return bytes;
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <set>
 
@@ -25,6 +26,7 @@ constexpr auto kTexts = std::to_array<const char*>(
      "processor_config.json", "preprocessor_config.json", "hf_quant_config.json"});
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr std::size_t kIndexBytesMax = 64 << 20;
+constexpr std::uint64_t kFileBytesMax = std::numeric_limits<std::int64_t>::max();
 
 std::string folder_of(const std::string& name) { return name.substr(0, name.rfind('/') + 1); }
 std::string base_of(const std::string& name) { return name.substr(name.rfind('/') + 1); }
@@ -123,7 +125,7 @@ Result<HubListing> read_listing(std::string_view text) {
     HubFile file{.name = text_of(entry, "rfilename"), .etag = text_of(lfs, "sha256")};
     if (file.etag.empty()) file.etag = text_of(entry, "blobId");
     const json& size = member(entry, "size");
-    if (!is_inside(file.name) || !is_etag(file.etag) || !size.is_number_unsigned()) continue;
+    if (!is_inside(file.name) || !is_etag(file.etag) || !size.is_number_unsigned() || size > kFileBytesMax) continue;
     file.size = size.get<std::uint64_t>();
     listing.files.emplace(file.name, file);
   }

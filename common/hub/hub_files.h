@@ -31,8 +31,8 @@ struct HubListing {
   std::vector<std::string> names() const;
 };
 
-/// Parses the hub's `/api/models/.../revision/...?blobs=true`. Omits files without a name or checksum, or outside the
-/// folder.
+/// Parses the hub's `/api/models/.../revision/...?blobs=true`. Omits files without a name or checksum, outside the
+/// folder, or larger than a file system holds.
 Result<HubListing> read_listing(std::string_view text);
 inline constexpr std::int64_t kListingBytesMax = 64 << 20;
 

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "common/model/gemma4/numeric_class.h"
 #include "common/model/gemma4/tower.h"
+#include "common/os/logging.h"
 
 namespace outrider {
 namespace {
@@ -68,14 +70,26 @@ Tensor copy_of(Matrix<const float> rows) {
 
 }  // namespace
 
+std::string without_tower(Errc code, bool is_sound) {
+  const auto [tower, senses] =
+      is_sound ? std::pair("audio tower", "hear sounds") : std::pair("vision tower", "see pictures");
+  if (code == Errc::kNotFound) return fmt::format("this model has no {}, and cannot {}", tower, senses);
+  return fmt::format("this model's {} cannot be used, so the model cannot {}", tower, senses);
+}
+
+Towers Towers::load(const ModelFiles& files, WeightType type) {
+  Towers towers{PictureEncoder::load(files, type), SoundEncoder::load(files, type)};
+  if (!towers.vision) log_info("event=no_vision_tower reason=\"{}\"", towers.vision.error().message);
+  if (!towers.audio) log_info("event=no_audio_tower reason=\"{}\"", towers.audio.error().message);
+  return towers;
+}
+
 Result<SoftTokens> Towers::soft_tokens(const WireMedium& medium) const {
   // A broken tower is not the requester's fault.
-  if (medium.is_sound()) {
-    if (!audio) return Error{Errc::kUnsupported, audio.error().message};
-    return of_sound((*audio)->config(), medium.content);
-  }
-  if (!vision) return Error{Errc::kUnsupported, vision.error().message};
-  return of_picture((*vision)->config(), medium.content);
+  const bool is_sound = medium.is_sound();
+  if (is_sound && !audio) return Error{Errc::kUnsupported, without_tower(audio.error().code, is_sound)};
+  if (!is_sound && !vision) return Error{Errc::kUnsupported, without_tower(vision.error().code, is_sound)};
+  return is_sound ? of_sound((*audio)->config(), medium.content) : of_picture((*vision)->config(), medium.content);
 }
 
 std::string Towers::encoding_class(WeightType type, std::uint64_t fingerprint) {

@@ -12,18 +12,17 @@
 
 namespace outrider {
 
+/// Returns a client's reason for a missing tower. The tower's own error may name files of this machine.
+/// @param code  of that error
+std::string without_tower(Errc code, bool is_sound);
+
 /// A model's vision and audio towers, or the reasons for their absence.
 struct Towers {
   Result<std::unique_ptr<PictureEncoder>> vision;
   Result<std::unique_ptr<SoundEncoder>> audio;
 
-  static Towers load(const ModelFiles& files, WeightType type) {
-    return {PictureEncoder::load(files, type), SoundEncoder::load(files, type)};
-  }
-  /// Returns no towers, for this reason.
-  static Towers none(const std::string& why) {
-    return {Error{Errc::kUnsupported, why}, Error{Errc::kUnsupported, why}};
-  }
+  /// Logs which towers are missing.
+  static Towers load(const ModelFiles& files, WeightType type);
 
   /// Returns everything that the bits of soft tokens depend on, like numeric_class(): includes a hash of the towers'
   /// output for a small picture and a short sound; "" without towers. @param fingerprint  of the model's weights

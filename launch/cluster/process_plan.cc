@@ -132,13 +132,14 @@ class Planner {
       return host.address != result_.hosts.front().address;
     });
     if (result_.listen.empty()) result_.listen = across ? "tcp://0.0.0.0:*" : "tcp://127.0.0.1:*";
-    if (across && (result_.listen.starts_with("tcp://127.") || result_.listen.starts_with("tcp://localhost:")))
+    if (across && !result_.open())
       return Error(Errc::kInvalidArgument, "coordinator.listen is {}, which other hosts cannot dial", result_.listen);
+    const bool ipv6 = result_.listen.find('[') != std::string::npos;
+    const char* const shards_at = !result_.open() ? "tcp://127.0.0.1:*" : ipv6 ? "tcp://[::]:*" : "tcp://0.0.0.0:*";
     for (std::size_t i = 1; i < result_.processes.size(); ++i) {
       PlannedProcess& before = result_.processes[i - 1];
       if (before.role == "verifier" && result_.processes[i].role == "shard")
-        before.options.insert(before.options.end(),
-                              {kListenShards, result_.open() ? "tcp://0.0.0.0:*" : "tcp://127.0.0.1:*"});
+        before.options.insert(before.options.end(), {kListenShards, shards_at});
     }
     return std::move(result_);
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/base/result.h"
+#include "common/wire/transport/address.h"
 #include "launch/cluster/plan.h"
 
 namespace outrider {
@@ -47,7 +48,7 @@ struct ProcessPlan {
   std::string listen;       ///< of the coordinator
 
   /// @return true if other hosts can reach the coordinator. The run then has keys.
-  bool open() const { return !listen.starts_with("tcp://127.") && !listen.starts_with("tcp://localhost:"); }
+  bool open() const { return !is_local(listen); }
 
   const PlannedProcess& coordinator() const { return processes.front(); }
   int count(const std::string& role) const;

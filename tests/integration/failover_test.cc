@@ -210,6 +210,28 @@ TEST_F(Failover, AShardComesBackToItsVerifier) {
   EXPECT_EQ(describe(shard->wait()), "exit 0");
 }
 
+// As when a job or a service of several hosts is stopped: all are told at once. The only verifier ends its text,
+// slowly, and its shard waits for that.
+TEST_F(Failover, ThoseThatAreStoppedTogetherEndTheText) {
+  Generate request = requests()[1];
+  request.max_tokens = 12;
+  const std::vector<TokenId> wanted = answer_to(request).tokens;
+  verifiers_.clear();
+  ASSERT_TRUE(eventually([&] { return status().verifiers == 0; }));
+  Program& sharded =
+      start_verifier({"--shards", "2", "--listen-shards", "tcp://127.0.0.1:*", "--drain-wait", "600"}, 250'000);
+  Program shard({"shard", "--join", shards_address(sharded), "--threads", "1"});
+  ASSERT_TRUE(eventually([&] { return status().verifiers == 1; })) << sharded.err() << shard.err();
+  const Generation generation = answer_to(request, [&](int rounds) {
+    if (rounds != 1) return;
+    shard.send(SIGTERM);
+    sharded.send(SIGTERM);
+  });
+  EXPECT_EQ(generation.tokens, wanted);
+  EXPECT_EQ(describe(sharded.wait()), "exit 0") << sharded.err();
+  EXPECT_EQ(describe(shard.wait()), "exit 0") << shard.err();
+}
+
 // SIGSTOP: the shard's connection stays, its verifier waits for it and sends no heartbeats.
 TEST_F(Failover, AFrozenShardChangesNoToken) {
   const Generate request = requests()[1];

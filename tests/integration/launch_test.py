@@ -194,6 +194,10 @@ class Launch(unittest.TestCase):
             done = "" if status else f"outrider: done; run folder {run.dir}\n"
             self.assertEqual(run.err.read_text().partition("\n")[2], said + done)
 
+    def test_ends_are_seen_also_where_the_parent_ignores_those_of_its_children(self):
+        run = self.start(PLAN | {"drafters": [], "run": [{"command": ["false"]}]}, expect_end=True, before=("env", "--ignore-signal=CHLD"))
+        self.assertEqual(run.status, 5, run.explain())
+
     def test_a_command_that_was_never_begun_is_no_success(self):
         folder = pathlib.Path(tempfile.mkdtemp(prefix="outrider-mute-"))
         self.addCleanup(shutil.rmtree, folder)

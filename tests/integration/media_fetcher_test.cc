@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -11,7 +12,9 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <thread>
@@ -311,6 +314,40 @@ struct RawHost {
   std::string here;
   std::jthread thread;
 };
+
+TEST(HttpClient, WithoutAFileHandleSaysSo) {
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const auto answer = call_http({.url = parse_http_url("http://127.0.0.1:1/").value(), .addresses = {"127.0.0.1"}});
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().code, Errc::kIo);
+  EXPECT_NE(answer.error().message.find("Too many open files"), std::string::npos) << answer.error().message;
+}
+
+// As many as a server or a batch has under way: each has the handle of its socket, and no other.
+TEST(HttpClient, TakesOneFileHandleForACall) {
+  const auto open_files = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
+  };
+  RawHost host([](int peer) { RawHost::say(peer, "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n."); });
+  const HttpUrl url = parse_http_url("http://" + host.here + "/").value();
+  const auto call = [&](const std::function<void()>& meanwhile) {
+    return call_http({.url = url, .addresses = {"127.0.0.1"}, .admit = [&](const HttpAnswer&, std::int64_t) {
+                        meanwhile();
+                        return Result<std::int64_t>(1);
+                      }});
+  };
+  ASSERT_TRUE(call([] {})) << "what all calls share is there from now on";
+  std::ptrdiff_t one = 0, two = 0;
+  ASSERT_TRUE(call([&] {
+    one = open_files();
+    EXPECT_TRUE(call([&] { two = open_files(); }));
+  }));
+  EXPECT_LE(two - one, 2) << "a call's, and the server's";
+}
 
 /// An address of this machine that never answers who connects to it, as one behind a wall: its queue is full.
 struct SilentAddress {

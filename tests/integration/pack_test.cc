@@ -385,6 +385,19 @@ TEST(Pack, IsVerifiedBeforeItIsUsedIfAskedFor) {
   EXPECT_EQ(lines_with(refused, {"has no checksums", "outrider pack"}).size(), 1u) << refused;
 }
 
+// The shard has the checkpoint that the verifier's pack was made of.
+TEST(Pack, IsVerifiedByAShardOfAnotherHostTooIfItsVerifierIsToldTo) {
+  const TemporaryDir dir;
+  packed_pair(nano_pair(), dir / "pack", "int8");
+  Program verifier({"verifier", "--verify-weights", "--backbone", dir / "pack/target", "--join", "tcp://127.0.0.1:1",
+                    "--threads", "1", "--shards", "2", "--listen-shards", "tcp://127.0.0.1:*"});
+  ASSERT_TRUE(eventually([&] { return verifier.out().ends_with('\n') || !verifier.running(); })) << verifier.err();
+  const std::string address = verifier.out().substr(0, verifier.out().find('\n'));
+  Program shard({"shard", "--join", address, "--backbone", nano_pair().backbone, "--threads", "1"});
+  EXPECT_EQ(describe(shard.wait()), "exit 1");
+  EXPECT_EQ(lines_with(shard.err(), {"has no checksums", "outrider pack"}).size(), 1u) << shard.err();
+}
+
 TEST(Pack, OfAnotherTypeThanAskedForIsRefused) {
   const TemporaryDir dir;
   packed_pair(nano_pair(), dir / "pack", "int8");

@@ -127,6 +127,11 @@ TEST_F(TcpShardsTest, WhoDoesNotFitIsRefused) {
 
   const auto beyond = ShardListener::listen("tcp://0.0.0.0:*", {.key = dir / "none"});
   EXPECT_FALSE(beyond) << "without keys nobody listens to other machines";
+  dir.write("broken", "verifier 12 shard\n");
+  const auto broken =
+      ShardListener::listen("tcp://127.0.0.1:*", {.key = dir / "verifier", .authorized = dir / "broken"});
+  ASSERT_FALSE(broken);
+  EXPECT_NE(broken.error().message.find("broken: line 1: '12' is no key"), std::string::npos) << broken.error().message;
 }
 
 /// Bytes of a seed: at random, or of something that begins as a frame does.

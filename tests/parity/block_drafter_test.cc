@@ -136,6 +136,8 @@ TEST(BlockDrafter, OtherConfigsAreRefusedByName) {
   EXPECT_NE(refusal("    1,\n    3", "    0,\n    3").find("distinct layers from 1 on"), std::string::npos);
   EXPECT_NE(refusal("    1,\n    3", "    3,\n    3").find("distinct layers"), std::string::npos);
   EXPECT_NE(refusal("speculators_model_type", "other").find("speculators_model_type"), std::string::npos);
+  EXPECT_EQ(refusal("\"draft_vocab_size\": 512,", ""),
+            "config.json: draft_vocab_size is missing, wanted a whole number from 1 to 512");
   EXPECT_EQ(refusal("speculators_version", "a"), "");
 }
 

@@ -1,4 +1,5 @@
 // Names of models on the Hugging Face hub, which of a repository's files are used, and which assistant belongs to whom.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "common/hub/hub_files.h"
@@ -112,6 +113,20 @@ TEST(HubFiles, OfAGgufAreChosenByHowTheirNameEnds) {
   EXPECT_EQ(chosen("m-IQ4_XS.gguf"), "m-IQ4_XS.gguf");
   EXPECT_NE(chosen("IQ4_XS").find("holds 2 GGUF models (m-IQ4_XS, m-UD-IQ4_XS)"), std::string::npos);
   EXPECT_NE(chosen("4_0").find("wanted one of"), std::string::npos) << "a part of a type is none";
+  for (const char* file : {"m-00001-of-00000.gguf", "m-00000-of-00001.gguf"})
+    EXPECT_EQ(choose_files({file}, "", HubNeed::kAll)->names, Names{file}) << "a name of no shard is a whole model's";
+}
+
+TEST(HubFiles, AreListedWithSizesThatAFileMayHave) {
+  const auto listed = [](const char* size) {
+    return read_listing(fmt::format(R"({{"sha": "{0:a>40}", "siblings": [)"
+                                    R"({{"rfilename": "config.json", "blobId": "{0:b>40}", "size": {1}}}]}})",
+                                    "", size))
+        ->names();
+  };
+  EXPECT_EQ(listed("9223372036854775807"), Names{"config.json"});
+  for (const char* size : {"9223372036854775808", "18446744073709551615", "-1", "1.5", "null"})
+    EXPECT_EQ(listed(size), Names{}) << size;
 }
 
 TEST(HubFiles, OfAnIndexLieBesideIt) {

@@ -136,6 +136,18 @@ TEST(Plan, ADeadlineIsTheProcesssOwn) {
       << error_of(plan);
 }
 
+TEST(Plan, ShardsJoinAtAddressesLikeTheCoordinators) {
+  json plan = example();
+  plan["verifiers"][0].update({{"count", 1}, {"shards", 2}, {"shard_hosts", "node2"}});
+  for (const auto& [listen, at] : {std::pair("", "tcp://0.0.0.0:*"), {"tcp://[::]:7070", "tcp://[::]:*"}}) {
+    plan["coordinator"]["listen"] = listen;
+    const ProcessPlan processes = plan_processes(read_plan(plan, "p.json").value(), false).value();
+    EXPECT_TRUE(processes.processes[1].hears_shards());
+    EXPECT_EQ(processes.processes[1].options.back(), at);
+    EXPECT_EQ(processes.processes[2].name, "verifier.0.shard.1");
+  }
+}
+
 TEST(Plan, TheSmallestOneIsForThisHost) {
   const Plan plan = read_plan(json::parse(R"({"verifiers": [{}]})"), "p.json").value();
   const ProcessPlan processes = plan_processes(plan, false).value();
@@ -211,7 +223,8 @@ TEST(Plan, WhatDoesNotFitIsNamed) {
   expect(with("/hosts/0/address", "10.0.0.[1-2]"), "has 3 names, its address '10.0.0.[1-2]' 2");
   expect(with("/hosts/1", {{"name", "node2"}}), "node2 is there twice");
   expect(with("/verifiers/0/threads", 9), "9 threads on node1, which has 8 CPUs");
-  expect(with("/coordinator/listen", "tcp://127.0.0.1:7070"), "which other hosts cannot dial");
+  for (const char* local : {"tcp://127.0.0.1:7070", "tcp://localhost:7070", "tcp://[::1]:7070"})
+    expect(with("/coordinator/listen", local), "which other hosts cannot dial");
   expect(with("/verifiers", json::array()), "verifiers is an array of 0, wanted an array of one object or more");
   expect(with("/slurm", {{"shape", "round"}}), "slurm.shape is \"round\", wanted one or het or elastic");
 }

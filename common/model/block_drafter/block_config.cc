@@ -79,7 +79,10 @@ void read_layers(const JsonFields& text, BlockConfig* config) {
 void read_speculators(const JsonFields& top, BlockConfig* config) {
   const bool dspark = top.choice("speculators_model_type", std::nullopt, {"dflash", "dspark"}) == "dspark";
   read_layers(top.object("transformer_layer_config"), config);
-  config->draft_vocab_size = top.integer("draft_vocab_size", 32000, 1, config->vocab_size);
+  constexpr std::int64_t kDrafted = 32000;  // speculators' default
+  const bool may_be_default = kDrafted <= config->vocab_size;
+  config->draft_vocab_size =
+      top.integer("draft_vocab_size", may_be_default ? std::optional(kDrafted) : std::nullopt, 1, config->vocab_size);
   config->block_size = static_cast<std::int32_t>(top.integer("block_size", 8, 2, kBlockMax));
   config->drafts_from_anchor = top.boolean("sample_from_anchor", dspark);
   config->sliding_causal = !top.boolean("sliding_window_non_causal", false);

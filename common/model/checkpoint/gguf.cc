@@ -330,7 +330,9 @@ std::optional<GgufShard> GgufShard::of(const std::string& filename) {
   static const std::regex form(R"((.+)-(\d{5})-of-(\d{5})\.gguf)");
   std::smatch parts;
   if (!std::regex_match(filename, parts, form)) return std::nullopt;
-  return GgufShard{parts[1], std::stoi(parts[2]), std::stoi(parts[3])};
+  GgufShard shard{parts[1], std::stoi(parts[2]), std::stoi(parts[3])};
+  if (shard.index < 1 || shard.index > shard.count) return std::nullopt;
+  return shard;
 }
 
 std::string GgufShard::file(int i) const { return fmt::format("{}-{:05}-of-{:05}.gguf", stem, i, count); }

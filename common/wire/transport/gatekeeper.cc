@@ -7,11 +7,6 @@
 #include <cerrno>
 #include <vector>
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
-#include "common/os/files.h"
-
 namespace outrider {
 namespace {
 
@@ -64,10 +59,9 @@ std::optional<Identity> Gatekeeper::identity(const char* user_id) const {
 }
 
 Result<void> Gatekeeper::read() {
-  const Result<std::string> text = read_text(authorized_.path());
-  const AuthorizedKeys lines = text ? parse_authorized_keys(*text) : AuthorizedKeys();
+  const auto [lines, sound] = read_authorized_keys(authorized_.path());
   std::map<Key, Identity> known;
-  for (const AuthorizedKey& line : lines.keys) {
+  for (const AuthorizedKey& line : lines) {
     Identity& identity = known[line.key];
     if (identity.name.empty()) identity.name = line.name;
     identity.roles |= 1u << static_cast<unsigned>(line.role);
@@ -76,9 +70,7 @@ Result<void> Gatekeeper::read() {
     const std::lock_guard lock(mutex_);
     known_ = std::move(known);
   }
-  if (!text) return text.error();
-  if (lines.problems.empty()) return {};
-  return Error(Errc::kMalformed, "{}: {}", authorized_.path().string(), fmt::join(lines.problems, "; "));
+  return sound;
 }
 
 void Gatekeeper::read_again_when_changed() {

@@ -209,6 +209,14 @@ AuthorizedKeys parse_authorized_keys(std::string_view text) {
   return result;
 }
 
+std::pair<std::vector<AuthorizedKey>, Result<void>> read_authorized_keys(const std::filesystem::path& list) {
+  const Result<std::string> text = read_text(list);
+  if (!text) return {{}, text.error()};
+  AuthorizedKeys lines = parse_authorized_keys(*text);
+  if (lines.problems.empty()) return {std::move(lines.keys), {}};
+  return {std::move(lines.keys), file_error(Errc::kMalformed, list, "{}", fmt::join(lines.problems, "; "))};
+}
+
 Result<void> authorize_key(const std::filesystem::path& list, const AuthorizedKey& key) {
   const std::filesystem::path file = behind_links(list);
   RETURN_IF_ERROR(check_name(key.name));

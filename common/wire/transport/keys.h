@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/base/result.h"
@@ -64,6 +65,8 @@ struct AuthorizedKeys {
   std::vector<std::string> problems;  ///< "line 3: ..."
 };
 AuthorizedKeys parse_authorized_keys(std::string_view text);
+/// The keys of a list, and what is wrong with the others: kMalformed with their lines, or as read_text().
+std::pair<std::vector<AuthorizedKey>, Result<void>> read_authorized_keys(const std::filesystem::path& list);
 
 /// Adds a line to a list, which need not exist yet. Keeps comments. @return kInvalidArgument for a name that is not 1
 /// to 64 letters, digits and .-_@, or for an existing entry
