@@ -33,6 +33,8 @@ std::string brought_text(const Generation& generation, std::optional<double> pla
 /// Why most rounds of an answer went without drafts, though it was to have some: a sentence with its figures. Empty
 /// where at least half of them had drafts.
 /// @param isa  instruction set of the verifier; empty: not known
-std::string why_left_out(std::span<const RoundOutcome> rounds, std::string_view isa);
+/// @param drafter_there  whether a drafter was there that had room for it; none: not known
+std::string why_left_out(std::span<const RoundOutcome> rounds, std::string_view isa,
+                         std::optional<bool> drafter_there = {});
 
 }  // namespace outrider
