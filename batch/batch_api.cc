@@ -454,7 +454,7 @@ void BatchApi::run_batch(const std::string& id) {
     const std::lock_guard lock(mutex_);
     status = batches_.at(id)["status"] == "cancelling" ? "cancelled" : full ? "failed" : "expired";
   }
-  if (full)
+  if (full && !*done)
     update(id, {{"errors", errors_of({Errc::kOutOfRange,
                                       "with what it has written there are more than {} bytes of files, "
                                       "which is all that this server keeps; the files have what was done",
@@ -480,6 +480,7 @@ Result<std::optional<std::string>> BatchApi::adopt(const std::filesystem::path& 
   const std::string id = "file-" + hex(hash128(name));
   const std::filesystem::path to = path(kFiles, id, ".jsonl");
   if (std::filesystem::exists(from, failed)) std::filesystem::rename(from, to, failed);
+  if (failed) return file_error(Errc::kIo, from, "cannot be moved to {}: {}", to.string(), failed.message());
   const std::uint64_t bytes = std::filesystem::file_size(to, failed);
   if (failed || bytes == 0) return std::optional<std::string>();
   const Json object =
@@ -522,6 +523,7 @@ Result<void> BatchApi::finish(const std::string& id, BatchJob& job, const char* 
 }
 
 void BatchApi::fail(const std::string& id, const Error& error) {
+  if (error.code == Errc::kIo) log_error("event=disk_failed batch={} reason=\"{}\"", id, error.message);
   const Error told(error.code, replaced(error.message, (options_.dir / "").string(), ""));  // clients do not see where
   update(id, {{"status", "failed"}, {"failed_at", unix_seconds()}, {"errors", errors_of(told)}});
   std::error_code ignored;

@@ -221,7 +221,7 @@ BatchJob::Outcome BatchJob::answer_line(std::uint32_t line, const BatchAnswer& a
   http.body = body_to_send(*request);
   http.client = kClient;
   http.gone = http.server_ends = [this] { return cut_off_.load(); };
-  const HttpReply reply = answer(http);
+  const HttpReply reply = answer_with(answer, http);
   if (reply.status != 200) {
     if (cut_off_) return {Outcome::Kind::kCutOff, {}};
     const BatchError wrong = error_of(*request, reply);

@@ -154,17 +154,16 @@ Result<std::shared_ptr<Pair>> open_pair(const PairPaths& paths, const char* draf
   ClusterOptions options{.pair = paths};
   if (dtype == nullptr) {
     ASSIGN_OR_RETURN(const SuitableType suitable, suitable_type(paths));
-    options.weight_type = suitable.type;
+    options.load_as(suitable.type, /*chosen=*/false);
   } else {
-    ASSIGN_OR_RETURN(options.weight_type, parse_weight_type(dtype));
-    options.drafter_weight_type = options.weight_type;
+    ASSIGN_OR_RETURN(const WeightType type, parse_weight_type(dtype));
+    options.load_as(type, /*chosen=*/true);
   }
   if (threads < 0 || threads > kThreadsMax)
     return invalid(fmt::format("threads {}, wanted 0 to {}", threads, kThreadsMax));
   options.verifier.threads = threads;
   if (draft_model != nullptr) {
-    ASSIGN_OR_RETURN(const std::string given, path_of("draft_model", draft_model));
-    ASSIGN_OR_RETURN(options.drafter.draft_model, model_path(given));
+    ASSIGN_OR_RETURN(options.drafter.draft_model, path_of("draft_model", draft_model));
   }
   init_logging_once();
   return Pair::open_local(std::move(options));

@@ -135,13 +135,10 @@ void bench_pair(const BenchFlags& flags) {
   TransportContext context(flags.security);
   const bool linked = !flags.round_trips_ms.empty();
   ClusterOptions options{.pair = pair,
-                         .weight_type = flags.model.weight_type(pair),
                          .processes = flags.processes || linked,
                          .verifier = flags.verifier,
                          .drafter = flags.drafter};
-  std::filesystem::path& draft_model = options.drafter.draft_model;
-  if (!draft_model.empty()) draft_model = or_throw(model_path(draft_model));
-  if (!flags.model.dtype.empty()) options.drafter_weight_type = options.weight_type;
+  options.load_as(flags.model.weight_type(pair), /*chosen=*/!flags.model.dtype.empty());
   std::unique_ptr<LinkEmulator> link;
   if (linked) {
     options.drafter_route = [&](const std::string& coordinator) -> Result<std::string> {
@@ -180,6 +177,7 @@ void bench_pair(const BenchFlags& flags) {
                 {"processes", options.processes ? 3 : 1},
                 {"synthetic", !flags.verifier.synthetic_acceptance.empty()},
                 {"runs", rows}};
+  const std::filesystem::path& draft_model = flags.drafter.draft_model;
   if (!draft_model.empty()) report.push_back({"draft_model", draft_model.string()});
   report.add(machine_row(thread_count(flags.verifier.threads)));
   if (!flags.verifier.synthetic_acceptance.empty())

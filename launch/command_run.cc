@@ -197,6 +197,7 @@ struct Answer {
   std::string text;
   Generation generation;
   std::vector<RoundOutcome> rounds;  ///< of `generation`, where they are reported
+  std::optional<bool> drafter_there = {};  ///< as why_left_out() has it
   std::optional<Generation> plain;   ///< of --compare
   bool plain_first = false;
 
@@ -212,7 +213,15 @@ bool has_one_text(const Generate& request) { return request.sampling.rule == Sam
 /// Why most rounds went without drafts; empty where that is no news.
 std::string reason_of_few_drafts(const RunFlags& flags, const Generate& request, const Answer& answer) {
   if (request.draft_length == 0) return "";
-  return why_left_out(answer.rounds, flags.cluster.connect.empty() ? to_string(active_isa()) : "");
+  return why_left_out(answer.rounds, flags.cluster.connect.empty() ? to_string(active_isa()) : "",
+                      answer.drafter_there);
+}
+
+/// A drafter of another's cluster may be busy with other answers: nobody here knows.
+std::optional<bool> is_drafter_there(const RunFlags& flags, Client& client) {
+  const Result<Status> status = client.status();
+  if (!status || (status->drafters > 0 && !flags.cluster.connect.empty())) return std::nullopt;
+  return status->drafters > 0;
 }
 
 nlohmann::json answer_json(const RunFlags& flags, const TextSide& side, const Generate& request, const Answer& answer) {
@@ -346,7 +355,8 @@ void run(const RunFlags& flags) {
   const std::string who = answering_text(flags.model, pair, flags.cluster, options, flags.draft_length);
   ClusterClient cluster = or_throw(connect_or_start(context, flags.cluster.connect, options));
   if (flags.for_person()) say_aside(who);
-  const Answer answer = Decoding(flags, side, cluster.client, std::move(stops)).answer(request);
+  Answer answer = Decoding(flags, side, cluster.client, std::move(stops)).answer(request);
+  if (answer.generation.metrics.drafting_rounds == 0) answer.drafter_there = is_drafter_there(flags, cluster.client);
   if (flags.report.json) {
     std::printf("%s\n", to_text(answer_json(flags, side, request, answer)).c_str());
     return;

@@ -406,11 +406,9 @@ struct ClusterFlags {
       options.drafters = 0;
       return options;
     }
-    options.weight_type = model.type_to_load(pair);
-    std::filesystem::path& whole = options.drafter.draft_model;
-    if (!whole.empty()) whole = or_throw(model_path(whole));
-    options.drafters = whole.empty() ? model.wants_drafter(pair, drafts_wanted) : drafts_wanted;
-    if (!model.dtype.empty()) options.drafter_weight_type = options.weight_type;
+    options.load_as(model.type_to_load(pair), /*chosen=*/!model.dtype.empty());
+    const bool assistant = options.drafter.draft_model.empty();
+    options.drafters = assistant ? model.wants_drafter(pair, drafts_wanted) : drafts_wanted;
     return options;
   }
 };

@@ -197,7 +197,11 @@ class ProcessCluster final : public Cluster {
 Result<void> choose_draft_models(ClusterOptions& options) {
   DrafterOptions& drafter = options.drafter;
   drafter.weight_type = options.drafter_weight_type.value_or(options.weight_type);
-  const bool assistant = drafter.draft_model.empty(), block = !assistant && is_block_drafter(drafter.draft_model);
+  const bool assistant = drafter.draft_model.empty();
+  if (!assistant) {
+    ASSIGN_OR_RETURN(drafter.draft_model, model_path(drafter.draft_model));
+  }
+  const bool block = !assistant && is_block_drafter(drafter.draft_model);
   if (assistant) drafter.assistant = options.pair.assistant;
   if (assistant || block) drafter.backbone = options.pair.backbone;
   if (block) options.verifier.hidden_rows_for = drafter.draft_model;

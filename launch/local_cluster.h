@@ -38,6 +38,12 @@ struct ClusterOptions {
   /// start_processes(): maps the coordinator's address to the one that the drafter connects to.
   std::function<Result<std::string>(const std::string& coordinator)> drafter_route = {};
   std::string program = kThisProgram;  ///< what start_processes() runs
+
+  /// @param chosen  by the user, not found to suit the target: then it is the drafters' type too
+  void load_as(WeightType type, bool chosen) {
+    weight_type = type;
+    if (chosen) drafter_weight_type = type;
+  }
 };
 
 /// A coordinator, verifiers and perhaps drafters, started here and stopped by the destructor.

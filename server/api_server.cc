@@ -67,8 +67,16 @@ class StreamedReply {
   /// @param job  emits pieces until it ends, or soon after `gone` returns true @return the error that ended it
   using Job = std::function<std::optional<ApiError>(const Emit& emit, const std::function<bool()>& gone)>;
 
-  StreamedReply(Job job, std::shared_ptr<ReplyWriter> writer, std::function<bool()> gone)
-      : writer_(std::move(writer)), gone_(std::move(gone)), thread_([this, job = std::move(job)] { run(job); }) {}
+  StreamedReply(Job job, std::shared_ptr<ReplyWriter> writer, const HttpRequest& http)
+      : writer_(std::move(writer)),
+        request_{.method = http.method,
+                 .path = http.path,
+                 .request_id = http.request_id,
+                 .body = "",
+                 .client = http.client,
+                 .key = nullptr,
+                 .gone = http.gone},
+        thread_([this, job = std::move(job)] { run(job); }) {}
   ~StreamedReply() { dropped_ = true; }
 
   /// Waits for the first piece. @return the error, if it came instead
@@ -92,9 +100,10 @@ class StreamedReply {
   void run(const Job& job) {
     std::optional<ApiError> error;
     try {
-      error = job([this](std::string piece) { push(std::move(piece)); }, [this] { return dropped_ || gone_(); });
-    } catch (const std::exception& exception) {
-      error = ApiError{500, exception.what()};
+      const auto gone = [this] { return dropped_ || request_.gone(); };
+      error = job([this](std::string piece) { push(std::move(piece)); }, gone);
+    } catch (const std::exception& thrown) {
+      error = internal_error(request_, thrown);
     }
     const std::lock_guard lock(mutex_);
     if (error && overrun_)
@@ -115,7 +124,7 @@ class StreamedReply {
   }
 
   const std::shared_ptr<ReplyWriter> writer_;
-  const std::function<bool()> gone_;
+  const HttpRequest request_;  ///< as far as it is needed here
   std::atomic<bool> dropped_ = false;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -590,7 +599,7 @@ HttpReply ApiServer::complete(const HttpRequest& http, bool chat, ApiResult<Comp
     if (!error && mine->request.include_usage) emit(writer->usage(mine->head, mine->usage()));
     return error;
   };
-  const auto streamed = std::make_shared<StreamedReply>(job, writer, http.gone);
+  const auto streamed = std::make_shared<StreamedReply>(job, writer, http);
   if (const std::optional<ApiError> error = streamed->wait_for_first()) return error_reply(*error);
   headers.emplace_back("Cache-Control", "no-cache");
   return {.status = 200,

@@ -7,6 +7,8 @@
 
 #include "common/base/json_fields.h"
 #include "common/base/text.h"
+#include "common/base/utf8.h"
+#include "common/os/logging.h"
 
 namespace outrider {
 
@@ -26,6 +28,20 @@ HttpReply error_reply(const ApiError& error) {
   if (error.status == 429 || error.status == 503)
     reply.headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
   return reply;
+}
+
+ApiError internal_error(const HttpRequest& request, const std::exception& thrown) {
+  log_error("event=request_failed request_id={} path={} reason=\"{}\"", request.request_id, printable(request.path),
+            thrown.what());
+  return {500, "internal error"};
+}
+
+HttpReply answer_with(const HttpHandler& handler, const HttpRequest& request) {
+  try {
+    return handler(request);
+  } catch (const std::exception& thrown) {
+    return error_reply(internal_error(request, thrown));
+  }
 }
 
 std::string percent_decoded(std::string_view text) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -76,6 +77,11 @@ void each_event(std::string_view events, const std::function<void(std::string_vi
 
 /// Answers a request.
 using HttpHandler = std::function<HttpReply(const HttpRequest&)>;
+
+/// The error of a request whose handling has thrown. The log alone says what: it may name this server's files.
+ApiError internal_error(const HttpRequest& request, const std::exception& thrown);
+/// The handler's reply; if it throws, an internal_error().
+HttpReply answer_with(const HttpHandler& handler, const HttpRequest& request);
 
 enum class Access {
   kKey,            ///< any valid key, if the server has some

@@ -631,25 +631,19 @@ class Server final : public HttpServer {
 
   HttpReply answer(const Asked& asked, const Head& head, std::string body, const TraceContext& trace,
                    Connection& connection, std::function<std::optional<ApiError>(std::int64_t)> hold) const {
-    try {
-      return asked.route->handler(
-          {.method = text(head.method_string()),
-           .path = asked.path,
-           .query = query_of(head),
-           .id = asked.id,
-           .request_id = asked.request_id,
-           .body = std::move(body),
-           .client = asked.client,
-           .key = asked.key,
-           .trace = trace,
-           .gone = [&connection] { return connection.server_ends() || connection.client_gone(); },
-           .server_ends = [ending = ending_]() -> bool { return ending->aborting; },
-           .hold = std::move(hold)});
-    } catch (const std::exception& error) {
-      log_error("event=request_failed request_id={} path={} reason=\"{}\"", asked.request_id, asked.route->path,
-                error.what());
-      return error_reply({500, "internal error"});
-    }
+    return answer_with(asked.route->handler,
+                       {.method = text(head.method_string()),
+                        .path = asked.path,
+                        .query = query_of(head),
+                        .id = asked.id,
+                        .request_id = asked.request_id,
+                        .body = std::move(body),
+                        .client = asked.client,
+                        .key = asked.key,
+                        .trace = trace,
+                        .gone = [&connection] { return connection.server_ends() || connection.client_gone(); },
+                        .server_ends = [ending = ending_]() -> bool { return ending->aborting; },
+                        .hold = std::move(hold)});
   }
 
   /// @param request  the answered one, as far as it was read @param close  the connection ends with it @return true if

@@ -1,11 +1,11 @@
 #include "server/response_store.h"
 
 #include <algorithm>
-#include <exception>
 #include <system_error>
 #include <utility>
 
 #include "common/base/json_fields.h"
+#include "common/os/logging.h"
 
 namespace outrider {
 namespace {
@@ -95,7 +95,8 @@ std::optional<HttpReply> BackgroundResponses::begin(const std::string& id, HttpR
         std::jthread([this, &job = *job, http = std::move(http), chat = std::move(chat)] { run(job, http, chat); });
   } catch (const std::system_error& error) {
     places_.give_back(job->client, 1);
-    return error_reply({503, error.what()});
+    log_warn("event=no_thread reason=\"{}\"", error.what());
+    return error_reply({503, "too many threads"});
   }
   jobs_.push_back(job);
   while (!changed_.wait_for(lock, kClientLook, [&] { return job->state != State::kPreparing; }))
@@ -104,12 +105,7 @@ std::optional<HttpReply> BackgroundResponses::begin(const std::string& id, HttpR
 }
 
 void BackgroundResponses::run(Job& job, const HttpRequest& http, const HttpHandler& chat) {
-  HttpReply reply;
-  try {
-    reply = chat(http);
-  } catch (const std::exception& error) {
-    reply = error_reply({500, error.what()});
-  }
+  HttpReply reply = answer_with(chat, http);
   const std::lock_guard lock(mutex_);
   if (job.state == State::kPreparing)
     job.refusal = std::move(reply);

@@ -100,7 +100,23 @@ std::string brought_text(const Generation& generation, std::optional<double> pla
                             generation.tokens.size());
 }
 
-std::string why_left_out(std::span<const RoundOutcome> rounds, std::string_view isa) {
+namespace {
+
+/// The same of an answer none of whose rounds had drafts.
+std::string why_none(std::span<const RoundOutcome> rounds, std::optional<bool> drafter_there) {
+  const auto late = std::ranges::count_if(rounds, [](const RoundOutcome& round) { return round.drafting_s() > 0; });
+  if (late > 0) return fmt::format("no drafts came in time: {} of {} rounds asked for some", late, rounds.size());
+  if (drafter_there == false) return "no drafts were made: no drafter was there to make them";
+  if (rounds.size() < 8)
+    return fmt::format("no drafts were tried: the answer has {} round{}", rounds.size(), rounds.size() == 1 ? "" : "s");
+  return fmt::format("no drafts were made: {}a trial would have taken more time than may be lost",
+                     drafter_there ? "" : "no drafter was there to make them, or ");
+}
+
+}  // namespace
+
+std::string why_left_out(std::span<const RoundOutcome> rounds, std::string_view isa,
+                         std::optional<bool> drafter_there) {
   struct Sums {
     double rounds = 0, rows = 0, tokens = 0, drafted = 0, verify_s = 0, round_s = 0;
   } plain, drafting;
@@ -114,10 +130,7 @@ std::string why_left_out(std::span<const RoundOutcome> rounds, std::string_view 
     sums.round_s += round.round_s;
   }
   if (2 * plain.rounds <= static_cast<double>(rounds.size())) return "";
-  if (drafting.rounds == 0 && rounds.size() < 8)
-    return fmt::format("no drafts were tried: the answer has {} round{}", rounds.size(), rounds.size() == 1 ? "" : "s");
-  if (drafting.rounds == 0)
-    return "no drafts were made: nobody was there to make them, or a trial would have taken more time than may be lost";
+  if (drafting.rounds == 0) return why_none(rounds, drafter_there);
   const auto mean = [](double sum, const Sums& of) { return sum / of.rounds; };
   const auto times = [&](double Sums::*sum) { return mean(drafting.*sum, drafting) / mean(plain.*sum, plain); };
   const double took = times(&Sums::round_s), brought = mean(drafting.tokens, drafting);

@@ -30,6 +30,8 @@ std::string brought_text(const Generation& generation, std::optional<double> pla
 
 /// Explains with figures why most rounds went without drafts; empty if at least half of them had drafts.
 /// @param isa  instruction set of the verifier; empty: not known
-std::string why_left_out(std::span<const RoundOutcome> rounds, std::string_view isa);
+/// @param drafter_there  whether a drafter was there that had room for it; none: not known
+std::string why_left_out(std::span<const RoundOutcome> rounds, std::string_view isa,
+                         std::optional<bool> drafter_there = {});
 
 }  // namespace outrider

@@ -53,13 +53,13 @@ void DrafterSeats::renew(const Worker& verifier) {
   for (const PeerId& peer : peers()) {
     const Worker* drafter = environment_.fleet.usable_drafter(peer);
     const bool of_use = drafter != nullptr && !drafter->draining && drafter->context() >= wanted.positions;
-    if (!of_use && (drafter != nullptr || others)) release(peer, true);
+    if (!of_use && (drafter != nullptr || others)) release(peer);
   }
   assign(verifier);
 }
 
-void DrafterSeats::release(PeerId peer, bool tell) {
-  if (tell && environment_.fleet.find(peer) != nullptr)
+void DrafterSeats::release(PeerId peer) {
+  if (environment_.fleet.find(peer) != nullptr)
     environment_.send(peer, {.session = session_.id, .body = Free{}});
   std::erase_if(replicas, [&](const Replica& replica) { return replica.peer() == peer; });
   if (replicas.empty()) ahead.expect(0, 0);

@@ -47,8 +47,8 @@ class DrafterSeats {
   void assign(const Worker& verifier);
   /// Replaces drafters that drain or whose context the sequence has outgrown, and late ones if there are others.
   void renew(const Worker& verifier);
-  /// @param tell  the drafter still listens
-  void release(PeerId drafter, bool tell);
+  /// Tells it, if it is there, to forget the sequence.
+  void release(PeerId drafter);
   /// No drafter for the rest of the answer: one refused the sequence, against our accounting. The rows of a whole
   /// sequence are too many to try again and again.
   /// @param with_rows  none that needs the verifier's rows, which took too long; others still

@@ -173,7 +173,7 @@ Next Drafting::on_unreadable(DrafterSeats::Replica& replica) {
 }
 
 Next Drafting::lose(const PeerId& drafter) {
-  drafters_.release(drafter, false);
+  drafters_.release(drafter);
   return go_on_without();
 }
 

@@ -172,7 +172,7 @@ void Session::on_sent(const Message& message, std::size_t bytes) {
 }
 
 void Session::finish(Body last) {
-  for (const PeerId& drafter : state_.drafters.peers()) state_.drafters.release(drafter, true);
+  for (const PeerId& drafter : state_.drafters.peers()) state_.drafters.release(drafter);
   state_.ledger.done = std::holds_alternative<Done>(last);
   state_.enter(Phase::kEnded);
   state_.encoder.leave();

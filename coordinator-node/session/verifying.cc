@@ -77,7 +77,7 @@ void Verifying::spare_rows() {
       verifier_.peer(),
       fmt::format("its K/V rows take more than {:.0f} s on their way here; no drafts for its sequences for {:.0f} s",
                   to_seconds(PendingRequest::kResend), to_seconds(verifier.rows_pause)));
-  for (const PeerId& drafter : with_rows) drafters_.release(drafter, true);
+  for (const PeerId& drafter : with_rows) drafters_.release(drafter);
   drafters_.take_no_more(/*with_rows=*/true);
   if (state_.phase == Phase::kPrefill) pending_.repeat_without_rows(verifier_.peer());
 }

@@ -225,6 +225,10 @@ const Running* Launcher::look() {
   return over;
 }
 
+Error not_listening(const PlannedProcess& process) {
+  return Error(Errc::kUnavailable, "{} has not said where it listens", process.name);
+}
+
 Result<std::vector<std::string>> Launcher::await_addresses(const PlannedProcess& process) {
   std::vector<std::string> addresses;
   const auto printed = [&] {
@@ -243,7 +247,7 @@ Result<std::vector<std::string>> Launcher::await_addresses(const PlannedProcess&
     return look() != nullptr || stopped_();
   };
   if (wait_until(printed, std::chrono::seconds(options_.ready_seconds))) return addresses;
-  return Error(Errc::kUnavailable, "{} has not said where it listens", process.name);
+  return not_listening(process);
 }
 
 Result<void> Launcher::start_all() {
@@ -255,7 +259,7 @@ Result<void> Launcher::start_all() {
   RETURN_IF_ERROR(start(processes_.coordinator(), {"--listen", processes_.listen}));
   ASSIGN_OR_RETURN(addresses_, await_addresses(processes_.coordinator()));
   if (addresses_.empty() && stopped_()) return {};
-  if (addresses_.empty()) return Error{Errc::kUnavailable, "the coordinator has not said where it listens"};
+  if (addresses_.empty()) return not_listening(processes_.coordinator());
   (void)folder_.write("coordinator.address", fmt::format("{}\n", fmt::join(addresses_, "\n")));
   std::vector<std::string> shards_at;  // of the last verifier
   for (const PlannedProcess& process : processes_.processes) {

@@ -1544,6 +1544,24 @@ TEST(ApiServer, EveryRequestIsReportedOnce) {
   EXPECT_TRUE(eventually([&] { return server.sessions() == 0; }));
 }
 
+TEST(ApiServer, WhoseStreamBreaksHearsNothingOfTheServersInside) {
+  struct Broken final : ReplyWriter {
+    std::string event(const ReplyHead&, const ChoiceEvent&) override {
+      throw std::runtime_error("/srv/secret cannot be read");
+    }
+    std::string usage(const ReplyHead&, const Usage&) override { return ""; }
+    std::string end(const ApiError*) override { return ""; }
+    std::string whole(const ReplyHead&, const std::vector<Choice>&, const Usage&) override { return ""; }
+  };
+  ReportingServer server;
+  HttpRequest request;
+  request.body = R"({"prompt": "Once", "max_tokens": 2, "stream": true, "return_token_ids": true})";
+  const HttpReply reply = server.api.completion(request, parse_completion(request.body, server.api.defaults()),
+                                                std::make_shared<Broken>());
+  EXPECT_EQ(reply.status, 500);
+  EXPECT_EQ(Json::parse(reply.body)["error"]["message"], "internal error");
+}
+
 TEST(ApiServer, WhoIsCutOffByItsEndIsToldSo) {
   ReportingServer server;
   Connection whole(server.http->port()), streamed(server.http->port());

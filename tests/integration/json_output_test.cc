@@ -85,7 +85,15 @@ TEST(Report, SaysWhyMostRoundsHadNoDrafts) {
             "drafts were left out of 9 of 10 rounds, where they were not likely to hold: of those made 2 of 4 did");
   EXPECT_EQ(why_left_out(std::span(rounds).last(2), "avx2"), "") << "half of them had drafts";
   EXPECT_EQ(why_left_out(std::span(rounds).first(1), "avx2"), "no drafts were tried: the answer has 1 round");
-  EXPECT_TRUE(why_left_out(std::vector(20, timed_round(0, 0, 1)), "avx2").starts_with("no drafts were made: "));
+  const std::vector<RoundOutcome> plain(20, timed_round(0, 0, 1));
+  const std::string nobody = "no drafter was there to make them",
+                    too_dear = "a trial would have taken more time than may be lost";
+  EXPECT_EQ(why_left_out(plain, "avx2"), "no drafts were made: " + nobody + ", or " + too_dear);
+  EXPECT_EQ(why_left_out(plain, "avx2", true), "no drafts were made: " + too_dear);
+  EXPECT_EQ(why_left_out(std::span(plain).first(2), "", false), "no drafts were made: " + nobody);
+  rounds = plain;
+  rounds[3].draft_wire_s = rounds[9].draft_waited_s = 0.1;
+  EXPECT_EQ(why_left_out(rounds, "avx2", true), "no drafts came in time: 2 of 20 rounds asked for some");
   EXPECT_EQ(why_left_out({}, "avx2"), "");
 }
 
@@ -135,6 +143,11 @@ TEST(JsonOutput, OfRunWithADraftTable) {
   const json plain = json::parse(other.out(), nullptr, /*allow_exceptions=*/false);
   EXPECT_EQ(plain["text"], object["text"]);
   EXPECT_EQ(plain["metrics"]["table_drafted_tokens"], 0);
+}
+
+TEST(JsonOutput, SaysThatNobodyWasThereToDraft) {
+  Program run({"run", "Count from 3 to 9.", "--no-assistant", "--draft-length", "4", "--compare", "--json"});
+  EXPECT_EQ(output_of(run)["metrics"]["drafts_left_out"], "no drafts were made: no drafter was there to make them");
 }
 
 TEST(JsonOutput, OfRunHasAnswerAndMetrics) {

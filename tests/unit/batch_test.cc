@@ -341,6 +341,16 @@ TEST(BatchJob, GoesOnWhereLinesAreAddedBehindOrTheFileIsTouched) {
   EXPECT_EQ(job.texts(), "0123456789");
 }
 
+TEST(BatchJob, ALineWhoseAnswerBreaksIsAskedAgainAndEndsNothing) {
+  bool once = true;
+  JobOfTen job([&](int line) {
+    if (line == 3 && std::exchange(once, false)) throw std::runtime_error("a descriptor is missing");
+  });
+  EXPECT_TRUE(job.run().value());
+  EXPECT_EQ(job.texts(), "0123456789");
+  EXPECT_FALSE(job.has_errors());
+}
+
 // ---- what is sent when ----
 
 TimePoint at(double seconds) { return TimePoint() + from_seconds(seconds); }

@@ -608,6 +608,7 @@ struct Background {
   std::atomic<int> cut_off = 0;
   std::optional<ApiError> wrong = {};   ///< instead, before anything is admitted
   std::optional<ApiError> ending = {};  ///< instead of an answer
+  bool breaks = false;                  ///< likewise: it throws
   std::vector<HttpRoute> routes = routes_of([this](const HttpRequest& http, const auto&, const auto& writer) {
     if (wrong) return error_reply(*wrong);
     http.admitted();
@@ -618,6 +619,7 @@ struct Background {
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
+    if (breaks) throw std::runtime_error("/srv/secret cannot be read");
     return ending ? error_reply(*ending) : answer().whole(*writer);
   });
 };
@@ -668,6 +670,12 @@ TEST(BackgroundResponses, WhatIsWrongWithARequestIsSaidAtOnceAndLaterFailureIsKe
   const Json failed = background.over(background.begin());
   EXPECT_EQ(failed["status"], "failed");
   EXPECT_EQ(failed["error"]["message"], "no verifier");
+}
+
+TEST(BackgroundResponses, OfOneThatBreaksTheClientHearsNothingOfTheServersInside) {
+  Background background;
+  background.breaks = background.may_end = true;
+  EXPECT_EQ(background.over(background.begin())["error"]["message"], "internal error");
 }
 
 TEST(BackgroundResponses, AreBoundedByClient) {

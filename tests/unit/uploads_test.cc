@@ -1,12 +1,17 @@
 // Files that clients upload and read again: how forms write their names, and what is left of one on a broken disk.
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "batch/batch_api.h"
+#include "batch/hash.h"
 #include "server/form.h"
 #include "tests/support/temporary_dir.h"
 
@@ -53,17 +58,27 @@ TEST(Form, NamesAreAsTheirClientHasThem) {
   EXPECT_EQ(names("X: y").first, "");
 }
 
-/// A server's files, by its routes.
+/// A server's files and batches, by its routes.
 struct Files {
+  explicit Files(BatchAnswer answer = {}) : answer_(std::move(answer)) {}
   HttpReply ask(const std::string& method, const std::string& path, const std::string& id, std::string body) const {
     const auto route =
         std::ranges::find_if(routes, [&](const HttpRoute& one) { return one.method == method && one.path == path; });
     return route->handler(
         {.method = method, .path = path, .id = id, .body = std::move(body), .client = "me", .key = nullptr});
   }
+  /// @return the id of a file with this content.
+  std::string upload(const std::string& content) const {
+    const auto part = [](const char* name, const std::string& text) {
+      return fmt::format("--x\r\nContent-Disposition: form-data; name=\"{}\"\r\n\r\n{}\r\n", name, text);
+    };
+    const std::string body = part("purpose", "batch") + part("file", content) + "--x--";
+    return Json::parse(ask("POST", "/v1/files", "", body).body)["id"];
+  }
+  BatchAnswer answer_;
   TemporaryDir dir;
   std::unique_ptr<BatchApi> api =
-      BatchApi::open({.dir = dir.path(), .made_by = {}, .model = "m", .answer = {}}).value();
+      BatchApi::open({.dir = dir.path(), .made_by = {}, .model = "m", .answer = answer_}).value();
   std::vector<HttpRoute> routes = api->routes();
 };
 
@@ -91,6 +106,29 @@ TEST(Upload, OfWhichAPartIsLostIsNeverReadAsIfItWereWhole) {
   const HttpReply lost = files.ask("GET", "/v1/files/{id}/content", id, "");
   EXPECT_EQ(lost.status, 500);
   EXPECT_EQ(lost.body.find(files.dir.path().string()), std::string::npos) << lost.body;
+}
+
+TEST(Batches, OneWhoseResultsCannotBeMovedToTheFilesHasFailedAndSaysSo) {
+  std::atomic<bool> may_answer = false;
+  const Files files([&](const HttpRequest&) {
+    while (!may_answer) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return HttpReply{.status = 200, .body = R"({"choices":[]})"};
+  });
+  const std::string input = files.upload(R"({"custom_id":"a","url":"/v1/completions","body":{"prompt":"x"}})");
+  const Json asked = {{"input_file_id", input}, {"endpoint", "/v1/completions"}, {"completion_window", "24h"}};
+  const std::string id = Json::parse(files.ask("POST", "/v1/batches", "", asked.dump()).body)["id"];
+  // A folder is where its output is to be.
+  const std::string output = "file-" + hex(hash128(id + "_output.jsonl"));
+  std::filesystem::create_directory(files.dir.path() / "files" / (output + ".jsonl"));
+  may_answer = true;
+  Json batch;
+  for (int i = 0; i < 3000 && batch["status"] != "failed" && batch["status"] != "completed"; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    batch = Json::parse(files.ask("GET", "/v1/batches/{id}", id, "").body);
+  }
+  EXPECT_EQ(batch["status"], "failed") << batch;
+  EXPECT_NE(batch["errors"].dump().find("cannot be moved"), std::string::npos) << batch;
+  EXPECT_EQ(batch.dump().find(files.dir.path().string()), std::string::npos) << "where this server's files are";
 }
 
 }  // namespace
