@@ -230,10 +230,10 @@ struct Endpoint::Impl {
     int fd = -1;  ///< ZeroMQ's
   } speaker;      ///< of what was taken last
   struct Chatter {
-    TokenBucket bucket;            ///< of what it may say in vain
-    int fd = -1;                   ///< of its connection that nothing is heard of
-    std::uint64_t connection = 0;  ///< the number of that (ReceiveBudget)
-    TimePoint may_join{};          ///< as a worker, again
+    TokenBucket bucket;    ///< of what it may say in vain
+    int fd = -1;           ///< of its connection that nothing is heard of
+    PeerId peer = {};      ///< whose that is
+    TimePoint may_join{};  ///< as a worker, again
   };
   std::map<std::string, Chatter> chatter;  ///< by key
   std::unordered_set<PeerId> deaf_to;      ///< connections over which too much came in vain
@@ -322,9 +322,9 @@ void Endpoint::Impl::be_deaf_to_speaker(Chatter& of_key) {
   constexpr Duration kJoinPause = std::chrono::seconds(8);  // or it would be given texts, and leave them, all the time
   if (deaf_to.size() == kDeafMax) deaf_to.clear();          // whoever of them is still there is soon found again
   deaf_to.insert(speaker.peer);
-  guard->cut(of_key.fd, of_key.connection, "another one under its key says too much that is of no use");
+  guard->cut(of_key.fd, of_key.peer, "another one under its key says too much that is of no use");
   of_key.fd = speaker.fd;
-  of_key.connection = guard->number(speaker.fd);
+  of_key.peer = speaker.peer;
   of_key.may_join = now() + kJoinPause;
   const std::optional<std::string> more = deaf_notices.pass(now());
   if (!more) return;

@@ -62,19 +62,17 @@ class ReceiveBudget {
 
   /// ZeroMQ's own handles.
   void opened(int fd) { connections_[fd] = {.number = ++opened_, .stranger = keys_}; }
-  void closed(int fd) { left_ += connections_.erase(fd); }
-  /// Which connection has this handle now; 0: none that is known.
-  std::uint64_t number(int fd) const {
-    const auto connection = connections_.find(fd);
-    return connection == connections_.end() ? 0 : connection->second.number;
+  void closed(int fd) {
+    if (connections_.erase(fd) == 0 && undropped_ > 0) --undropped_;
+    ++left_;
   }
   /// Whether `peer` has been heard over the connection that has this handle now.
   bool knows(int fd, const PeerId& peer) const {
     const auto connection = connections_.find(fd);
     return connection != connections_.end() && connection->second.peer == peer;
   }
-  /// Cuts the connection of that number, unless it has ended.
-  void cut(int fd, std::uint64_t number, TimePoint now, std::string_view event, std::string_view why);
+  /// Cuts that peer's connection, unless it has ended: then its handle may be another's.
+  void cut(int fd, const PeerId& peer, TimePoint now, std::string_view event, std::string_view why);
   /// A message of this connection was handed out, which is that peer's.
   void heard(int fd, const PeerId& peer);
   /// As Endpoint::arriving().
@@ -91,7 +89,7 @@ class ReceiveBudget {
  private:
   struct Connection {
     std::uint64_t number = 0;  ///< the first to come has the least
-    PeerId peer = {};          ///< once it has said something
+    PeerId peer = {};          ///< who has said something over it last: before its own, what an earlier one had said
     Arrival arrival = {};
     bool stranger = false;  ///< has not shaken hands
     bool heard = false;     ///< a message was handed out since the last look
@@ -102,7 +100,8 @@ class ReceiveBudget {
   void cut_without_end(TimePoint now);
   void cut_strangers(TimePoint now);
   void bound_memory(TimePoint now);
-  /// Gives what ZeroMQ had for connections that have left, some 25 KiB each, back to the system.
+  /// Gives what ZeroMQ had for connections that have left, some 25 KiB each and their half messages, back to the
+  /// system; and again as long as more of them leave or are to leave, since its thread may be late to drop them.
   void give_back(TimePoint now);
   /// @return the next one.
   std::map<int, Connection>::iterator cut(std::map<int, Connection>::iterator connection, TimePoint now,
@@ -117,9 +116,10 @@ class ReceiveBudget {
   std::optional<std::uint64_t> calm_;  ///< this process's memory before there were half messages
   std::uint64_t allowed_;              ///< beyond calm_, for now
   bool over_ = false;                  ///< it was more at the last look: after a pause of ours it may be whole messages
-  std::optional<TimePoint> trim_;      ///< what ZeroMQ has dropped is given back to the system then
+  std::optional<TimePoint> settled_;   ///< what was cut is given back then
   // Of give_back().
-  std::size_t left_ = 0;
+  std::size_t left_ = 0;       ///< connections, since memory was given back
+  std::size_t undropped_ = 0;  ///< that were cut for their memory, and ZeroMQ has not said yet that they left
   std::optional<TimePoint> give_back_;
   RateLimit limit_;
 };
