@@ -230,7 +230,7 @@ class OfJobs(BatchCase):
     def test_a_deadline_stops_it_before(self):
         server = self.server(delay=0.2)
         job = self.job(nano_lines(500), "--endpoint", server.url, "--concurrency", "1")
-        soon = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 30))
+        soon = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 50))
         self.expect(job.run("--deadline", soon), 75, "0 of 500 lines done; the same")
         self.expect(job.run("--deadline", "tomorrow"), 1, "--deadline is 'tomorrow'")
         environment = os.environ | {"SLURM_JOB_ID": "77", "PATH": f"{self.path}:{os.environ['PATH']}"}

@@ -14,6 +14,8 @@ namespace {
 constexpr std::int64_t kStory = 400;
 constexpr std::size_t kMidStory = 40;
 constexpr std::int32_t kDraftLength = 4;
+/// A verifier's, with which a story of any machine is not over before its fault: kStory takes half a second at least.
+const std::vector<std::string> kSlowly = {"--added-verify-us", "4000"};
 
 /// Runs the request; calls `fault` once, when the first kMidStory tokens have come.
 Result<Generation> generate_with(Client& client, const Generate& request, const std::function<void()>& fault) {
@@ -48,7 +50,7 @@ bool drafts_again(Client& client) {
 }
 
 TEST(Faults, DrafterKilledInMidStoryCostsNothingButSpeed) {
-  Trio trio;
+  Trio trio(true, {}, kSlowly);
   EndlessRun endless(kStory, {"--connect", trio.coordinator->address});
   Program& run = endless.program;
   ASSERT_TRUE(eventually([&] { return run.out().size() > kMidStory; })) << run.err();
@@ -84,7 +86,7 @@ TEST(Faults, OfTwoDraftersOneMayDieInMidStory) {
 }
 
 TEST(Faults, DrafterToldToStopInMidStoryLeavesQuietly) {
-  Trio trio;
+  Trio trio(true, {}, kSlowly);
   Client client = trio.client(1, 1);
   const auto generation =
       generate_with(client, story_request(kStory, kDraftLength), [&] { trio.drafter->send(SIGTERM); });
@@ -97,7 +99,7 @@ TEST(Faults, DrafterToldToStopInMidStoryLeavesQuietly) {
 // Where no other comes in time (failover_test has the others).
 TEST(Faults, VerifierKilledInMidStoryEndsItWithAnError) {
   // The connection tells, not silence: nobody is given up for that here.
-  Trio trio(true, {"--failover-wait", "0", "--peer-timeout", "600"});
+  Trio trio(true, {"--failover-wait", "0", "--peer-timeout", "600"}, kSlowly);
   Client client = trio.client(1, 1);
   const auto generation =
       generate_with(client, story_request(kStory, kDraftLength), [&] { trio.verifier->send(SIGKILL); });
@@ -142,7 +144,8 @@ TEST(Faults, RunSaysThatTheVerifierDied) {
 }
 
 TEST(Faults, FrozenDrafterIsLeftOutAndUsedAgainOnceItThaws) {
-  Trio trio(true, {"--peer-timeout", "600"});  // or a slow machine's story would outlast the drafter's place
+  // Or a slow machine's story would outlast the drafter's place.
+  Trio trio(true, {"--peer-timeout", "600"}, kSlowly);
   Client client = trio.client(1, 1);
   const auto generation =
       generate_with(client, story_request(kStory, kDraftLength), [&] { trio.drafter->send(SIGSTOP); });
@@ -207,8 +210,8 @@ TEST(Faults, DrafterThatComesLateIsUsedWithinTheSameRequest) {
 }
 
 TEST(Faults, WorkersOutliveTheirCoordinatorAndServeTheNextOne) {
-  Trio trio;
-  const std::string address = trio.coordinator->address;
+  const std::string address = "tcp://127.0.0.1:" + std::to_string(free_port());
+  Trio trio(true, {}, kSlowly, address);
   trio.client(1, 1);
   // One that waits for no other; coordinator_death_test has those that do.
   Client client = Client::connect(trio.context, address, {.failover_wait = Duration::zero()}).value();

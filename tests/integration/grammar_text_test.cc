@@ -218,8 +218,8 @@ TEST(GrammarHttp, EveryWayOfAskingIsFollowed) {
   EXPECT_EQ(content({{"structured_outputs", {{"grammar", "root ::= \"a\" \"b\"{3}"}}}}), "abbb");
   EXPECT_EQ(content({{"grammar", "# GBNF\nroot ::= word \"!\"\nword ::= [A-C]{2,2}\n"}}).size(), 3u);
   EXPECT_EQ(content({{"response_format", {{"type", "json_object"}}}, {"max_tokens", 20}}).front(), '{');
-  const Json completion = json_of(post(serve.port, "/v1/completions",
-                                       Json{{"prompt", "Once"}, {"max_tokens", 90}, {"json_schema", kSchema}}.dump()));
+  const Json asked = {{"prompt", "Once"}, {"temperature", 0}, {"max_tokens", 90}, {"json_schema", kSchema}};
+  const Json completion = json_of(post(serve.port, "/v1/completions", asked.dump()));
   expect_person(completion["choices"][0]["text"]);
   // Streamed, and with a thought allowed before.
   EXPECT_FALSE(serve.stream(ask({{"response_format", format}})).empty());
@@ -270,11 +270,14 @@ TEST(GrammarHttp, EveryRoadEscapesWhatAPatternNames) {
   EXPECT_EQ(parsed(called["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]), wanted) << called.dump();
   const Json response = json_of(
       post(serve.port, "/v1/responses",
-           Json{{"input", "Hi"}, {"text", {{"format", {{"type", "json_schema"}, {"name", "p"}, {"schema", schema}}}}}}
+           Json{{"input", "Hi"},
+                {"temperature", 0},
+                {"text", {{"format", {{"type", "json_schema"}, {"name", "p"}, {"schema", schema}}}}}}
                .dump()));
   EXPECT_EQ(parsed(response["output"][0]["content"][0]["text"]), wanted) << response.dump();
   const Json message = json_of(post(serve.port, "/v1/messages",
                                     Json{{"messages", {{{"role", "user"}, {"content", "Hi"}}}},
+                                         {"temperature", 0},
                                          {"max_tokens", 60},
                                          {"output_config", {{"format", {{"type", "json_schema"}, {"schema", schema}}}}}}
                                         .dump()));

@@ -138,7 +138,7 @@ class Run:
 
     def ledger(self):
         file = self.dir / "ledger.jsonl"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        return [json.loads(line) for line in file.read_text().split("\n")[:-1]] if file.exists() else []  # the last may be half written
 
     def alive(self):
         return processes_with(self.mark)

@@ -174,7 +174,7 @@ class OpenAiClient(unittest.TestCase):
         with client.completions.create(**story, stream=True) as stream:
             next(iter(stream))
             with concurrent.futures.ThreadPoolExecutor() as pool:
-                second = pool.submit(client.completions.create, model="nano", prompt="Once", max_tokens=2)
+                second = pool.submit(client.completions.create, model="nano", prompt="Once", max_tokens=2, temperature=0)
                 while server.status()["waiting"] == 0:
                     time.sleep(0.05)
                 stream.close()

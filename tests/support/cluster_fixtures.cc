@@ -169,8 +169,8 @@ Coordinator::Coordinator(const std::string& listen, const std::vector<std::strin
 }
 
 Trio::Trio(bool with_drafter, const std::vector<std::string>& of_coordinator,
-           const std::vector<std::string>& of_verifier)
-    : coordinator(std::make_unique<Coordinator>("tcp://127.0.0.1:*", of_coordinator)) {
+           const std::vector<std::string>& of_verifier, const std::string& listen)
+    : coordinator(std::make_unique<Coordinator>(listen, of_coordinator)) {
   start_verifier(of_verifier);
   if (with_drafter) start_drafter();
   client(1, with_drafter ? 1 : 0);

@@ -108,8 +108,9 @@ class Coordinator {
 /// Coordinator, verifier and drafter as the processes that a person would start, and encoders where a test starts some.
 struct Trio {
   /// Waits until the workers have joined. @param of_coordinator  its options
+  /// @param listen  its address, of a free_port() if it is to be started again
   explicit Trio(bool with_drafter = true, const std::vector<std::string>& of_coordinator = {},
-                const std::vector<std::string>& of_verifier = {});
+                const std::vector<std::string>& of_verifier = {}, const std::string& listen = "tcp://127.0.0.1:*");
   Program& start_verifier(const std::vector<std::string>& options = {});
   Program& start_drafter();
   /// One more, once it has joined.

@@ -233,14 +233,13 @@ class BusyChild {
     const std::string text{std::istreambuf_iterator<char>(file), {}};
     return text.at(text.rfind(')') + 2);
   }
-  /// How many of 200 looks find it stopped.
-  int stopped() const {
-    int count = 0;
-    for (int i = 0; i < 200; ++i) {
+  /// Whether so many of the next looks find it stopped, or not stopped.
+  bool is_found(bool stopped, int times, int looks = 100'000) const {
+    for (; looks > 0 && times > 0; --looks) {
       std::this_thread::sleep_for(std::chrono::microseconds(1300));  // no multiple of a turn
-      count += state() == 'T' ? 1 : 0;
+      times -= (state() == 'T') == stopped ? 1 : 0;
     }
-    return count;
+    return times == 0;
   }
 
  private:
@@ -251,15 +250,14 @@ TEST(CpuShare, AProcessIsStoppedForTheRestOfTheTimeAndGoesOnAfterwards) {
   const BusyChild child;
   {
     const CpuShare whole({child.pid()}, 1);
-    EXPECT_EQ(child.stopped(), 0);
+    EXPECT_TRUE(child.is_found(/*stopped=*/false, 200, 200));
   }
   {
     const CpuShare quarter({child.pid()}, 0.25);
-    const int stopped = child.stopped();
-    EXPECT_GT(stopped, 20);  // 150 are to be expected where nobody is woken late
-    EXPECT_LT(stopped, 200);
+    EXPECT_TRUE(child.is_found(/*stopped=*/true, 20));
+    EXPECT_TRUE(child.is_found(/*stopped=*/false, 20));
   }
-  EXPECT_EQ(child.stopped(), 0);
+  EXPECT_TRUE(child.is_found(/*stopped=*/false, 200, 200));
 }
 
 /// The mean over 10,000 moments of a turn of 1 ms at which work may begin.

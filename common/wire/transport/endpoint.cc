@@ -230,10 +230,10 @@ struct Endpoint::Impl {
     int fd = -1;  ///< ZeroMQ's handle
   } speaker;      ///< sender of the last message
   struct Chatter {
-    TokenBucket bucket;            ///< allowance of useless messages
-    int fd = -1;                   ///< its ignored connection
-    std::uint64_t connection = 0;  ///< number of that connection (ReceiveBudget)
-    TimePoint may_join{};          ///< earliest time to join as a worker again
+    TokenBucket bucket;    ///< allowance of useless messages
+    int fd = -1;           ///< its ignored connection
+    PeerId peer = {};      ///< peer of that connection
+    TimePoint may_join{};  ///< earliest time to join as a worker again
   };
   std::map<std::string, Chatter> chatter;  ///< by key
   std::unordered_set<PeerId> deaf_to;      ///< ignored connections, which sent too many useless messages
@@ -322,9 +322,9 @@ void Endpoint::Impl::be_deaf_to_speaker(Chatter& of_key) {
   constexpr Duration kJoinPause = std::chrono::seconds(8);  // otherwise it would take and leave sequences all the time
   if (deaf_to.size() == kDeafMax) deaf_to.clear();          // those still connected are soon found again
   deaf_to.insert(speaker.peer);
-  guard->cut(of_key.fd, of_key.connection, "another one under its key says too much that is of no use");
+  guard->cut(of_key.fd, of_key.peer, "another one under its key says too much that is of no use");
   of_key.fd = speaker.fd;
-  of_key.connection = guard->number(speaker.fd);
+  of_key.peer = speaker.peer;
   of_key.may_join = now() + kJoinPause;
   const std::optional<std::string> more = deaf_notices.pass(now());
   if (!more) return;

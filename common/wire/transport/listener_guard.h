@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <string_view>
 #include <vector>
 
@@ -28,15 +27,10 @@ class ListenerGuard {
   void heard(int fd, const PeerId& peer);
   std::vector<PeerId> arriving() { return receive_budget_.arriving(); }
   std::vector<PeerId> leaving() { return receive_budget_.leaving(); }
-  /// Number of the connection with this handle of ZeroMQ's; handles are reused.
-  std::uint64_t number(int fd) {
+  /// Cuts a peer's connection, which had this handle of ZeroMQ's, unless the connection has ended.
+  void cut(int fd, const PeerId& peer, std::string_view why) {
     service();
-    return receive_budget_.number(fd);
-  }
-  /// Cuts that connection, unless it has ended.
-  void cut(int fd, std::uint64_t number, std::string_view why) {
-    service();
-    receive_budget_.cut(fd, number, now(), "in_vain", why);
+    receive_budget_.cut(fd, peer, now(), "in_vain", why);
   }
   /// To be called between messages: cuts connections that exceed the ReceiveBudget.
   void check() { receive_budget_.check(now()); }

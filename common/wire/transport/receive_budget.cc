@@ -92,7 +92,7 @@ void ReceiveBudget::heard(int fd, const PeerId& peer) {
   const auto connection = connections_.find(fd);
   if (connection == connections_.end()) return;
   connection->second.heard = true;
-  if (connection->second.peer.empty()) connection->second.peer = peer;
+  connection->second.peer = peer;
 }
 
 std::vector<PeerId> ReceiveBudget::arriving() {
@@ -111,9 +111,8 @@ std::vector<PeerId> ReceiveBudget::leaving() {
   return peers;
 }
 
-void ReceiveBudget::cut(int fd, std::uint64_t number, TimePoint now, std::string_view event, std::string_view why) {
-  const auto connection = connections_.find(fd);
-  if (connection != connections_.end() && connection->second.number == number) cut(connection, now, event, why);
+void ReceiveBudget::cut(int fd, const PeerId& peer, TimePoint now, std::string_view event, std::string_view why) {
+  if (knows(fd, peer)) cut(connections_.find(fd), now, event, why);
 }
 
 int ReceiveBudget::cut_silent(TimePoint now) {
@@ -134,8 +133,8 @@ void ReceiveBudget::check(TimePoint now) {
   look();
   cut_without_end(now);
   if (keys_) cut_strangers(now);
-  bound_memory(now);
   give_back(now);
+  bound_memory(now);
 }
 
 void ReceiveBudget::look() {
@@ -144,7 +143,6 @@ void ReceiveBudget::look() {
     const std::optional<Arrival::Bytes> bytes = Arrival::bytes_of(fd);
     if (!bytes) {
       entry = connections_.erase(entry);
-      ++left_;
       continue;
     }
     if (connection.heard) connection.suspect = false;
@@ -189,16 +187,15 @@ void ReceiveBudget::cut_strangers(TimePoint now) {
 }
 
 void ReceiveBudget::bound_memory(TimePoint now) {
-  if (trim_ && now >= *trim_) {
-    malloc_trim(0);
-    trim_.reset();
+  if (settled_ && now >= *settled_) {
+    settled_.reset();
     allowed_ = memory_max_;
   }
   std::uint64_t all = 0;
   for (const auto& [fd, connection] : connections_) all += connection.arrival.half();
   if (all < kCalm) {
     over_ = false;
-    if (!trim_) calm_.reset();
+    if (!settled_) calm_.reset();
     return;
   }
   const std::uint64_t memory = anonymous_memory();
@@ -211,20 +208,21 @@ void ReceiveBudget::bound_memory(TimePoint now) {
   std::uint64_t cut_off = 0;
   for (auto one = most.begin(); 2 * cut_off < all; ++one) {
     cut_off += one->first;
+    ++undropped_;
     cut(connections_.find(one->second), now, "half_messages",
         fmt::format("half messages take {} bytes of memory, at most {} allowed, and {} came here", held, memory_max_,
                     one->first));
   }
   // Freed memory is reused before it is returned, and counts as held until then.
   allowed_ = held + memory_max_ / kMessagesMax;
-  if (!trim_) trim_ = now + kDropped;
+  if (!settled_) give_back_ = settled_ = now + kDropped;
 }
 
 void ReceiveBudget::give_back(TimePoint now) {
-  if (left_ >= kLeftMax && !give_back_) give_back_ = now + kDropped, left_ = 0;
+  if (left_ >= kLeftMax && !give_back_) give_back_ = now + kDropped;
   if (!give_back_ || now < *give_back_) return;
   malloc_trim(0);
-  give_back_.reset();
+  give_back_ = std::exchange(left_, 0) + undropped_ > 0 ? std::optional(now + kDropped) : std::nullopt;
 }
 
 std::map<int, ReceiveBudget::Connection>::iterator ReceiveBudget::cut(std::map<int, Connection>::iterator connection,
@@ -234,7 +232,6 @@ std::map<int, ReceiveBudget::Connection>::iterator ReceiveBudget::cut(std::map<i
   ::shutdown(connection->first, SHUT_RDWR);
   if (const auto more = limit_.pass(now))
     log_warn("event={} from={} reason=\"{}: its connection is cut\"{}", event, peer, why, *more);
-  ++left_;
   return connections_.erase(connection);
 }
 

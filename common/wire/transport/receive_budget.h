@@ -62,19 +62,17 @@ class ReceiveBudget {
 
   /// Handles are ZeroMQ's own.
   void opened(int fd) { connections_[fd] = {.number = ++opened_, .stranger = keys_}; }
-  void closed(int fd) { left_ += connections_.erase(fd); }
-  /// Number of the connection that has this handle now; 0: unknown.
-  std::uint64_t number(int fd) const {
-    const auto connection = connections_.find(fd);
-    return connection == connections_.end() ? 0 : connection->second.number;
+  void closed(int fd) {
+    if (connections_.erase(fd) == 0 && undropped_ > 0) --undropped_;
+    ++left_;
   }
   /// Whether `peer` has been heard over the connection that has this handle now.
   bool knows(int fd, const PeerId& peer) const {
     const auto connection = connections_.find(fd);
     return connection != connections_.end() && connection->second.peer == peer;
   }
-  /// Cuts the connection of that number, unless it has ended.
-  void cut(int fd, std::uint64_t number, TimePoint now, std::string_view event, std::string_view why);
+  /// Cuts that peer's connection, unless the connection has ended: its handle may then belong to another.
+  void cut(int fd, const PeerId& peer, TimePoint now, std::string_view event, std::string_view why);
   /// Records that a message of this connection was received from `peer`.
   void heard(int fd, const PeerId& peer);
   /// See Endpoint::arriving().
@@ -91,7 +89,7 @@ class ReceiveBudget {
  private:
   struct Connection {
     std::uint64_t number = 0;  ///< in order of arrival
-    PeerId peer = {};          ///< known from its first message
+    PeerId peer = {};          ///< sender of the last message; at first perhaps the handle's previous peer
     Arrival arrival = {};
     bool stranger = false;  ///< its handshake is not complete
     bool heard = false;     ///< a message was received since the last look
@@ -102,7 +100,8 @@ class ReceiveBudget {
   void cut_without_end(TimePoint now);
   void cut_strangers(TimePoint now);
   void bound_memory(TimePoint now);
-  /// Returns the memory of closed connections, some 25 KiB each, to the system.
+  /// Returns the memory of closed connections, some 25 KiB each and their half messages, to the system. Repeats as long
+  /// as connections close or are about to, since ZeroMQ's thread may drop them late.
   void give_back(TimePoint now);
   /// @return the next connection
   std::map<int, Connection>::iterator cut(std::map<int, Connection>::iterator connection, TimePoint now,
@@ -117,9 +116,10 @@ class ReceiveBudget {
   std::optional<std::uint64_t> calm_;  ///< memory of this process before there were half messages
   std::uint64_t allowed_;              ///< current bound above calm_
   bool over_ = false;                  ///< over the bound at the last look: a pause of ours does that too
-  std::optional<TimePoint> trim_;      ///< time to return freed memory to the system
+  std::optional<TimePoint> settled_;   ///< time at which the memory of what was cut is expected back
   // State of give_back().
-  std::size_t left_ = 0;
+  std::size_t left_ = 0;       ///< connections closed since memory was returned
+  std::size_t undropped_ = 0;  ///< connections cut for their memory whose end ZeroMQ has not reported
   std::optional<TimePoint> give_back_;
   RateLimit limit_;
 };
