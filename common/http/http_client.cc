@@ -37,8 +37,8 @@ constexpr int kLookUpsMax = 64;
 
 Error nobody_waits() { return {Errc::kCancelled, "nobody waits any longer"}; }
 
-/// The context of all sockets. Calls wait by themselves, so nobody runs it. A context for each call would cost three more
-/// file handles. It is never destroyed, because a look-up may still be running when the program ends.
+/// The context of all sockets. Calls wait by themselves, so nobody runs it. A context for each call would cost three
+/// more file handles. It is never destroyed, because a look-up may still be running when the program ends.
 asio::io_context& sockets() {
   static asio::io_context& context = *new asio::io_context;
   return context;
