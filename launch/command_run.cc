@@ -210,14 +210,14 @@ struct Answer {
 /// @return true if the answer does not depend on drafts
 bool has_one_text(const Generate& request) { return request.sampling.rule == SamplingRule::kMatch; }
 
-/// Why most rounds went without drafts; empty where that is no news.
+/// @return why most rounds went without drafts; empty where that is no news
 std::string reason_of_few_drafts(const RunFlags& flags, const Generate& request, const Answer& answer) {
   if (request.draft_length == 0) return "";
   return why_left_out(answer.rounds, flags.cluster.connect.empty() ? to_string(active_isa()) : "",
                       answer.drafter_there);
 }
 
-/// A drafter of another's cluster may be busy with other answers: nobody here knows.
+/// @return none where it is unknown: a drafter of another's cluster may be busy with other answers
 std::optional<bool> is_drafter_there(const RunFlags& flags, Client& client) {
   const Result<Status> status = client.status();
   if (!status || (status->drafters > 0 && !flags.cluster.connect.empty())) return std::nullopt;

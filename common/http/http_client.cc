@@ -129,7 +129,7 @@ Result<std::vector<std::string>> addresses_of(const std::string& host, TimePoint
 
 namespace {
 
-/// As call_http(). Asio throws where the system has no file handle left.
+/// See call_http(). Asio throws where the system has no file handle left.
 Result<HttpAnswer> call_or_throw(const HttpCall& call) {
   ASSIGN_OR_RETURN(tcp::socket socket, connect(call));
   const int handle = socket.native_handle();

@@ -66,7 +66,7 @@ class ReceiveBudget {
     if (connections_.erase(fd) == 0 && undropped_ > 0) --undropped_;
     ++left_;
   }
-  /// Whether `peer` has been heard over the connection that has this handle now.
+  /// @return true if `peer` sent the last message over the connection that has this handle now
   bool knows(int fd, const PeerId& peer) const {
     const auto connection = connections_.find(fd);
     return connection != connections_.end() && connection->second.peer == peer;
