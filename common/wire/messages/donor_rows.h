@@ -11,13 +11,14 @@ DonorFacts hidden_rows_donor(std::span<const int> layers, std::int64_t hidden_si
 /// Returns true for a block drafter's facts; an assistant's have two donors.
 inline bool takes_hidden_rows(const PairFacts& facts) { return facts.donors.size() == 1; }
 
-/// Rows that a drafter with K/V of its own computes in one catch-up pass. It reads its socket between two passes, so a
-/// request waits for one pass at most. A drafter that is further behind does not draft in that round.
+/// Most rows of a sequence that a drafter with K/V of its own computes in one catch-up pass. It reads its socket
+/// between two passes, so that a request waits for one pass at most. A drafter that is further behind does not draft in
+/// that round.
 inline constexpr std::int64_t kCatchUpRows = 32;
 
 /// Checks rows against the facts: one entry per donor, with its shape and its type (or a WireForm's), all values
-/// finite, and no gap that a draft could see (a sliding donor may leave out positions before its window). @param needs
-/// with kTokens, the rows must be tokens of the vocabulary instead
+/// finite, and no gap that a draft could see (a sliding donor may leave out positions before its window).
+/// @param needs  with kTokens, the rows must be tokens of the vocabulary instead
 Result<void> check_rows(const PairFacts& facts, const KvRows& kv, DraftInput needs = DraftInput::kTargetRows);
 
 /// Returns the rows from position `from` on, in the same memory. @pre check_rows() accepts `kv`, and `from` is one of

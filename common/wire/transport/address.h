@@ -35,8 +35,8 @@ Result<Descriptor> connect_tcp(const std::string& numeric, Duration wait);
 /// Tries a TCP connection for a quarter of a second. @return the reason for its failure; empty: it would succeed
 std::string why_unreachable(const std::string& numeric);
 
-/// Opens a non-blocking socket that listens at tcp://HOST:PORT; * stands for every address or any free port. @return
-/// kInvalidArgument, kNotFound or kIo with the address
+/// Opens a non-blocking socket that listens at tcp://HOST:PORT; * stands for every address or any free port.
+/// @return kInvalidArgument, kNotFound or kIo with the address
 Result<Descriptor> listen_tcp(const std::string& address);
 /// Numeric addresses of a TCP socket and of its peer; empty if there is none.
 std::string own_address(int socket);

@@ -231,7 +231,7 @@ Offset<Table> write(Writer& writer, const M& m) {
 
 // ---- decode ----
 
-/// Copies bytes: FlatBuffers' iterators assume aligned elements, but FlatBuffers aligns only the vector's start.
+/// Copies bytes, since FlatBuffers' iterators assume aligned elements, and its Verifier checks only a vector's start.
 template <typename T>
 void copy_numbers(const flatbuffers::Vector<T>& from, std::vector<T>& to) {
   static_assert(std::endian::native == std::endian::little);
@@ -524,7 +524,7 @@ Frames encode(const Message& message) {
 Result<Message> decode(std::span<const SharedBytes> frames, const WireLimits& limits, SessionId* about) {
   RETURN_IF_ERROR(check_sizes(frames, limits));
 
-  // FlatBuffers reads fields in place, so that the header must be aligned.
+  // FlatBuffers reads fields in place, so the header must be aligned.
   std::span<const std::byte> header = frames[0].bytes();
   std::vector<std::uint64_t> aligned;
   if (reinterpret_cast<std::uintptr_t>(header.data()) % alignof(std::uint64_t) != 0) {

@@ -20,8 +20,8 @@ namespace outrider {
 /// Used by the socket's thread.
 class Dialer {
  public:
-  /// @param context, socket  ZeroMQ's; must outlive the Dialer. @param addresses  from split_addresses() @param
-  /// credentials  none: unencrypted
+  /// @param context, socket  ZeroMQ's; must outlive the Dialer. @param addresses  from split_addresses()
+  /// @param credentials  none: unencrypted
   /// Throws zmq::error_t when the process has no file handle left.
   Dialer(void* context, void* socket, std::vector<std::string> addresses, std::optional<KeysToConnect> credentials);
 

@@ -252,8 +252,8 @@ int put_message(zmq::socket_t& socket, const PeerId* to, const Frames& frames) {
   // The first part decides: it finds the peer, and reserves a place in its queue for the whole message.
   int error = put(socket, parts[0], parts.size() > 1);
   if (error != 0) return error;
-  // When the connection dies between two parts, ZeroMQ drops the message but still expects its other parts; otherwise
-  // it would take the next message for them.
+  // When the connection dies between two parts, ZeroMQ drops the message but still expects its other parts: without
+  // them it would take the next message for these.
   for (std::size_t i = 1; i < parts.size(); ++i) {
     const int rest = put(socket, parts[i], i + 1 < parts.size());
     if (error == 0) error = rest;

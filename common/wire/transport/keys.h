@@ -31,8 +31,8 @@ inline constexpr const char* kPrivateKeyFile = "id_outrider";
 inline constexpr const char* kAuthorizedFile = "authorized_keys";
 inline constexpr const char* kKnownFile = "known_coordinator";
 
-/// Makes a key: `path` gets the private half, readable by its owner alone, and PATH.pub the public one. @return
-/// kInvalidArgument if one of the files exists, kIo if it cannot be written
+/// Makes a key: `path` gets the private half, readable by its owner alone, and PATH.pub the public one.
+/// @return kInvalidArgument if one of the files exists, kIo if it cannot be written
 Result<KeyPair> create_private_key(const std::filesystem::path& path);
 /// @return kNotFound without such a file, kInvalidArgument if others may read it (for root's: others than its group),
 /// kMalformed if it is no private key
