@@ -58,8 +58,8 @@ class Client {
   Result<std::vector<TokenId>> draft(std::int32_t count);
   /// Ends the sequence, if there is one.
   void end_text();
-  /// Appends the accepted drafts, which are those that plain decoding would have chosen, and the next token. @return
-  /// the appended tokens; at least one
+  /// Appends the accepted drafts, which are those that plain decoding would have chosen, and the next token.
+  /// @return the appended tokens; at least one
   Result<std::vector<TokenId>> verify(std::vector<TokenId> drafts);
 
   /// Returns the coordinator's workers and session counts. @return kPeerGone after 3 s of silence

@@ -118,7 +118,7 @@ class ClientCore {
   Answer* find(SessionId id);
   std::size_t index_of(const Answer& answer) const { return static_cast<std::size_t>(&answer - answers_.data()); }
   void ask(Answer& answer);
-  /// Sends it to the current coordinator. @param lost  the last one was lost, or failed; otherwise it had no verifier
+  /// Sends it to the current coordinator. @param lost  the last one, or a message, was lost; else it had no verifier
   Result<void> ask_again(Answer& answer, bool lost = true);
   Result<void> take_prompt_scores(Answer& answer, const PromptScores& scores);
   Result<void> take_tokens(Answer& answer, const Tokens& tokens, TimePoint now);
@@ -154,7 +154,7 @@ class ClientCore {
   /// Coordinators that were left because they had no verifier.
   struct Passed {
     int at_once = 0, since_token = 0;
-    bool last = false;  ///< true for the last one
+    bool last = false;  ///< true for the last coordinator
   } passed_;
   std::optional<Error> refused_ = {};  ///< an answer's error, final if the coordinator has a verifier
   bool was_there_, cancelling_ = false;

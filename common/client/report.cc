@@ -102,7 +102,7 @@ std::string brought_text(const Generation& generation, std::optional<double> pla
 
 namespace {
 
-/// The same of an answer none of whose rounds had drafts.
+/// Returns the explanation of why_left_out() for an answer without any drafts.
 std::string why_none(std::span<const RoundOutcome> rounds, std::optional<bool> drafter_there) {
   const auto late = std::ranges::count_if(rounds, [](const RoundOutcome& round) { return round.drafting_s() > 0; });
   if (late > 0) return fmt::format("no drafts came in time: {} of {} rounds asked for some", late, rounds.size());

@@ -35,7 +35,7 @@ struct TextSide {
   std::int64_t context_max = 0, vocab_size = 0;  ///< 0 for a model without a config.json
   /// The model's vision config, or the reason for its absence. The verifier knows if the tower's weights are there.
   Result<VisionConfig> vision = Error{Errc::kNotFound, "this model has no config.json, and so sees no pictures"};
-  /// The model's audio config, likewise.
+  /// The model's audio config, or the reason for its absence.
   Result<AudioConfig> audio = Error{Errc::kNotFound, "this model has no config.json, and so hears no sounds"};
 };
 
