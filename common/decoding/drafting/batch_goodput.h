@@ -17,13 +17,12 @@ inline constexpr double kClearly = 1.02;
 /// Plans the drafts of sequences that share a verifier's forward passes (goodput over a batch; SmartSpec, Liu et al.
 /// 2024). Every sequence waits for all verified rows: N sequences that meet emit
 ///
-/// N + the sum of their drafts' acceptance probabilities
+///   N + the sum of their drafts' acceptance probabilities
 ///
 /// tokens in T(N + G) + wire + drafting + other seconds, where the G drafts are the most probable ones. The assistant
 /// drafts for half of the sequences in one pass, so that drafting takes two passes for each draft of the longest chain,
 /// with G rows in total. The plan is the G with the most tokens per second, possibly 0; a sequence with better
 /// acceptance gets more drafts.
-/// sequences the one whose drafts hold gets more.
 class BatchGoodput {
  public:
   /// Key of a sequence: the address of its policy.
@@ -80,8 +79,8 @@ class BatchGoodput {
   double contention() const;
   /// Sequences that the contention keeps plain cannot measure it any more, and it may be outdated: it is high until
   /// sequences that arrived one by one have learned to share their passes. From time to time all of them therefore
-  /// draft for some rounds as if there were none, and measure again; ever more rarely while that does not help. @param
-  /// contended  all are plain, and drafts would clearly pay without contention
+  /// draft for some rounds as if there were none, and measure again; ever more rarely while that does not help.
+  /// @param contended  all are plain, and drafts would clearly pay without contention
   void try_without_contention(bool contended);
 
   std::vector<Text> texts_;  ///< in the order of their first rounds

@@ -52,9 +52,11 @@ class DraftLengthPolicy {
   virtual ~DraftLengthPolicy() = default;
   /// Returns a plan within the limits.
   virtual DraftPlan choose(const DraftLimits& limits) = 0;
-  /// Adds looked-up drafts after the plan's drafts have arrived. @param plan  its expectation is updated @param begun
-  /// the round so far: its drafts, and the time that they took @param length  available drafts that continue after the
-  /// last one @return the number of drafts that are worth their rows
+  /// Chooses how many looked-up drafts follow the plan's drafts, which have arrived.
+  /// @param plan  its expectation is updated
+  /// @param begun  the round so far: its drafts, and the time that they took
+  /// @param length  available drafts that continue after the last one
+  /// @return the number of these that are worth their rows
   virtual int extend(DraftPlan& /*plan*/, const RoundOutcome& /*begun*/, DraftSource /*source*/, int /*length*/) {
     return 0;
   }

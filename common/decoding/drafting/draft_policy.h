@@ -60,7 +60,7 @@ struct RoundOutcome {
   DraftSource source = DraftSource::kAssistant;
   int drafted = 0;   ///< drafts that reached the verifier; 0: a plain round
   int accepted = 0;  ///< of these
-  /// Numbers of `drafted`, at the end, that were looked up after the last draft of `source`, in the order of kLookUps.
+  /// By source: drafts at the end of `drafted` that were looked up after those of `source`, in the order of kLookUps.
   std::array<int, kDraftSources> behind = {};
   double draft_s = 0;            ///< time of the assistant's forward passes
   double draft_passes = 0;       ///< number of these passes; 0: one pass, of one row, per draft

@@ -38,8 +38,8 @@ class AheadHits {
   /// Observes a round that was drafted ahead for. @param all_held  all of its drafts were accepted @param hit  its
   /// outcome was among those @param wait_s  remaining wait for drafts in transit
   void observe(bool all_held, bool hit, double wait_s);
-  /// Returns the probability of a hit after a round whose drafts are all accepted with probability `survives`. @param
-  /// next  probability that one more draft is accepted then: the prior until rounds were observed
+  /// Returns the probability of a hit after a round whose drafts are all accepted with probability `survives`.
+  /// @param next  probability that one more draft is accepted then: the prior until rounds were observed
   double chance(double survives, double next) const;
   /// Returns the mean wait in a hit.
   double wait_s() const { return wait_.value(); }

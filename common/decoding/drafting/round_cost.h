@@ -31,7 +31,7 @@ struct Company {
   int longest =
       0;  ///< most of these drafts for one sequence: so many passes of the assistant for each half of the sequences
   int drafters = 1;       ///< number of drafters that make them
-  double contention = 1;  ///< factor by which drafting delays the sequences beyond its own time
+  double contention = 1;  ///< delay of the sequences by drafting, relative to the drafting time
 };
 
 /// The other sequences of a verifier, if they follow the plan (BatchGoodput).

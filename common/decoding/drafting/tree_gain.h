@@ -20,8 +20,8 @@ class TreeGain {
   explicit TreeGain(double keep, const TreeGain* prior = nullptr) : chains_(keep), trees_(keep), prior_(prior) {}
   /// Returns the kept drafts of a tree of this size, relative to a chain's.
   double over_chain(int drafts) const;
-  /// Observes a round of any sequence; rounds without the assistant's own drafts are ignored. @param held
-  /// Survival::conditional() before the round
+  /// Observes a round of any sequence; rounds without the assistant's own drafts are ignored.
+  /// @param held  Survival::conditional() before the round
   void observe(const std::array<double, kDraftLengthMax>& held, const RoundOutcome& outcome);
 
  private:
