@@ -10,7 +10,7 @@
 /// Grammars of calls and thoughts in Gemma 4's answers (gemma4.md 6.3).
 namespace outrider {
 
-/// Grammar of calls of these tools, in the order of their names, with arguments by their schemas (grammar_of_schema()),
+/// Grammar of calls of these tools. Arguments follow their schemas (grammar_of_schema()), in the order of their names,
 /// as the template writes them. @param many  any number of calls, else one @return kUnsupported if the vocabulary has
 /// no tokens for calls, or for a keyword, which is named
 Result<std::string> grammar_of_calls(std::span<const ToolDeclaration> tools, bool many, const AnswerControls& controls);

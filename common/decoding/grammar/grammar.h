@@ -64,8 +64,8 @@ class GrammarState {
 /// Masks the scores of disallowed tokens. @param allowed  from GrammarState::allowed()
 void mask_scores(std::span<const std::uint32_t> allowed, std::span<float> scores);
 
-/// Polled while a grammar is compiled: returns null until then. A grammar that nobody holds a GrammarWait of is not
-/// compiled.
+/// Polled until a grammar is compiled: returns null before that. A grammar is not compiled once all of its GrammarWaits
+/// are gone.
 using GrammarWait = std::function<Result<std::shared_ptr<const Grammar>>()>;
 
 /// Compiles grammars for one vocabulary, one at a time on a thread of its own, and caches the most recent ones. Texts
@@ -74,9 +74,9 @@ using GrammarWait = std::function<Result<std::shared_ptr<const Grammar>>()>;
 /// with the fewest turns is next.
 class GrammarCompiler {
  public:
-  /// @param vocabulary  called on that thread for the first grammar, and again after a failure @param seconds_max
-  /// processor time per grammar; a grammar that takes longer, or is predicted to by a part of the vocabulary, is
-  /// refused
+  /// @param vocabulary  called on that thread for the first grammar, and again after a failure
+  /// @param seconds_max  processor time per grammar; a grammar that takes longer, or is predicted to by a part of the
+  /// vocabulary, is refused
   explicit GrammarCompiler(std::function<Result<GrammarVocabulary>()> vocabulary, double seconds_max = 30);
   ~GrammarCompiler();
 

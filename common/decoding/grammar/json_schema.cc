@@ -255,7 +255,7 @@ class Reader {
 
   static bool exact_number(const Json& value) {
     if (value.is_number_unsigned()) return value.get<std::uint64_t>() <= std::numeric_limits<std::int64_t>::max();
-    // A whole float beyond 64 bits may have been written with fewer digits than its value has.
+    // A whole float beyond 64 bits may have been written with other digits than its value has.
     if (value.is_number_float()) return std::abs(value.get<double>()) < 0x1p63;
     if (value.is_binary()) return false;
     return !value.is_structured() || std::ranges::all_of(value, exact_number);

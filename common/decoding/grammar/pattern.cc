@@ -416,7 +416,7 @@ std::string written(std::uint32_t c) {
 
 std::string written(CharRanges set) {
   if (set.size() == 1 && set[0].first == set[0].second) return '"' + written(set[0].first) + '"';
-  // XGrammar would read a class that begins with '^' as negated.
+  // XGrammar prints a class that begins with '^' as if it were negated.
   if (set[0].first == '^') {
     if (set[0].second == '^')
       set.erase(set.begin());
