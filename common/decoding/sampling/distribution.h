@@ -76,9 +76,10 @@ struct SamplingScratch {
   std::vector<std::int32_t> order;
 };
 
-/// Applies masks, biases and penalties in place: everything that may change the most probable token. @param scores
-/// [vocab_size], after the model's own softcap @param masked  tokens to mask besides suppress_tokens (the stop tokens
-/// before min_tokens) @pre check_sampling(params, scores.size())
+/// Applies masks, biases and penalties in place: everything that may change the most probable token.
+/// @param scores  [vocab_size], after the model's own softcap
+/// @param masked  tokens to mask besides suppress_tokens (the stop tokens before min_tokens)
+/// @pre check_sampling(params, scores.size())
 void process_scores(std::span<float> scores, const SamplingParams& params, std::span<const TokenId> masked,
                     const TokenCounts& counts);
 

@@ -36,16 +36,16 @@ class Sampler {
   }
   bool follows_grammar() const { return grammar_.has_value(); }
 
-  /// Chooses the token that follows all added ones. @param logits  [V] finite; kMalformed otherwise, or when the whole
-  /// vocabulary is masked
+  /// Chooses the token that follows all added ones. @param logits  [V] @return kMalformed unless they are finite,
+  /// kInvalidArgument if the whole vocabulary is masked, and errors of the grammar
   Result<TokenId> choose(std::span<const float> logits, SamplingScratch& scratch);
 
   /// The rule `match`, and at temperature 0 `greedy`: token i is drawn from the target's distribution with the noise of
   /// (seed, i), and a draft survives iff it is that token. Adds tokens[0] and the surviving drafts. The rule `typical`:
   /// a draft survives iff keep_typical() leaves it, and the next token is drawn from what remains. Among several drafts
   /// for one position, the first survivor is followed.
-  /// @param logits  [G + 1, V]; row i follows tokens[i] @param tokens  the last emitted token, then G drafts @param
-  /// depths  of the drafts, a TokenTree's; empty: a chain
+  /// @param logits  [G + 1, V]; row i follows tokens[i] @param tokens  the last emitted token, then G drafts
+  /// @param depths  of the drafts, a TokenTree's; empty: a chain
   Result<VerifyOutcome> verify(Matrix<const float> logits, std::span<const TokenId> tokens, SamplingScratch& scratch,
                                std::span<const std::int32_t> depths = {});
 
