@@ -13,8 +13,8 @@ namespace outrider {
 /// TLS of one connection, over a non-blocking socket. One thread.
 class TlsSession {
  public:
-  /// The client's side. The other end must be `host`, a name or a numeric address, by the system's trust store. @return
-  /// kIo if `host` cannot be a host's name
+  /// The client's side. The other end must be `host`, a name or a numeric address, by the system's trust store.
+  /// @return kIo if `host` cannot be a host's name
   static Result<std::unique_ptr<TlsSession>> to(const std::string& host, int socket);
 
   /// The outcome of one attempt.
@@ -30,7 +30,7 @@ class TlsSession {
   virtual Attempt write(std::span<const char> bytes) = 0;
   virtual bool has_unread() const = 0;      ///< bytes that read() returns without new data on the socket
   virtual void end() = 0;                   ///< sends the end of data to the other side
-  virtual std::string problem() const = 0;  ///< the other end's protocol violation, if any
+  virtual std::string problem() const = 0;  ///< reason that an attempt failed, if TLS has one
 };
 
 /// A server's certificate and key. Any thread.
