@@ -8,7 +8,7 @@
 namespace outrider {
 
 /// The digest of a file in the hub's form, computed incrementally: SHA-256 of a large file (Git LFS), or git's SHA-1 of
-/// a blob (`git hash-object`). Its file is the only one that uses OpenSSL for this.
+/// a blob (`git hash-object`). Uses OpenSSL, which stays inside digest.cc.
 class FileDigest {
  public:
   /// @param etag  the hub's digest of the file: 64 hexadecimal digits, or 40 @param size  of the whole file, bytes

@@ -30,7 +30,7 @@ void forbid_asking_hub();
 std::optional<std::filesystem::path> find_in_cache(const std::filesystem::path& cache, const HubName& name,
                                                    HubNeed need = HubNeed::kAll);
 
-/// Returns the hub's present version: downloads missing files, after one line on stderr with their names and size.
+/// Returns the hub's present version: downloads missing files, after one line on stderr with their number and size.
 /// @return an error beginning with the model's name: kUnavailable if the hub must not be asked or is busy, kNotFound if
 /// there is no such model or the token may not read it, kMismatch for a file with another checksum, kOutOfRange if the
 /// disk is full, and those of choose_files(), follow_http() and files
