@@ -61,8 +61,8 @@ struct SeenVideo {
 /// Samples kVideoFramesMax frames, of kVideoSoftTokens each. @return errors as decode_video()
 Result<SeenVideo> see_video(std::span<const std::byte> file, const std::string& name, const VisionConfig& config,
                             const AdmitPicture& admit = {});
-/// The same for pictures, one per second. @param count  number of pictures @param frame  returns picture i @return
-/// errors as decode_picture(), and kOutOfRange without pictures
+/// The same for pictures, one per second. @param count  number of pictures @param frame  returns picture i
+/// @return errors as decode_picture(), and kOutOfRange without pictures
 Result<SeenVideo> see_video(std::int64_t count, const std::string& name,
                             const std::function<Result<WireMedium>(std::int64_t i)>& frame);
 
