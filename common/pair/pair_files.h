@@ -33,13 +33,13 @@ std::filesystem::path assistant_beside(const std::filesystem::path& backbone);
 /// Returns the candidates of assistant_beside(): names, or the hub's repositories.
 std::vector<std::string> possible_assistants(const std::filesystem::path& backbone);
 
-/// Fetches the hub's present assistant of a model, with a line on stderr if a published one is not available. @param
-/// of_any_name  also tries NAME-assistant, which may not exist. Empty: there is none
+/// Fetches the hub's present assistant of a model, with a line on stderr if a published one is not available.
+/// @param of_any_name  also tries NAME-assistant, which may not exist. Empty: there is none
 std::filesystem::path fetch_assistant(const HubSettings& hub, const HubName& backbone, bool of_any_name);
 
 /// Returns a model with its assistant: for a path see assistant_beside(); for a name of the hub's, which is no path
-/// here, both from the cache, or fetched into it. A published assistant that cannot be fetched causes a line on stderr.
-/// @return errors as fetch_from_hub()
+/// here, both from the cache, or fetched into it. A published assistant that cannot be fetched is omitted, with a line
+/// on stderr. @return errors as fetch_from_hub()
 Result<PairPaths> model_pair(const std::filesystem::path& model, const PairNeed& need = {});
 
 /// Returns the paths in DIR/pair.json, else DIR/backbone and DIR/assistant. For a single model (a Hugging Face
