@@ -36,7 +36,7 @@ Result<pid_t> spawn(const std::vector<std::string>& command, int in, int out, in
   }
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != parent) _exit(1);
-  setpgid(0, 0);  // a terminal's Ctrl-C is for this program, which ends its children in an orderly way
+  setpgid(0, 0);  // a terminal's Ctrl-C is for this program, which ends its children in order
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -31,7 +31,7 @@ class DurableFile {
   Result<void> cut_to(std::uint64_t size) const;
   /// Syncs written data to disk.
   Result<void> sync() const;
-  /// Locks the file until it is closed: kUnavailable if another process has the lock.
+  /// Locks the file until it is closed: kUnavailable if it is locked already.
   Result<void> lock() const;
 
  private:

@@ -14,7 +14,7 @@ namespace outrider {
 
 /// Sends logs to stderr, one line each, prefixed with `name` (the role). Level from OUTRIDER_LOG (debug, info, warn,
 /// error), else `level`; OUTRIDER_LOG_FORMAT=json makes each line a JSON object (json_lines.h). Throws for another
-/// format.
+/// level or format.
 void init_logging(const std::string& name, const std::string& level);
 
 enum class LogLevel { kInfo, kWarn, kError };
