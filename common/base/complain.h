@@ -7,7 +7,7 @@
 
 namespace outrider {
 
-/// Writes one line to standard error, after the program's name. Sanitises untrusted text: unprintable becomes '?'.
+/// Writes one line to standard error, after the program's name. Anything unprintable becomes '?'.
 void complain_text(std::string_view text);
 /// The same with fmt::format().
 template <typename... T>

@@ -18,10 +18,10 @@ namespace outrider {
 /// The visitor `v` is called with each field's name, the field of `m` (which may be const) and its constraint: a Range
 /// for numbers, a Count for lists and strings (then perhaps a Range for the list's numbers), Verbatim for a string that
 /// a parser will read, the last enumerator for an enum, nothing for a bool, a described struct, or an unconstrained
-/// number. The order is the wire's. A visitor of some fields only takes constraints by value and has a catch-all, `void
-/// operator()(auto&&...) {}`, for the others; with references the catch-all would be the better match. A struct whose
-/// fields depend on each other also has `Result<void> settle()`, which a reader calls after the fields: it sets derived
-/// fields, and reports fields that do not fit each other.
+/// number. The order is the wire's. A visitor for only some of the fields takes constraints by value and has a
+/// catch-all, `void operator()(auto&&...) {}`, for the others; with references the catch-all would be the better match.
+/// A struct whose fields depend on each other also has `Result<void> settle()`, which a reader calls after the fields:
+/// it sets derived fields, and reports fields that do not fit each other.
 struct AnyVisitor {
   void operator()(auto&&...) {}
 };

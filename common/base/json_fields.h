@@ -23,7 +23,7 @@ nlohmann::json parse_json(std::string_view text);
 /// Returns the digits of such a value.
 std::string_view digits_of(const nlohmann::json& long_integer);
 
-/// Serialises JSON; invalid UTF-8 is replaced, and never throws. @param indent  -1: all on one line
+/// Serialises JSON without throwing: invalid UTF-8 is replaced. @param indent  -1: all on one line
 std::string to_text(const nlohmann::json& value, int indent = -1);
 
 /// Formats a value for a message: one line, cut short. Omits nested values, since a printer recurses.

@@ -6,9 +6,9 @@
 
 namespace outrider {
 
-/// A budget for clients that do not know of each other: each may take at most as much as is free beyond its own share,
-/// which is about half for a single one. So the next client finds room, and room that nobody else wants is not kept
-/// free for long (dynamic thresholds: Choudhury and Hahne, 1998). One thread.
+/// A budget for clients that do not know of each other: after a take, a client has no more than was free before it, so
+/// that a single one gets about half. The next client then finds room, and unwanted room is not kept free for long
+/// (dynamic thresholds: Choudhury and Hahne, 1998). One thread.
 class Shares {
  public:
   explicit Shares(std::int64_t total) : total_(total) {}
