@@ -650,8 +650,8 @@ struct Generate {
   /// Puts a fixed length under the governor (common/decoding/drafting) too, unless drafts influence the answer.
   bool governed = false;
   std::vector<WireMedium> media = {};  ///< in the prompt's order; the verifier's towers make soft tokens of them
-  /// Sources that the coordinator looks up beside the assistant, with the most drafts of each. Of kFixed and kTree;
-  /// nothing is then drafted ahead.
+  /// Sources that the coordinator looks up and verifies beside the assistant's drafts; together they add draft_length
+  /// drafts at most. For kFixed and kTree; nothing is then drafted ahead.
   AddedSources added = {};
   std::string encoding_class = {};  ///< of a continued answer: the class of its soft tokens, from Tokens
 

@@ -193,7 +193,7 @@ struct Endpoint::Impl {
   }
 
   bool readable() const { return (socket.get(zmq::sockopt::events) & ZMQ_POLLIN) != 0; }
-  /// Handles connection events. A connected socket sends again what was queued before its connection was up.
+  /// Handles connection events. After dialling anew, sends `unsent` again: it was lost with the previous attempt.
   void service();
   /// Takes the first frames of a message, up to the one after its peer's name. Drops messages of deaf_to.
   bool take_first(zmq::message_t& frame, PeerId& from);

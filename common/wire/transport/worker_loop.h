@@ -19,10 +19,11 @@ class WorkerLoop {
   WorkerLoop(Core& core, Endpoint& endpoint, const WorkerOptions& options)
       : core_(core), endpoint_(endpoint), pump_(endpoint), solitude_(options), ready_file_(options) {}
 
-  /// Runs until `stop` (then Ok), or returns the reason: a refusal that is final, no coordinator for longer than the
-  /// options allow, or a failure of the work. @param drain_wait  time after `stop` for accepted work, while new
-  /// sessions are declined @param take  take(Core::Output&) keeps the output's work; not called with work while other
-  /// work is under way @param work  work() does the kept work, and returns false if there was none
+  /// Runs until `stop` (then Ok), or returns the reason: a refusal that is final, another protocol version, no
+  /// coordinator for longer than the options allow, or a failure of the work.
+  /// @param drain_wait  time after `stop` for accepted work, while new sessions are declined
+  /// @param take  take(Core::Output&) keeps the output's work; not called with work while other work is under way
+  /// @param work  work() does the kept work, and returns false if there was none
   template <typename Take, typename Work>
   Result<void> run(std::stop_token stop, Duration drain_wait, Take take, Work work) {
     const std::stop_callback wake_on_stop(stop, [&] { endpoint_.wake(); });
