@@ -74,7 +74,7 @@ struct KernelTable {
   void (*scale)(float* x, float factor, std::int64_t n);
   /// x = cap * tanh(x / cap)
   void (*softcap)(float* x, float cap, std::int64_t n);
-  /// y = exp((x - highest) / temperature), the weights of a softmax; 0 below exp(-87), the smallest normal float.
+  /// y = exp((x - highest) / temperature), the weights of a softmax; 0 below exp(-87), about the smallest normal float.
   void (*softmax_weights)(const float* x, float highest, float temperature, std::int64_t n, float* y);
   /// Half-split rotation of one head, x [2 * pairs]: pairs (i, i + pairs).
   void (*rope)(float* x, const float* cos, const float* sin, std::int64_t pairs);
