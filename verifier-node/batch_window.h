@@ -35,7 +35,8 @@ class BatchWindow {
   /// Records a forward without prompts.
   void observe_forward(std::int64_t rows, Duration took);
 
-  /// @param requests, rows  that could begin now; may be more than fit @return zero: begin
+  /// @param requests, rows  that could begin now; may be more than fit
+  /// @return zero: begin
   Duration wait(std::int64_t requests, std::int64_t rows, TimePoint now) const;
 
  private:
