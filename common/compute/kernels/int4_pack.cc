@@ -48,7 +48,7 @@ const std::array<Lattice, 256> kLattices = [] {
   return lattices;
 }();
 
-/// Returns the nearest nibbles of weights in units of the scale, shifted by the lattice's zero.
+/// Computes the nearest nibbles of weights in units of the scale, shifted by the lattice's zero.
 inline __attribute__((always_inline)) void round_to(const Lattice& lattice, const V& from_zero, V& nibbles) {
   constexpr float kRoundingShift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   const V first = lattice.first - V{}, last = lattice.last - V{};

@@ -47,9 +47,9 @@ struct GemmArgs {
   const std::byte* weights;  ///< int8, bfloat16: [steps, 16, 64 outputs, 4 bytes of inputs]; int4: [steps, 2]
                              ///< Int4Chunk; q4: [steps, 2] Q4Chunk
   std::int64_t steps;
-  /// For vectors: [rows, steps, 64 bytes]; 128 bytes for bfloat16, as float32; for q4, also with tiles, [rows, steps,
-  /// 2] Q4Input. For tiles: [tiles of rows, steps, 16 rows, 64 bytes]; beyond 16 rows an even number of tiles is read,
-  /// whatever their contents.
+  /// For vectors: [rows, steps, 64 bytes]; 128 bytes for bfloat16, as float32. For q4, also with tiles:
+  /// [rows, steps, 2] Q4Input. For tiles: [tiles of rows, steps, 16 rows, 64 bytes]; beyond 16 rows an even number of
+  /// tiles is read, whatever their contents.
   const std::byte* x;
   const std::int16_t* sums;  ///< for vectors, [rows, steps, 2]: sums of 32 inputs
   std::byte* expanded;       ///< scratch for tiles against int4, [steps, 64 outputs, 64]
