@@ -41,7 +41,7 @@ class BatchWindow {
 
  private:
   struct Away {
-    bool known = false;  ///< it has returned before
+    bool known = false;  ///< it has returned in this way before
     double mean_s = 0, deviation_s = 0;
   };
   struct Text {

@@ -28,8 +28,8 @@ struct VerifierConfig {
   std::int64_t scored_rows_max = 32;
   Capacity capacity = {};
   Duration session_idle_max = std::chrono::seconds(120);  ///< for a session whose Free was lost
-  /// Common tokens at the start of two sequences from which on the second waits for, copies or keeps their K/V. Every
-  /// chat starts with the same few tokens; waiting for those costs more than computing them.
+  /// Least number of common tokens at the start of two sequences for the second to wait for, copy or keep their K/V.
+  /// Every chat starts with the same few tokens; waiting for those costs more than computing them.
   Position reuse_min = 32;
   /// Requests a grammar for a client's session. The returned function is polled: null while the grammar is compiled,
   /// and the prompt waits; an error refuses the prompt; destroying it cancels the request. None: grammars are not
