@@ -14,8 +14,9 @@ namespace outrider {
 /// but never changes the answer.
 class AnswerGuide {
  public:
-  /// Handles a Draft: adds the session's sampling parameters and stop tokens, if known here. @param grammars  null:
-  /// none are compiled here @return the grammar's state after the answer that the draft continues; null: none
+  /// Handles a Draft: adds the session's sampling parameters and stop tokens, if known here.
+  /// @param grammars  null: none are compiled here
+  /// @return the grammar's state after the answer that the draft continues; null: none
   GrammarState* follow(Draft& draft, GrammarCompiler* grammars);
 
   /// Returns the tokens that would complete a bad word after the answer and these drafts.
@@ -27,7 +28,7 @@ class AnswerGuide {
   std::vector<TokenId> answer_;        ///< so far, if sampling depends on it
   GrammarWait wait_;                   ///< for its grammar; none: not requested, or ready
   std::optional<GrammarState> state_;  ///< after the answer; none: not ready yet
-  bool lost_ = false;                  ///< the answer violates the grammar, or the grammar failed
+  bool lost_ = false;                  ///< the answer violates the grammar or has gaps, or the grammar failed
 };
 
 }  // namespace outrider

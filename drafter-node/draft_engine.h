@@ -17,14 +17,15 @@ namespace outrider {
 /// Keeps the sequences of a drafter's sessions and drafts on them with its model. Used by one thread.
 class DraftEngine {
  public:
-  /// @param stop_ids  end a draft, unless the session has its own @param grammars  compiles answers' grammars, and
-  /// outlives this; null: drafts ignore grammars
+  /// @param stop_ids  end a draft, unless the session has its own
+  /// @param grammars  compiles answers' grammars, and outlives this; null: drafts ignore grammars
   DraftEngine(std::unique_ptr<DraftModel> model, std::vector<TokenId> stop_ids, GrammarCompiler* grammars = nullptr);
 
   /// Does work without a forward pass.
   void run(const DraftWork& work);
-  /// Runs one forward pass for several sessions; the bits of each do not depend on the others. @param added  for
-  /// measurements: simulated additional time @return the progress of each turn
+  /// Runs one forward pass for several sessions; the bits of each do not depend on the others.
+  /// @param added  for measurements: simulated additional time
+  /// @return the progress of each turn
   std::vector<DraftProgress> step(std::span<const DraftTurn> turns, Duration added = {});
 
  private:
@@ -55,7 +56,7 @@ class DraftEngine {
     double p = 0, p_other = 0;
     std::vector<float> state = {};  ///< to continue the model after either
   };
-  /// A possible outcome of a round: so many drafts are accepted, then `next` follows.
+  /// A possible outcome of a round: `held` drafts are accepted, then `next` follows.
   struct Outcome {
     std::size_t held = 0;
     TokenId next = 0;

@@ -14,7 +14,7 @@ namespace outrider {
 std::vector<double> chances_of_draws(std::vector<double> most_probable);
 
 /// A token tree that grows from the last emitted token: the `most` nodes that are the most likely to be kept, by the
-/// drafter's own probabilities (EAGLE-2, Li et al. 2024, expands and chooses likewise).
+/// drafter's own probabilities (EAGLE-2, Li et al. 2024, expands and chooses in the same way).
 ///
 /// A child's weight is its parent's times the probability of the drafter's r-th most probable token there, if it is the
 /// r-th choice. For drawn choices (chances_of_draws) too the rank counts and not the drawn token: a node's presence
@@ -31,15 +31,17 @@ class DraftTree {
     bool grown = false;        ///< its children are there, or it has none
   };
 
-  /// @param most  nodes, without the root @param worth  nodes of a smaller weight are left out
+  /// @param most  nodes, without the root
+  /// @param worth  nodes of a smaller weight are left out
   DraftTree(TokenId root, std::int64_t most, double worth)
       : most_(static_cast<std::size_t>(most)), worth_(worth), nodes_{{.token = root}} {}
 
   const Node& node(std::size_t i) const { return nodes_[i]; }
   /// Returns the nodes whose children are wanted next, for one step; none: the tree is complete.
   std::vector<std::size_t> next() const;
-  /// Adds the children of a node, its first choice first. @param chances  of the ranks, never rising @param stop_ids
-  /// nothing grows from these
+  /// Adds the children of a node, its first choice first.
+  /// @param chances  of the ranks, never rising
+  /// @param stop_ids  nothing grows from these
   void grow(std::size_t parent, std::span<const TokenId> choices, std::span<const double> chances,
             std::span<const TokenId> stop_ids);
   /// The tokens from the root's child to a node.

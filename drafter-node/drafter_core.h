@@ -78,7 +78,7 @@ class DrafterCore {
     /// Then one forward pass, for half of the drafting sessions, in order of their requests: the verifier can verify
     /// these while the others are drafted for, and if it waits for all of them instead, two passes take little longer
     /// than one. Later requests are in the next pass; a session that the coordinator continued without drafts is
-    /// dropped. Without requests it is one step ahead, for one session so that a new request does not wait long, the
+    /// left out. Without requests it is one step ahead, for one session so that a new request does not wait long, the
     /// sessions in turn.
     std::vector<DraftTurn> pass;
   };
@@ -98,9 +98,9 @@ class DrafterCore {
     bool asked = true;     ///< its drafts were requested; else it drafts ahead
   };
   struct Session {
-    Position replica_end = 0;  ///< committed positions [0, replica_end) are here
-    RoundId round{};           ///< of the last Draft
-    std::int64_t behind = 0;   ///< DraftProgress::behind, at most
+    Position replica_end = 0;   ///< committed positions [0, replica_end) are here
+    RoundId round{};            ///< of the last Draft
+    std::int64_t behind = 0;    ///< DraftProgress::behind, at most
     std::int64_t kv_bytes = 0;  ///< reserved for it
     std::uint64_t asked = 0;    ///< number of its last request for drafts, over all sessions; 0: none
     std::optional<Message> last_answer;
@@ -108,7 +108,7 @@ class DrafterCore {
   };
 
   Session* find_or_open(SessionId id, TimePoint now);
-  /// Reserves K/V of so many positions for the session. @return kUnavailable if there is no memory for them
+  /// Reserves K/V of `positions` positions for the session. @return kUnavailable if there is no memory for them
   Result<void> set_aside(Session& session, Position positions);
   /// Returns true if rows continue the replica, and fit the handshake's facts.
   bool accept_rows(const Session& session, SessionId id, const KvRows& kv);

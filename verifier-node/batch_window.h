@@ -35,12 +35,13 @@ class BatchWindow {
   /// Records a forward without prompts.
   void observe_forward(std::int64_t rows, Duration took);
 
-  /// @param requests, rows  that could begin now; may be more than fit @return zero: begin
+  /// @param requests, rows  that could begin now; may be more than fit
+  /// @return zero: begin
   Duration wait(std::int64_t requests, std::int64_t rows, TimePoint now) const;
 
  private:
   struct Away {
-    bool known = false;  ///< it has returned before
+    bool known = false;  ///< it has returned in this way before
     double mean_s = 0, deviation_s = 0;
   };
   struct Text {

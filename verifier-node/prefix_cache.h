@@ -25,7 +25,8 @@ struct KeptText {
 /// Finds the sequence with the longest common prefix with a prompt, among the offered ones of its scope.
 class PrefixSearch {
  public:
-  /// @param prompt, scope, media  outlive the search @param ring_rows  rows of a sliding layer's ring; 0: no ring
+  /// @param prompt, scope, media  outlive the search
+  /// @param ring_rows  rows of a sliding layer's ring; 0: no ring
   /// @param rows_max  of one forward
   PrefixSearch(std::span<const TokenId> prompt, std::string_view scope, std::int64_t ring_rows, std::int64_t rows_max,
                std::span<const WireMedium> media = {})

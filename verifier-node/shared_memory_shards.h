@@ -12,11 +12,11 @@
 namespace outrider {
 
 /// Shards of one host, which gather through memory that all of them have mapped (ADR 17). Each writes its columns into
-/// one of two slots of its own in turn and counts up; the others wait for the count and copy. Who has seen all counts
-/// of one gather may write the next: by then nobody reads the slot before.
+/// one of two slots of its own in turn and counts up; the others wait for the count and copy. A shard that has seen all
+/// counts of one gather may write the next: by then no other shard reads the slot before.
 class SharedMemoryShards final : public Shards {
  public:
-  /// Creates memory for so many shards: an anonymous file, which lives as long as a descriptor of it.
+  /// Creates memory for `count` shards: an anonymous file, which lives as long as a descriptor of it.
   static Result<Descriptor> create(int count);
   /// @param memory  from create(), in this process or the one that started it
   static Result<std::unique_ptr<SharedMemoryShards>> join(int memory, ShardPlace place);

@@ -384,7 +384,7 @@ Result<std::unique_ptr<TcpShards>> ShardListener::gather_group(const ShardTask& 
       links.push_back(std::move(shard.link));
     }
     if (all_told) return std::make_unique<TcpShards>(ShardPlace{0, task.place.count}, std::move(links));
-    joining.clear();  // one left while the others were told: these come again
+    joining.clear();  // one left while the others got their tasks: these join again
   }
   return std::unique_ptr<TcpShards>();
 }

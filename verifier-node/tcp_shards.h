@@ -24,7 +24,8 @@ class TlsSession;
 /// A connection between two shards, with or without TLS. Non-blocking. Move only.
 class ShardLink {
  public:
-  /// @param socket  connected @param tls  null: none
+  /// @param socket  connected
+  /// @param tls  null: none
   ShardLink(Descriptor socket, std::unique_ptr<TlsSession> tls);
   ShardLink(ShardLink&&) noexcept;
   ShardLink& operator=(ShardLink&&) noexcept;
@@ -100,7 +101,9 @@ class TcpShards final : public Shards {
   void gather_piece(Matrix<float> rows, Columns own) override;
   /// Sends as much as the socket accepts. @return true if that was something
   bool send(Peer& peer);
-  /// Receives data of this gather. @param there  number of complete columns, over all rows @return as send()
+  /// Receives data of this gather.
+  /// @param there  number of complete columns, over all rows
+  /// @return as send()
   bool receive(Peer& peer, Matrix<float> rows, std::int64_t& there);
   bool is_ahead(const Peer& peer) const;
   void wait(bool for_rows);
@@ -118,8 +121,9 @@ class ShardListener {
 
   /// The actual address.
   std::string address() const;
-  /// Waits until all other shards with these weights have joined, and sends them their task. @param task  of this
-  /// process, the first @return null after `stop`
+  /// Waits until all other shards with these weights have joined, and sends them their task.
+  /// @param task  of this process, the first
+  /// @return null after `stop`
   Result<std::unique_ptr<TcpShards>> gather_group(const ShardTask& task, std::uint64_t weights, std::stop_token stop);
 
  private:
@@ -141,9 +145,10 @@ struct JoinedShard {
   ShardTask task;
   std::unique_ptr<TcpShards> shards;
 };
-/// Joins a verifier at one of `addresses`, tries each once, and waits until its group is complete. @param weights
-/// fingerprint of this shard's @return none after `stop`; kPeerGone: no verifier there (any more), try again; kMismatch
-/// if the verifier refuses this shard; errors as keys_to_connect()
+/// Joins a verifier at one of `addresses`, tries each once, and waits until its group is complete.
+/// @param weights  fingerprint of this shard's
+/// @return none after `stop`; kPeerGone: no verifier there (any more), try again; kMismatch if the verifier refuses
+/// this shard; errors as keys_to_connect()
 Result<std::optional<JoinedShard>> join_shards(const std::string& addresses, const Security& security,
                                                std::uint64_t weights, std::stop_token stop);
 

@@ -28,8 +28,8 @@ struct VerifierConfig {
   std::int64_t scored_rows_max = 32;
   Capacity capacity = {};
   Duration session_idle_max = std::chrono::seconds(120);  ///< for a session whose Free was lost
-  /// Common tokens at the start of two sequences from which on the second waits for, copies or keeps their K/V. Every
-  /// chat starts with the same few tokens; waiting for those costs more than computing them.
+  /// Least number of common tokens at the start of two sequences for the second to wait for, copy or keep their K/V.
+  /// Every chat starts with the same few tokens; waiting for those costs more than computing them.
   Position reuse_min = 32;
   /// Requests a grammar for a client's session. The returned function is polled: null while the grammar is compiled,
   /// and the prompt waits; an error refuses the prompt; destroying it cancels the request. None: grammars are not
@@ -62,7 +62,7 @@ struct VerifyWork {
   Position base = 0;  ///< position of tokens[0]; earlier rows are committed
   std::vector<TokenId> tokens;
   bool prefill = false;       ///< tokens of a Prefill: all are committed, and only the last row's output is used
-  std::int64_t answered = 0;  ///< of a prefill: tokens at the end that belong to the answer
+  std::int64_t answered = 0;  ///< of a prefill: number of tokens at the end that belong to the answer
   bool last = true;           ///< false: more of the prompt follows; no verdict yet
   /// Of a prefill: the prompt's tokens with requested log-probabilities; the first one follows tokens[0].
   std::vector<TokenId> scored = {};
@@ -146,7 +146,7 @@ class VerifierCore {
     std::int64_t done = 0;       ///< tokens computed or reused; 0 again after its verdict
     Position cached_tokens = 0;  ///< reused ones of these
     Position kv_sent = 0;        ///< end of the donor rows that were sent, or are not needed
-    Position keep_at = 0;        ///< keep a copy of the first so many rows; 0: none
+    Position keep_at = 0;        ///< number of first rows to keep a copy of; 0: none
     bool compute_all = false;    ///< see Prefill
     bool scored = false;         ///< log-probabilities of its tokens are requested
   };

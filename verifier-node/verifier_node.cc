@@ -190,7 +190,7 @@ Result<void> follow(const ModelFiles& files, const ShardTask& task, Shards& shar
   }
 }
 
-/// Returns the core's configuration, with the available K/V memory. @param grammars, towers outlive the core
+/// Returns the core's configuration, with the available K/V memory. @param grammars, towers  outlive the core
 VerifierConfig core_config(const VerifierOptions& options, const BackboneEngine& engine, GrammarCompiler& grammars,
                            const std::unique_ptr<Towers>& towers) {
   VerifierConfig config = options.core;

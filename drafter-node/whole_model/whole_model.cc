@@ -39,7 +39,8 @@ class WholeText final : public DraftText {
   std::int64_t behind() const override { return length() - common_prefix(committed_, cached_); }
 
   /// Returns the tokens that a step has yet to compute for its rows and a path, at most `most`; cuts the cache to the
-  /// rows before them. @param empty  makes a new cache
+  /// rows before them.
+  /// @param empty  makes a new cache
   std::vector<TokenId> missing(std::span<const TokenId> path, std::int64_t most,
                                const std::function<KvCache()>& empty) {
     std::int64_t kept = common_prefix(committed_, cached_);

@@ -15,8 +15,9 @@ inline constexpr std::int64_t kWholeModelRows = 128;
 /// each sequence has the last step's tokens, committed or drafted: the next step keeps the common prefix, so that a
 /// rejected draft costs only itself, and an accepted one is never computed again. With an assistant of its own it is a
 /// cascade: the assistant guesses the model's next drafts, and one pass of the model over the guesses gives as many
-/// drafts as guesses are right, and one more. The drafts have the same bits without it. @param model  with at least
-/// kWholeModelRows rows @param assistant  of `model`; null: none
+/// drafts as guesses are right, and one more. The drafts have the same bits without it.
+/// @param model  with at least kWholeModelRows rows
+/// @param assistant  of `model`; null: none
 std::unique_ptr<DraftModel> make_draft_model(std::unique_ptr<Backbone> model,
                                              std::unique_ptr<Assistant> assistant = nullptr);
 

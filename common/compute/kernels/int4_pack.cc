@@ -48,7 +48,7 @@ const std::array<Lattice, 256> kLattices = [] {
   return lattices;
 }();
 
-/// Returns the nearest nibbles of weights in units of the scale, shifted by the lattice's zero.
+/// Computes the nearest nibbles of weights in units of the scale, shifted by the lattice's zero.
 inline __attribute__((always_inline)) void round_to(const Lattice& lattice, const V& from_zero, V& nibbles) {
   constexpr float kRoundingShift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   const V first = lattice.first - V{}, last = lattice.last - V{};
@@ -58,9 +58,9 @@ inline __attribute__((always_inline)) void round_to(const Lattice& lattice, cons
   nibbles = (nibbles + kRoundingShift) - kRoundingShift;
 }
 
-/// Searches the best byte for a group whose scale is 1 / inverse: steps of `shortest` to `longest` times the range from
-/// the lowest to the highest weight, and zeros up to `away` quarters from the one that centres the lattice on the
-/// weights.
+/// Searches the best byte for a group whose scale is 1 / inverse: steps of `shortest` to `longest` times the one that
+/// just reaches from the lowest to the highest weight, and zeros up to `away` quarters from the one that centres the
+/// lattice on the weights.
 EVERY_CPU void search(const Group& group, float inverse, float shortest, float longest, int away, Choice& best) {
   const V x[2] = {group.x[0] * inverse, group.x[1] * inverse};
   const float step = std::max((group.highest - group.lowest) / 15, std::max(group.highest, -group.lowest) / 9.5f) *
@@ -128,7 +128,7 @@ float choose_scale(const std::vector<Group>& groups) {
     widest = std::max(widest, group.highest - group.lowest);
     largest = std::max(largest, std::max(group.highest, -group.lowest));
   }
-  if (largest < 1e-30f) return 0;  // as elsewhere: the quotient would overflow a float
+  if (largest < 1e-30f) return 0;  // as elsewhere: the quotient could overflow a float
   const float middle = std::max(widest / (15 * 15), largest / 120);
   float best = 0, best_error = std::numeric_limits<float>::infinity(), scale = 0.8f * middle;
   for (int i = 0; i < kScales; ++i, scale *= 1.0574f) {  // up to 1.25 times

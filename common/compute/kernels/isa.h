@@ -17,7 +17,7 @@ const char* to_string(Isa isa);
 /// Returns the sets of the compiled architecture, weakest first.
 std::span<const Isa> isas();
 
-/// Returns true if this CPU and its kernel support the set. @pre it is one of isas()
+/// Returns true if this CPU and the operating system support the set. @pre it is one of isas()
 bool has_isa(Isa isa);
 
 /// Returns the strongest supported set.

@@ -47,9 +47,9 @@ struct GemmArgs {
   const std::byte* weights;  ///< int8, bfloat16: [steps, 16, 64 outputs, 4 bytes of inputs]; int4: [steps, 2]
                              ///< Int4Chunk; q4: [steps, 2] Q4Chunk
   std::int64_t steps;
-  /// For vectors: [rows, steps, 64 bytes]; 128 bytes for bfloat16, as float32; for q4, also with tiles, [rows, steps,
-  /// 2] Q4Input. For tiles: [tiles of rows, steps, 16 rows, 64 bytes]; beyond 16 rows an even number of tiles is read,
-  /// whatever their contents.
+  /// For vectors: [rows, steps, 64 bytes]; 128 bytes for bfloat16, as float32. For q4, also with tiles:
+  /// [rows, steps, 2] Q4Input. For tiles: [tiles of rows, steps, 16 rows, 64 bytes]; beyond 16 rows an even number of
+  /// tiles is read, whatever their contents.
   const std::byte* x;
   const std::int16_t* sums;  ///< for vectors, [rows, steps, 2]: sums of 32 inputs
   std::byte* expanded;       ///< scratch for tiles against int4, [steps, 64 outputs, 64]
@@ -74,7 +74,7 @@ struct KernelTable {
   void (*scale)(float* x, float factor, std::int64_t n);
   /// x = cap * tanh(x / cap)
   void (*softcap)(float* x, float cap, std::int64_t n);
-  /// y = exp((x - highest) / temperature), the weights of a softmax; 0 below exp(-87), the smallest normal float.
+  /// y = exp((x - highest) / temperature), the weights of a softmax; 0 below exp(-87), about the smallest normal float.
   void (*softmax_weights)(const float* x, float highest, float temperature, std::int64_t n, float* y);
   /// Half-split rotation of one head, x [2 * pairs]: pairs (i, i + pairs).
   void (*rope)(float* x, const float* cos, const float* sin, std::int64_t pairs);

@@ -66,7 +66,7 @@ void to_bf16_row(const float* x, std::int64_t n, Bf16* y) {
 float quantize(const float* x, std::int64_t n, std::int8_t* y) {
   float largest = 0;
   for (std::int64_t i = 0; i < n; ++i) largest = std::fmax(largest, std::fabs(x[i]));
-  const float inverse = largest < 1e-30f ? 0 : 127.0f / largest;  // the quotient would overflow a float
+  const float inverse = largest < 1e-30f ? 0 : 127.0f / largest;  // the quotient could overflow a float
   for (std::int64_t i = 0; i < n; ++i) y[i] = static_cast<std::int8_t>(std::nearbyint(x[i] * inverse));
   return largest / 127.0f;
 }

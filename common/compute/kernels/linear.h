@@ -65,9 +65,10 @@ class Linear {
 
   /// Restores the matrix of an `image`. If this machine's packing has the same layout, the weights are used in place;
   /// otherwise, or if they are not 64-byte aligned, they are converted and copied. The bits of forward() are those
-  /// after pack() here. @param image  may come from a file: kMalformed if its layout, bytes or scales do not fit the
-  /// shape, or the shape is beyond 2^30 @param keep_alive  owns image.weights, which must not change; kept as long as
-  /// they are used
+  /// after pack() here.
+  /// @param image  may come from a file: kMalformed if its layout, bytes or scales do not fit the shape, or the shape
+  /// is beyond 2^30
+  /// @param keep_alive  owns image.weights, which must not change; kept as long as they are used
   static Result<Linear> map(WeightType type, std::int64_t in_features, std::int64_t out_features,
                             const LinearImage& image, std::shared_ptr<const void> keep_alive);
 
@@ -78,7 +79,8 @@ class Linear {
   /// multiplies the whole matrix.
   Linear part(std::span<const Columns> outputs) const;
   /// Returns the same matrix, of which each shard stores and multiplies its share of the outputs; forward() then
-  /// gathers them. @param shards  outlives it; null: this matrix
+  /// gathers them.
+  /// @param shards  outlives it; null: this matrix
   Linear split(Shards* shards) const;
 
   /// Returns the matrix as packed for this machine. Spans are valid as long as this Linear, or a copy, exists.

@@ -314,7 +314,8 @@ std::shared_ptr<const Plan> make_plan(const Shape& shape) {
   const std::optional<WeightLayout> layout = layout_of(desc, shape);
   if (!layout) return nullptr;
   const AlignedArray<std::byte> random = random_weights(*layout, shape);  // only memory that `layout` describes is read
-  // Cannot be cut within sums after all outputs (int8 without AMX), nor within a block (bf16 with AMX has odd ones).
+  // Not cut into slices if sums follow all outputs (int8 without AMX), or a cut would be within a block (bf16 with AMX
+  // has odd ones).
   const std::int64_t block = layout->padded(1) / layout->outer_count(1), width = slice_width(shape);
   const bool in_blocks = width == shape.out || (width % block == 0 && shape.out % width % block == 0);
   return make_plan(shape, *layout, desc, random, layout->sum_bytes() > 0 || !in_blocks);

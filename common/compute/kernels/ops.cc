@@ -46,7 +46,8 @@ constexpr std::int64_t kKeySpan = 1024;
 
 std::int64_t spans(const AttendRow& row) { return (row.count + kKeySpan - 1) / kKeySpan; }
 
-/// Queries (heads of rows) that read the keys together. With more, their sums would leave the L2 cache.
+/// Queries (heads of rows) that read the keys together. More would read them less often, but their sums would leave the
+/// L2 cache.
 constexpr std::int64_t kQueriesMax = 64;
 
 /// Consecutive rows of one sequence.
@@ -124,7 +125,9 @@ AttentionPlan::AttentionPlan(std::span<const AttendRow> rows, std::int64_t colum
   split = spans_max > 1 && tasks() < threads;
 }
 
-/// Computes one span of a task. @param queries, scores  scratch @param results  [result_floats()]
+/// Computes one span of a task.
+/// @param queries, scores  scratch
+/// @param results  [result_floats()]
 void attend_span(const AttentionPlan& plan, Matrix<const float> q, std::int64_t task, std::int64_t span,
                  std::vector<AttendQuery>& queries, float* scores, float* results) {
   const RowGroup& group = plan.group(task);

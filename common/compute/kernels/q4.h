@@ -29,7 +29,7 @@ static_assert(sizeof(Q4Input) == 72);
 inline constexpr char kQ4Layout[] = "q4.g32.v1";
 
 /// Writes the weights of one output into its place in the matrix at `chunks`, which was zeroed: exactly if they are on
-/// grids whose steps fit float16's range, else rounded as Q4_0. @return the output's power of two
+/// grids whose steps are no farther apart than float16's range, else rounded as Q4_0. @return the output's power of two
 float pack_q4_row(std::span<const float> row, std::int64_t output, Q4Chunk* chunks);
 
 /// See copy_int4_row().

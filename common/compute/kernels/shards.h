@@ -43,7 +43,7 @@ class Shards {
   static constexpr std::int64_t kPieceFloats = 1 << 20;
 
  protected:
-  /// Time of spinning before a waiting process sleeps: others are often as fast to within that.
+  /// Time of spinning before a waiting process sleeps: shards' times often differ by less.
   static constexpr Duration kSpin = std::chrono::microseconds(100);
 
   /// gather() of rows that fit one piece.

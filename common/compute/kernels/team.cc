@@ -160,7 +160,7 @@ class Team {
     }
     active_.store(size_);
     active_.notify_all();
-    // A thread that sleeps as active and no longer is must have left before active ones are woken.
+    // Wakes all: a sleeping thread that is no longer active must not receive a notify_one() meant for an active one.
     jobs_.fetch_add(1);
     jobs_.notify_all();
     for (std::size_t self = workers_.size() + 1; self < shares_.size(); ++self)
@@ -180,7 +180,7 @@ class Team {
 
   int size_ = default_size();
   bool is_running_ = false;
-  Job job_{};                                       ///< readable for threads with a piece; written while there are none
+  Job job_{};                                       ///< read by threads with a piece, written while none has one
   std::vector<Share> shares_;                       ///< one per thread ever needed; those of inactive threads are empty
   std::atomic<int> active_{0};                      ///< threads that take pieces, including the calling one
   alignas(64) std::atomic<int> unfinished_{0};      ///< pieces of the job

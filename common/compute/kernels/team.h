@@ -24,8 +24,8 @@ void team_run(std::int64_t count, std::int64_t grain, TeamWork* call, const void
 /// are finished. The calling thread takes pieces too, and waits only for pieces that were begun, never for an idle
 /// worker: a late worker, or one whose core is taken away, is not needed. Which thread gets a piece is arbitrary, so
 /// results must not depend on it. A nested call is one piece of the calling thread. An exception in `work` ends the
-/// program. @param grain  some microseconds of work: a piece costs a tenth of one, and a sleeping team is woken for two
-/// pieces
+/// program.
+/// @param grain  some microseconds of work: a piece costs a tenth of one, and a sleeping team is woken for two pieces
 template <typename Work>
 void team_run(std::int64_t count, std::int64_t grain, const Work& work) {
   detail::team_run(

@@ -17,7 +17,7 @@ namespace outrider {
 /// the end: -128 times each padded output's sum as int32 follows the elements, for oneDNN's int8 kernels without AMX.
 class WeightLayout {
  public:
-  /// @return kMalformed if the name is invalid, or in or out are not in [1, 2^30]; both may come from a file
+  /// @return kMalformed if the name is invalid, or in or out are not in [1, 2^30]; all may come from a file
   static Result<WeightLayout> parse(std::string_view name, std::int64_t in, std::int64_t out);
 
   const std::string& name() const { return name_; }

@@ -27,7 +27,7 @@ float round_bits(float x, int bits) {
 
 bool is_bf16(float x) { return (std::bit_cast<std::uint32_t>(x) & 0xffffu) == 0; }
 
-/// Finds the codes of weights that are multiples of d, or that `matches` accepts. False: some are neither.
+/// Finds the codes of weights by their nearest multiples of d. False: `matches` rejects one, or a code is out of range.
 template <typename Matches>
 bool find_codes(std::span<const float> weights, float d, Q4Group& group, Matches matches) {
   for (std::size_t i = 0; i < weights.size(); ++i) {

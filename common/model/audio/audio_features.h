@@ -7,7 +7,7 @@
 
 namespace outrider {
 
-/// Sample rate of the models' input: one channel, as a rule from -1 to 1.
+/// Sample rate of the models' input: samples of one channel, as a rule from -1 to 1.
 inline constexpr std::int64_t kSampleRate = 16000;
 /// Longest input of a tower, 30 s, and the shortest that makes a frame.
 inline constexpr std::int64_t kSamplesMax = 30 * kSampleRate, kSamplesMin = 161;

@@ -66,7 +66,7 @@ Result<DecodedSound> decode_wav_flac_ogg(std::span<const std::byte> file, const 
   }
   if (sf_error(opened.get()) != SF_ERR_NO_ERROR)
     return file_error(Errc::kMalformed, name, "{}", sf_strerror(opened.get()));
-  // Only FLAC states its length; the others end where the file does.
+  // Only FLAC's length is binding; the others end where the file does.
   if ((info.format & SF_FORMAT_TYPEMASK) == SF_FORMAT_FLAC && std::ssize(decoded.mono) < info.frames)
     return file_error(Errc::kMalformed, name, "FLAC: the file breaks off");
   return decoded;

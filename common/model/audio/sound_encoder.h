@@ -26,9 +26,10 @@ class SoundEncoder {
 
   virtual ~SoundEncoder() = default;
 
-  /// @param samples  at least kSamplesMin @param between_steps  called several times, so that a caller's loop can run
-  /// during a long sound @return [config().soft_tokens(), text_hidden_size]: rows of the text model's input, to which
-  /// the embedding's scale is not applied. Valid until the next encode
+  /// @param samples  at least kSamplesMin
+  /// @param between_steps  called several times, so that a caller's loop can run during a long sound
+  /// @return [config().soft_tokens(), text_hidden_size]: rows of the text model's input, to which the embedding's scale
+  /// is not applied. Valid until the next encode
   virtual Matrix<const float> encode(std::span<const float> samples, const Trace& trace = {},
                                      const std::function<void()>* between_steps = nullptr) = 0;
 

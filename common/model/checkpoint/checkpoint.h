@@ -61,12 +61,13 @@ class Checkpoint {
   /// vision.safetensors and audio.safetensors; or else model.safetensors.index.json, whose weight_map lists the
   /// tensors; or else one GGUF model (gguf.h), whose tensors get their Hugging Face names (gguf_names.h). Quantisation
   /// according to the directory's config.json is resolved: matrices have their names and shapes, and are coded
-  /// (quantized.h). @return kNotFound for a missing file or shard, kMalformed for a violation of the format,
-  /// kUnsupported for an unknown element type, kOutOfRange for a header over 100 MB, kMismatch for a directory with
-  /// several GGUF models
+  /// (quantized.h).
+  /// @return kNotFound for a missing file or shard, kMalformed for a violation of the format, kUnsupported for an
+  /// unknown element type, kOutOfRange for a header over 100 MB, kMismatch for a directory with several GGUF models
   static Result<Checkpoint> open(const std::filesystem::path& path);
-  /// Makes a checkpoint of an open GGUF and its vision tower. @param path  returned by path() @param projector  the
-  /// tower; null: none
+  /// Makes a checkpoint of an open GGUF and its vision tower.
+  /// @param path  returned by path()
+  /// @param projector  the tower; null: none
   static Result<Checkpoint> from_gguf(std::shared_ptr<const GgufModel> model, const std::filesystem::path& path,
                                       std::shared_ptr<const GgufModel> projector = nullptr);
 

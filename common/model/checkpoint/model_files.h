@@ -28,8 +28,9 @@ class ModelFiles {
  public:
   /// @param path  a directory, or a file with the weights alone (.gguf, .safetensors). A directory whose weights are
   /// one GGUF model (find_gguf) counts as that GGUF: of its other files only tokenizer.json and the vision tower
-  /// (mmproj*.gguf) are used. @return kNotFound if the path does not exist, kMismatch for a directory with several GGUF
-  /// models; for a GGUF as GgufModel::open
+  /// (mmproj*.gguf) are used.
+  /// @return kNotFound if the path does not exist, kMismatch for a directory with several GGUF models; for a GGUF as
+  /// GgufModel::open
   static Result<ModelFiles> open(const std::filesystem::path& path);
 
   /// The argument of open().

@@ -154,8 +154,8 @@ class GroupedMatrix final : public CodedMatrix {
 
 std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 
-/// Returns the size of each of `parts` parts of n, of which the last may be shorter; 0 if undetermined. @param stated
-/// candidates, best first
+/// Returns the size of each of `parts` parts of n, of which the last may be shorter; 0 if undetermined.
+/// @param stated  candidates, best first
 std::int64_t part_size(std::int64_t n, std::int64_t parts, std::span<const std::int64_t> stated) {
   if (parts < 1 || parts > n) return 0;
   for (const std::int64_t size : stated)

@@ -29,8 +29,8 @@ Result<void> decode_quantized(const std::filesystem::path& config, std::vector<T
 class QuantizedFormat {
  public:
   virtual ~QuantizedFormat() = default;
-  /// Returns the matrix whose codes are in `tensor`, with its name and shape; none if there is none. @param tensors
-  /// the whole checkpoint's, by name
+  /// Returns the matrix whose codes are in `tensor`, with its name and shape; none if there is none.
+  /// @param tensors  the whole checkpoint's, by name
   virtual Result<std::optional<TensorEntry>> matrix(const TensorEntry& tensor,
                                                     std::span<const TensorEntry> tensors) const = 0;
 };

@@ -59,7 +59,7 @@ TokenId best_draft(std::span<const TokenId> ids, std::span<const float> scores);
 /// centroids (gemma4.md 4.3), or with a draft vocabulary only its tokens, with or without centroids.
 class DraftHead {
  public:
-  /// @param vocabulary  distinct tokens, whose rows are copied; empty: the whole vocabulary
+  /// @param vocabulary  distinct tokens, whose rows are copied; empty: no draft vocabulary
   static Result<DraftHead> load(const WeightReader& weights, const AssistantConfig& config,
                                 std::span<const TokenId> vocabulary);
 
@@ -68,7 +68,8 @@ class DraftHead {
       Matrix<const float> n,
       const std::function<void(std::int64_t row, std::span<const TokenId> ids, std::span<const float> scores)>& visit);
   /// Returns all scores as the reference defines them: tokens without a chosen centroid get the lowest chosen score
-  /// minus one. For parity tests. @param n  one row
+  /// minus one. For parity tests.
+  /// @param n  one row
   std::vector<float> scores(Matrix<const float> n);
   std::size_t weight_bytes() const;
   void report_buffers(const BufferSink& sink) const;
@@ -109,7 +110,8 @@ struct StepVariant {
 class Assistant {
  public:
   /// @param backbone  the target: its embedding table (kept open) and its donors' shapes. An assistant of another
-  /// backbone is refused. @param draft_vocabulary  the only tokens that it drafts (draft_vocabulary.h); empty: any
+  /// backbone is refused.
+  /// @param draft_vocabulary  the only tokens that it drafts (draft_vocabulary.h); empty: any
   static Result<std::unique_ptr<Assistant>> load(const ModelFiles& files, const TextConfig& backbone,
                                                  const WeightSource& backbone_weights, WeightType type,
                                                  std::span<const TokenId> draft_vocabulary = {});

@@ -42,8 +42,8 @@ struct Segment {
 /// A Gemma 4 text backbone (gemma4.md 3), loaded and packed. One forward at a time.
 class Backbone {
  public:
-  /// @param rows_max  most rows of one forward, over all segments @param shards  the other shards, which outlive the
-  /// backbone and take part in every forward. Null: none
+  /// @param rows_max  most rows of one forward, over all segments
+  /// @param shards  the other shards, which outlive the backbone and take part in every forward. Null: none
   static Result<std::unique_ptr<Backbone>> load(const ModelFiles& files, WeightType type, std::int64_t rows_max,
                                                 Shards* shards = nullptr);
   static Result<std::unique_ptr<Backbone>> load(TextConfig config, std::shared_ptr<const WeightSource> weights,
@@ -55,18 +55,20 @@ class Backbone {
     Matrix<const float> logits;  ///< [R, vocab_size] before the softcap, which does not change their order
   };
   /// Appends the segments' rows to their caches and runs them through the model together. A row's output depends on its
-  /// session alone, bit for bit (docs/numerics.md). @param between_layers  called after every layer, so that a caller's
-  /// loop can run during a long forward @pre token ids are below vocab_size; each cache appears once; the rows fit
-  /// rows_max
+  /// session alone, bit for bit (docs/numerics.md).
+  /// @param between_layers  called after every layer, so that a caller's loop can run during a long forward
+  /// @pre token ids are below vocab_size; each cache appears once; the rows fit rows_max
   Output forward(std::span<const Segment> segments, const Trace& trace = {},
                  const std::function<void()>* between_layers = nullptr);
 
   /// After a forward with a token tree: keeps in the segment's cache the rows on the path to `row` alone, with the bits
-  /// that a chain would have left. @param segment  index into `segments` of the last forward
+  /// that a chain would have left.
+  /// @param segment  index into `segments` of the last forward
   void keep_path(std::span<const Segment> segments, std::size_t segment, std::int64_t row);
 
   /// Each layer uses as many threads of the calling thread's team as `sizer` chooses; it learns the time taken. Null:
-  /// the number of set_team_size(). The number does not change the bits. @param sizer  outlives its use
+  /// the number of set_team_size(). The number does not change the bits.
+  /// @param sizer  outlives its use
   void set_team_sizer(TeamSizer* sizer) { sizer_ = sizer; }
 
   /// Makes caches keep these layers' output rows of every position, concatenated in this order, as one more layer: the

@@ -17,7 +17,7 @@ struct BufferFacts {
   std::string dtype;                ///< of its elements
   std::vector<std::int64_t> shape;  ///< row-major
   std::size_t bytes = 0;            ///< present memory: includes packing and page rounding, excludes unwritten rows
-  bool mapped = false;    ///< pages of a checkpoint file, which the kernel may drop and read again
+  bool mapped = false;              ///< pages of a checkpoint file, which the kernel may drop and read again
 };
 
 /// Receives each block of an owner's report_buffers(). Every owner of long-lived memory has one, so that `outrider

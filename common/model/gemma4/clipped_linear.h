@@ -16,12 +16,13 @@ void clip(Matrix<const float> x, float low, float high, Matrix<float> y);
 class ClippedLinear {
  public:
   /// @param weights  has `name`.linear.weight [out_features, in_features] and, if it `clips`, the scalars input_min,
-  /// input_max, output_min and output_max @return errors as WeightSource; kMalformed for a lower bound that is not
-  /// below the upper
+  /// input_max, output_min and output_max
+  /// @return errors as WeightSource; kMalformed for a lower bound that is not below the upper
   static Result<ClippedLinear> load(const WeightReader& weights, const std::string& name, std::int64_t in_features,
                                     std::int64_t out_features, bool clips);
 
-  /// @param x, y  as in Linear::forward @param scratch  for the clipped x
+  /// @param x, y  as in Linear::forward
+  /// @param scratch  for the clipped x
   void forward(Matrix<const float> x, Matrix<float> y, Buffer& scratch) const;
   /// The same, `step_rows` rows at a time. @pre x is not y
   void forward(const Steps& steps, std::int64_t step_rows, Matrix<const float> x, Matrix<float> y,

@@ -171,8 +171,8 @@ std::vector<LayerConfig> read_layers(const JsonFields& text, const TextConfig& c
   return layers;
 }
 
-/// @param text  text_config, or the top level of a text-only export @param default_type  model_type if text_config
-/// has none
+/// @param text  text_config, or the top level of a text-only export
+/// @param default_type  model_type if text_config has none
 TextConfig read_text(const JsonFields& text, const std::string& default_type, bool assistant, FirstError& first_error) {
   TextConfig config;
   config.model_type = text.choice("model_type", default_type, {"gemma4_text", "gemma4_unified_text"});

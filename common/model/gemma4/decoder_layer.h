@@ -47,7 +47,8 @@ HeadShare head_share(const ShardPlace& place, const TextConfig& model, const Lay
 /// per-layer input) are facts of the layer's config, not classes.
 class DecoderLayer {
  public:
-  /// @param weights  under "...layers.<i>." @param ple_width  hidden_size_per_layer_input; 0 for none
+  /// @param weights  under "...layers.<i>."
+  /// @param ple_width  hidden_size_per_layer_input; 0 for none
   static Result<DecoderLayer> load(const WeightReader& weights, const TextConfig& model, const LayerConfig& config,
                                    std::int64_t ple_width);
 

@@ -16,7 +16,8 @@ namespace outrider {
 inline constexpr char kDraftVocabularyFile[] = "draft_vocabulary.txt";
 
 /// @param wanted  "all"; a number N: the first N ids of kDraftVocabularyFile in `assistant`, or beside it if it is a
-/// file; else a file's path @return none for "all"; distinct ids below vocab_size. Errors name file, line and value.
+/// file; else a file's path
+/// @return none for "all"; distinct ids below vocab_size. Errors name file, line and value.
 Result<std::vector<TokenId>> draft_vocabulary(const std::string& wanted, const std::filesystem::path& assistant,
                                               std::int64_t vocab_size);
 

@@ -14,7 +14,9 @@ class Embedding {
   /// @param type  rounds sqrt(scale_width) to bf16 first unless it is f32, as in a bf16 model (gemma4.md 3.1)
   Embedding(RowTable table, std::int64_t scale_width, WeightType type);
 
-  /// row = table[token] * scale. @param row  [width] @pre 0 <= token < V
+  /// row = table[token] * scale.
+  /// @param row  [width]
+  /// @pre 0 <= token < V
   void lookup(TokenId token, std::span<float> row) const;
   void report(const BufferSink& sink, const std::string& name) const { table_.report(sink, name); }
 

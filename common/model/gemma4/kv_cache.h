@@ -24,7 +24,7 @@ class LayerKv {
   void reserve(Position end);
   /// Stores the row of `position`, rounding to the cache's type. k, v: [num_key_value_heads * head_dim].
   void write(Position position, std::span<const float> k, std::span<const float> v);
-  /// Stores rows [first, first + count) in the cache's type: [count, row] each.
+  /// Stores rows [first, first + count), which already have the cache's type: [count, row] each.
   void write_raw(Position first, std::int64_t count, const std::byte* k, const std::byte* v);
   /// Copies rows [first, first + count) out, in the cache's type.
   void read_raw(Position first, std::int64_t count, std::byte* k, std::byte* v) const;
@@ -91,7 +91,8 @@ class KvCache {
   /// Drops rows from `length` on. @pre holds(length)
   void truncate(Position length);
   /// Becomes a copy of the first `length` rows of `other`. @pre this one is empty, both have the same shapes,
-  /// other.holds(length) @param between_layers  as in Backbone::forward: a long sequence's rows are gigabytes
+  /// other.holds(length)
+  /// @param between_layers  as in Backbone::forward: a long sequence's rows are gigabytes
   void copy_from(const KvCache& other, Position length, const std::function<void()>* between_layers = nullptr);
 
  private:

@@ -23,8 +23,9 @@ class Router {
   /// @param weights  under "...layers.<i>.router."
   static Result<Router> load(const WeightReader& weights, const TextConfig& model);
 
-  /// @param x  [T, hidden_size] the residual stream itself, without a norm @return top_k choices per row, row after
-  /// row; the most probable first, the lower id among equals. A row's weights sum to one before per_expert_scale.
+  /// @param x  [T, hidden_size] the residual stream itself, without a norm
+  /// @return top_k choices per row, row after row; the most probable first, the lower id among equals. A row's weights
+  /// sum to one before per_expert_scale.
   std::vector<ExpertChoice> choose(Matrix<const float> x, Workspace& workspace, const Trace& trace = {}) const;
 
   std::size_t weight_bytes() const { return proj_.weight_bytes(); }
@@ -45,7 +46,8 @@ class Experts {
 
   /// out[r] := sum over r's choices of weight * expert(x[r]). Rows with the same expert share its GEMMs. A row's
   /// experts are added in ascending id, as in the reference: an order that depends on the row alone, so that its bits
-  /// do not depend on the rest of the batch (docs/numerics.md). @param x, out  [T, hidden_size], not overlapping
+  /// do not depend on the rest of the batch (docs/numerics.md).
+  /// @param x, out  [T, hidden_size], not overlapping
   void forward(Matrix<const float> x, std::vector<ExpertChoice> choices, Matrix<float> out, Workspace& workspace) const;
 
   /// Bytes of one expert.

@@ -19,8 +19,10 @@ constexpr WeightType tower_type(WeightType type) {
   return type == WeightType::kInt4 ? WeightType::kInt8 : type == WeightType::kQ4 ? WeightType::kBf16 : type;
 }
 
-/// Opens the weights of a model whose config has a tower. @param kind  "vision" @param mark  a tensor of every such
-/// tower @return errors as open_weights(); kNotFound if the tower is not among them
+/// Opens the weights of a model whose config has a tower.
+/// @param kind  "vision"
+/// @param mark  a tensor of every such tower
+/// @return errors as open_weights(); kNotFound if the tower is not among them
 Result<std::shared_ptr<const WeightSource>> open_tower_weights(const ModelFiles& files, WeightType type,
                                                                const std::string& kind, const std::string& mark);
 

@@ -57,9 +57,10 @@ class WeightSource {
   virtual ~WeightSource() = default;
   virtual WeightType type() const = 0;
   virtual bool has(const std::string& name) const = 0;
-  /// Returns floats: a norm's weights or another vector, a scalar, a convolution's kernel of `size` elements with three
-  /// axes or more, or a table, whose rows may have two axes.
+  /// Returns as floats a norm's weights or another vector, a scalar, or a convolution's kernel of `size` elements with
+  /// three axes or more.
   virtual Result<std::vector<float>> vector(const std::string& name, std::int64_t size) const = 0;
+  /// Returns a table, whose rows may have two axes in the file.
   virtual Result<RowTable> table(const std::string& name, std::int64_t rows, std::int64_t width) const = 0;
   /// Stacks the parts' rows into one matrix, packed as `type`: type() unless it must be exact. In q4, a part on a 4-bit
   /// grid gets that type; others keep their precision.

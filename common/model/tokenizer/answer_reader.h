@@ -17,8 +17,8 @@ namespace outrider {
 class AnswerReader {
  public:
   /// @param tokenizer  outlives this object
-  /// @param chat_prompt  the prompt of a chat's answer; none: all of the answer is content @param on_event  receives
-  /// each piece as soon as no stop string can begin in it any more
+  /// @param chat_prompt  the prompt of a chat's answer; none: all of the answer is content
+  /// @param on_event  receives each piece as soon as no stop string can begin in it any more
   AnswerReader(const Tokenizer& tokenizer, StopMatcher stops, std::optional<std::span<const TokenId>> chat_prompt,
                std::function<void(const ChatEvent&)> on_event);
 

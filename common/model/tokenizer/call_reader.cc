@@ -168,8 +168,9 @@ class CallReader {
     return value;
   }
 
-  /// Returns the text from the quote here to its closing quote. @param first  the next quote closes it @return none:
-  /// there is no closing quote
+  /// Returns the text from the quote here to its closing quote.
+  /// @param first  the next quote closes it
+  /// @return none: there is no closing quote
   std::optional<std::string> quoted(bool first) {
     const char quote = text_[at_];
     if (unclosed_.find(quote) != unclosed_.npos) return std::nullopt;

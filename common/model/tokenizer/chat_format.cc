@@ -20,7 +20,7 @@ std::optional<ChatFormat> recognise_chat_template(std::string_view jinja) {
   const auto has = [&](std::string_view part) { return jinja.find(part) != jinja.npos; };
   if (!has("<|turn>") || !has("<|tool_call>call:")) return std::nullopt;
   ChatFormat format;
-  // Each revision introduced one of these variables; the first has none of them.
+  // Each later revision introduced one of the first three variables; the first revision has only `tool_responses`.
   if (has("continues_into_next")) {
     format.revision = ChatFormat::Revision::kRefreshed;
   } else if (has("continue_same_model_turn")) {

@@ -24,15 +24,15 @@ struct ChatFormat {
   /// With thinking off, the model's turn starts with an empty thought. The large models' templates (12B, 26B, 31B) do
   /// so; the small ones (E2B, E4B) would emit their thoughts untagged.
   bool primes_empty_thought = false;
-  /// Two line breaks surround a picture and a video. Each revision was published with and without them; sounds never
-  /// have them.
+  /// Two line breaks precede, and two follow, a picture and a video. Each revision was published with and without them;
+  /// sounds never have them.
   bool sets_media_apart = false;
   /// A warning for the user if the format had to be guessed; else empty.
   std::string warning;
 };
 
-/// @param jinja  a template's text, from chat_template.jinja or a GGUF's tokenizer.chat_template @return nullopt for a
-/// template other than those above
+/// @param jinja  a template's text, from chat_template.jinja or a GGUF's tokenizer.chat_template
+/// @return nullopt for a template other than those above
 std::optional<ChatFormat> recognise_chat_template(std::string_view jinja);
 
 /// Returns the format of a model's chat template. Without one, models with per-layer embeddings (config.json), or

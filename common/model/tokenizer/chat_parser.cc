@@ -65,7 +65,7 @@ void ChatParser::control(TokenId id) {
     if (state_ == State::kCall) held_ += kQuoteMark;
     return;
   }
-  // Models also end their turn with other tokens than the call's end.
+  // Models also end a call with other control tokens than its end token.
   const bool called = state_ == State::kCall && take_call();
   if (!called) leave(id == controls_.call_end ? "<tool_call|>" : "");
   if (id == turn_begin_) state_ = State::kTurnLabel;  // if the prompt did not end within a turn

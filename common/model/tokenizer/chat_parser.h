@@ -46,8 +46,8 @@ class ChatParser {
 
   std::vector<ChatEvent> push(TokenId id);
 
-  /// Ends the answer, and appends held-back text to `events`. The parser cannot be used afterwards. @param
-  /// length_reached  the answer was cut off
+  /// Ends the answer, and appends held-back text to `events`. The parser cannot be used afterwards.
+  /// @param length_reached  the answer was cut off
   ChatFinish finish(bool length_reached, std::vector<ChatEvent>& events);
   /// Number of calls so far that became content.
   int broken_calls() const { return broken_calls_; }

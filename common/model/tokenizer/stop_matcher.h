@@ -15,12 +15,13 @@ class StopMatcher {
   /// Most stop strings, and most bytes of one: they bound held-back text, and the cost of a byte of text.
   static constexpr std::size_t kStopsMax = 64, kStopBytesMax = 1024;
 
-  /// @param stops  may be empty: the text never stops @param keep_stop  the text ends after the stop string, not before
-  /// it @return kInvalidArgument for too many, or one that is empty, too long or not UTF-8
+  /// @param stops  may be empty: the text never stops
+  /// @param keep_stop  the text ends after the stop string, not before it
+  /// @return kInvalidArgument for too many, or one that is empty, too long or not UTF-8
   static Result<StopMatcher> create(std::vector<std::string> stops, bool keep_stop = false);
 
-  /// @param piece  valid UTF-8 from a StreamingDetokenizer @return text in which no stop string can begin any more, in
-  /// whole characters. Nothing after the stop
+  /// @param piece  valid UTF-8 from a StreamingDetokenizer
+  /// @return text in which no stop string can begin any more, in whole characters. Nothing after the stop
   std::string push(std::string_view piece);
   /// Returns true after a stop string was completed: the text is over.
   bool stopped() const { return !stop_.empty(); }

@@ -32,9 +32,9 @@ class Tokenizer {
   /// cannot be read; else as parse() and from_gguf()
   static Result<Tokenizer> load(const ModelFiles& files);
 
-  /// @param name_for_errors  begins every error message, and is name() @return kMalformed for a violation of the
-  /// format, kUnsupported for a well-formed tokenizer of another kind (another model, normalizer, pre-tokenizer or
-  /// decoder than Gemma's)
+  /// @param name_for_errors  begins every error message, and is name()
+  /// @return kMalformed for a violation of the format, kUnsupported for a well-formed tokenizer of another kind
+  /// (another model, normalizer, pre-tokenizer or decoder than Gemma's)
   static Result<Tokenizer> parse(std::string_view json, std::string_view name_for_errors);
 
   /// Reads the tokenizer.ggml.* keys that llama.cpp's converter writes for Gemma 4 (model `gemma4`). Its control tokens

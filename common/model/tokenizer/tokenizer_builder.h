@@ -27,8 +27,9 @@ class Tokenizer::Builder {
   /// @return false if the id is taken. @pre id < kVocabSizeMax.
   bool add_token(std::string_view text, std::size_t id);
 
-  /// Splits the token out of texts before any merging. @param special  a control, not text @param normalized  matched
-  /// after the normalizer has run
+  /// Splits the token out of texts before any merging.
+  /// @param special  a control, not text
+  /// @param normalized  matched after the normalizer has run
   void add_added_token(TokenId id, bool special, bool normalized);
 
   /// Splits a merge that is written in one line, "LEFT RIGHT"; none for another line.

@@ -1,4 +1,4 @@
-#include <cstdio>  // which libjpeg wants first
+#include <cstdio>  // required before libjpeg's header
 
 #include <jpeglib.h>
 

@@ -21,14 +21,16 @@ struct Patches {
 };
 
 /// Resizes a picture to the tower's input size, with sides that are multiples of soft_token_side(): bit for bit as
-/// Hugging Face. @param soft_tokens  one of kSoftTokenBudgets @pre the picture is within the limits of decode_picture()
+/// Hugging Face.
+/// @param soft_tokens  one of kSoftTokenBudgets
+/// @pre the picture is within the limits of decode_picture()
 Picture resize_for_tower(const Picture& picture, const VisionConfig& config, std::int64_t soft_tokens);
 
 /// Upper bound of the memory that resizing a picture takes, besides the picture.
 std::int64_t resizing_bytes(std::int64_t height, std::int64_t width, const VisionConfig& config,
                             std::int64_t soft_tokens);
 
-/// Returns the soft tokens of a picture. @pre its sides are multiples of soft_token_side()
+/// Returns the number of soft tokens of a resized picture. @pre its sides are multiples of soft_token_side()
 std::int64_t soft_token_count(const Picture& resized, const VisionConfig& config);
 
 /// @return kOutOfRange for a picture wider or higher than the tower's table of positions

@@ -25,7 +25,7 @@ inline constexpr std::int64_t kPicturePixelsMax = 1 << 26;
 /// Limit of the longer side over the shorter: one row of the most soft tokens. A tiny file may contain a strip of a
 /// million pixels, which takes seconds to resize.
 inline constexpr std::int64_t kPictureAspectMax = 1120;
-/// Returns true for a non-empty picture within that limit.
+/// Returns true for a picture within that limit. @pre it has pixels
 constexpr bool is_tower_shaped(std::int64_t height, std::int64_t width) {
   return std::max(height, width) <= kPictureAspectMax * std::min(height, width);
 }
@@ -39,10 +39,11 @@ struct PictureHeader {
 using AdmitPicture = std::function<Result<void>(const PictureHeader& header)>;
 
 /// Decodes a PNG, JPEG or WebP file as Hugging Face's image processor does through Pillow: turned by its Exif block,
-/// grey as RGB, alpha dropped (the colours beneath it remain), the upper 8 of 16 bits. @param name  of the file, for
-/// messages @param admit  called before memory for pixels is allocated; empty: always admits @return kOutOfRange beyond
-/// the limits above; kUnsupported for another format, CMYK, or an animated WebP; kMalformed for a broken or truncated
-/// file. Throws std::bad_alloc only.
+/// grey as RGB, alpha dropped (the colours beneath it remain), the upper 8 of 16 bits.
+/// @param name  of the file, for messages
+/// @param admit  called before memory for pixels is allocated; empty: always admits
+/// @return kOutOfRange beyond the limits above; kUnsupported for another format, CMYK, or an animated WebP; kMalformed
+/// for a broken or truncated file. Throws std::bad_alloc only.
 Result<Picture> decode_picture(std::span<const std::byte> file, const std::string& name,
                                const AdmitPicture& admit = {});
 

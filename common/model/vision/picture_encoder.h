@@ -26,10 +26,10 @@ class PictureEncoder {
 
   virtual ~PictureEncoder() = default;
 
-  /// @param between_steps  called several times, so that a caller's loop can run during a large picture @return [soft
-  /// tokens, text_hidden_size], row by row of the picture: rows of the text model's input, to which the embedding's
-  /// scale is not applied. Valid until the next encode @pre the grid is not empty, fits pooling_kernel_size, and is at
-  /// most position_embedding_size wide and high
+  /// @param between_steps  called several times, so that a caller's loop can run during a large picture
+  /// @return [soft tokens, text_hidden_size], row by row of the picture: rows of the text model's input, to which the
+  /// embedding's scale is not applied. Valid until the next encode
+  /// @pre the grid is not empty, fits pooling_kernel_size, and is at most position_embedding_size wide and high
   virtual Matrix<const float> encode(const Patches& picture, const Trace& trace = {},
                                      const std::function<void()>* between_steps = nullptr) = 0;
 

@@ -29,10 +29,11 @@ using OnFrame = std::function<Result<void>(double seconds, const Picture& frame)
 
 /// Decodes an MP4 (QuickTime), Matroska (WebM) or AVI file with H.264, H.265, VP8, VP9, AV1 or Motion JPEG, by FFmpeg's
 /// libraries, if the program was built with them. Sound tracks and subtitles are ignored, and nothing but these bytes
-/// is read: no other file, no network. @param name  of the file, for messages @param admit  called once, before
-/// decoding, with an upper bound of its memory @return kUnsupported for another format, and without FFmpeg; kOutOfRange
-/// beyond the limits above; kMalformed for a broken file. Throws std::bad_alloc only. At most 2 x 256 MiB are allocated
-/// beyond the bound passed to `admit`.
+/// is read: no other file, no network.
+/// @param name  of the file, for messages
+/// @param admit  called once, before decoding, with an upper bound of its memory
+/// @return kUnsupported for another format, and without FFmpeg; kOutOfRange beyond the limits above; kMalformed for a
+/// broken file. Throws std::bad_alloc only. At most 2 x 256 MiB are allocated beyond the bound passed to `admit`.
 Result<void> decode_video(std::span<const std::byte> file, const std::string& name, const AdmitPicture& admit,
                           const OnFrame& on_frame);
 
