@@ -147,7 +147,7 @@ void bench_pair(const BenchFlags& flags) {
     };
   }
   ClusterClient cluster = or_throw(connect_or_start(context, flags.connect, options));
-  // Random acceptance gives no stop token: every answer has the same length.
+  // With random acceptance answers are noise, which no stop token ends: all have the same length.
   const Asker asker(cluster.client, text, flags.max_tokens, /*endless=*/!flags.verifier.synthetic_acceptance.empty());
 
   std::vector<Run> runs;
