@@ -78,7 +78,7 @@ Failure failure_of(int status);
 class Dispatch {
  public:
   static constexpr int kTriesMax = 8;
-  /// Time without any result after which the job pauses, or gives up its last lines.
+  /// Time without any result after which the job ends for now, or gives up its last lines.
   static constexpr Duration kSilenceMax = std::chrono::minutes(10);
 
   Dispatch(std::vector<std::uint32_t> lines, int concurrency, TimePoint now)
@@ -89,7 +89,7 @@ class Dispatch {
   /// Reports a line's final result, good or bad.
   void done(std::uint32_t line, std::int64_t tokens, TimePoint now);
   /// Reports a failure that may pass. It counts against the line only if others got results meanwhile: otherwise the
-  /// server may be at fault. If every remaining line has failed, that cannot be told: a line that the server has
+  /// server may be at fault. If every remaining line has failed, that is unknown: a line that the server has
   /// answered kTriesMax times with a failure, without a result for any line in kSilenceMax, is then given up too.
   /// @param chance  in [0, 1), for the wait @return true if it will be retried; else the caller finishes it, as after
   /// done()
@@ -100,7 +100,8 @@ class Dispatch {
   int under_way() const { return under_way_; }
   int concurrency() const { return search_.limit(); }
   std::int64_t retries() const { return retries_; }
-  /// Returns true after kSilenceMax without any answer; failed() handles lines that get only failures.
+  /// Returns true after kSilenceMax without a result or a refusal, while lines are unsent or without any answer. Last
+  /// lines that get only failures are given up by failed().
   bool outage(TimePoint now) const {
     return silent(now) && (next_ < lines_.size() || now - last_failure_of_line_ > kSilenceMax);
   }

@@ -29,8 +29,8 @@ class CoordinatorCore {
  public:
   explicit CoordinatorCore(const CoordinatorConfig& config);
 
-  /// @return false for a useless message: one that neither advanced a sequence nor concerned a worker. An honest peer
-  /// sends few: those in transit when a sequence ended, and heartbeats
+  /// @return false for a useless message: one that neither advanced a sequence nor brought news of a worker. An honest
+  /// peer sends few: those in transit when a sequence ended, and heartbeats
   bool on_message(const PeerId& from, Message message, TimePoint now);
   /// Records that more of a peer's long message arrived.
   void on_arriving(const PeerId& from, TimePoint now);

@@ -55,7 +55,8 @@ struct Worker : Load {
   std::int64_t late_rounds = 0;  ///< drafters only
   WireChoice wire_choice = {};   ///< drafters only
 
-  // Of a verifier whose K/V rows for drafters take too long to arrive: its sequences are not drafted for.
+  // Of a verifier whose K/V rows for drafters take too long to arrive: until `rows_again` its sequences get no drafter
+  // that needs rows.
   Duration rows_pause{};
   TimePoint rows_again{};
 
@@ -106,7 +107,8 @@ class DrafterSpeeds {
  public:
   /// Counts a round with drafts of such a drafter.
   void count(DraftInput needs, int tokens, double seconds);
-  /// Returns the fastest kind's speed relative to this one's; 0.5 if this one was not tried recently, so that it is.
+  /// Returns the fastest kind's speed relative to this one's; 0.5 if this one was not tried recently, so that it is
+  /// tried again.
   double slowness(DraftInput needs) const;
 
  private:

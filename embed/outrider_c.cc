@@ -96,7 +96,8 @@ Result<std::span<const TokenId>> token_array(const char* name, const std::int32_
   return array(name, data, count, kTokensMax);
 }
 
-/// Copies as much as fits, and always sets the full count. @param spare  elements wanted after it
+/// Copies an array out if all of it fits, and sets its full count either way. @param spare  room wanted after it
+/// @return kOutOfRange if it does not fit
 template <typename T>
 Result<void> copy_out(const char* name, std::span<const T> from, std::size_t spare, T* to, std::size_t capacity,
                       std::size_t* count) {

@@ -84,8 +84,8 @@ struct Run {
 };
 
 /// Returns tokens per second by the closed form (common/decoding/drafting/forecast.h), from the rounds of other runs:
-/// the other draft lengths over the same link. Times come from plain rounds, which every run has, since the machine's
-/// speed drifts. None for a policy, which has no single length.
+/// the other draft lengths over the same link. Times are in units of a plain round, of which every run has its own,
+/// since the machine's speed drifts. None for a policy, which has no single length.
 std::optional<double> predicted_tok_per_sec(const Run& run, const std::vector<Run>& runs) {
   if (!run.fixed()) return std::nullopt;
   Forecast forecast;
@@ -147,7 +147,7 @@ void bench_pair(const BenchFlags& flags) {
     };
   }
   ClusterClient cluster = or_throw(connect_or_start(context, flags.connect, options));
-  // Random acceptance gives no stop token: every answer has the same length.
+  // With random acceptance answers are noise, which no stop token ends: all have the same length.
   const Asker asker(cluster.client, text, flags.max_tokens, /*endless=*/!flags.verifier.synthetic_acceptance.empty());
 
   std::vector<Run> runs;

@@ -8,7 +8,7 @@ namespace outrider {
 struct Link {
   double rtt_ms = 0;          ///< round trip
   double jitter_ms = 0;       ///< largest additional delay; each direction's half is uniform, and order is kept
-  double bandwidth_mbit = 0;  ///< per direction; 0: the loopback's
+  double bandwidth_mbit = 0;  ///< Mbit/s per direction; 0: the loopback's
   double loss = 0;            ///< probability that a segment is lost once
 
   static constexpr double kSegmentBytes = 1448, kRetransmitMs = 200;

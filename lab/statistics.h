@@ -5,7 +5,7 @@
 
 namespace outrider {
 
-/// It takes at least one value, in any order. Of an even number it is the mean of the two in the middle.
+/// Takes at least one value, in any order. The median of an even number is the mean of the two in the middle.
 double median(std::vector<double> values);
 /// The value that a share `p` (0 to 1) of the values lies below, on the line between its two neighbours. 0 of none.
 double quantile(std::vector<double> values, double p);

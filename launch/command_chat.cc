@@ -116,7 +116,7 @@ class Chat {
   /// Asks, shows the answer and remembers both. Reports and forgets a question that cannot be answered; throws an error
   /// that would affect every question.
   void ask(Client& client, const std::string& question, Interrupt& interrupt);
-  /// Executes a command of kHelp that does not ask for another answer. @return false: there is no such command
+  /// Executes a command of kHelp, except /exit. @return false: there is no such command
   bool obey(const std::string& name, const std::string& argument);
 
  private:

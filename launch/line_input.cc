@@ -28,7 +28,7 @@ constexpr std::size_t kHistoryLines = 1000;
 bool wait_for_input(const Interrupt& interrupt) {
   while (!interrupt.requested()) {
     pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
-    if (poll(&input, 1, kPollMs) > 0) return true;  // even if a signal came too
+    if (poll(&input, 1, kPollMs) > 0) return true;  // below 0 after a signal: then the loop checks `interrupt`
   }
   return false;
 }

@@ -212,7 +212,7 @@ Result<void> choose_draft_models(ClusterOptions& options) {
   return {};
 }
 
-/// Nobody joins such a cluster later: waits for that end at once. Its starter watches the workers (check()), and so
+/// No worker joins such a cluster later: waits for one end at once. The starter watches the workers (check()), and so
 /// tolerates those that are silent on a busy machine.
 Result<ClusterOptions> closed(ClusterOptions options) {
   constexpr int kDay = 86'400;

@@ -24,8 +24,8 @@ class ApiKey {
   const std::string& name() const { return name_; }
   /// Begins a request. @return an object whose destruction ends it; or status 429 with the reason
   Result<std::shared_ptr<const void>, ApiError> begin(TimePoint now) const;
-  /// Counts a request's tokens. A key that has overdrawn its bucket gets 429 until it is refilled; running requests
-  /// continue.
+  /// Counts a request's tokens. A key that has emptied or overdrawn its bucket gets 429 until it has tokens again;
+  /// running requests continue.
   void spend(std::int64_t tokens, TimePoint now) const;
   /// Takes over the use of an earlier key of this name.
   void take_over(const ApiKey& earlier);

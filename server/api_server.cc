@@ -281,7 +281,7 @@ class ApiServer::ChoiceReader {
         round_text_(tokenizer, /*skip_special=*/true),
         prompt_text_(tokenizer, /*skip_special=*/true) {}
 
-  /// Handles the scores of the prompt's next tokens.
+  /// Handles the scores of the prompt's next tokens. The first token has none: begin() handles it.
   void prompt_scores(std::span<const TokenLogprobs> scores) {
     begin();
     std::string text;

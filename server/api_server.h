@@ -144,7 +144,7 @@ class ApiServer {
   Result<SeenVideo> watch(const MediumFile& file, const AdmitPicture& admit) const;
   /// Refuses a request that exceeds the context or the memory. From here on the memory of its choices is reserved.
   std::optional<ApiError> too_much(const HttpRequest& http, const Work& work) const;
-  /// Forbids all tokenizations of the word.
+  /// Forbids the tokens of the word at the start of a text, and within one.
   void add_bad_word(const std::string& word, SamplingParams& sampling) const;
   /// Keeps the end of a prompt that may be too long, if requested.
   void keep_tail(const CompletionRequest& request, std::vector<TokenId>& prompt) const;

@@ -35,7 +35,7 @@ struct HttpRequest {
   /// Owner of stored results of this request: `client`, if its key has a name. Empty: shared by all other clients.
   std::string owner() const { return key != nullptr && !key->name().empty() ? client : ""; }
   TraceContext trace = {};  ///< its trace, if the server has traces
-  /// @return true when nobody waits for the reply any more: the client has left, or the server ends. Any thread, while
+  /// @return true when the reply is not awaited any more: the client has left, or the server ends. Any thread, while
   /// the handler runs or its reply exists
   std::function<bool()> gone = [] { return false; };
   /// @return true when the server ends, while the client can still read the reason. Valid for as long as a copy exists
@@ -85,7 +85,7 @@ HttpReply answer_with(const HttpHandler& handler, const HttpRequest& request);
 
 enum class Access {
   kKey,            ///< any valid key, if the server has some
-  kKeyOrPassword,  ///< as kKey, and browsers are told to ask their user for it
+  kKeyOrPassword,  ///< as kKey, and makes browsers ask their user for it
   kAnybody,
 };
 

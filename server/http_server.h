@@ -23,7 +23,7 @@ struct HttpOptions {
   std::vector<std::string> allowed_hosts = {}, allowed_origins = {};  ///< see WebGuard, besides this machine's names
   /// Optional prefix of paths ("/llm"), for proxies that pass paths on unchanged; it is removed.
   std::string root_path = {};
-  std::size_t request_bytes_max = 4u << 20;  ///< without base64 files:
+  std::size_t request_bytes_max = 4u << 20;  ///< of one request without its base64 files
   std::size_t file_bytes_max = 24u << 20;    ///< of one request's files, in base64
   /// Shared by all requests, client by client; at least twice the memory of the longest text or the largest files.
   std::int64_t memory_bytes_max = 512 << 20;

@@ -32,7 +32,8 @@ struct TokenScore {
   bool scored = true;           ///< false for a prompt's first token, which has no score
 };
 
-/// The stop string or stop token of the request that ended an answer; empty for the model's own tokens.
+/// The stop string or stop token of the request that ended an answer; empty for any other end, such as the model's own
+/// stop tokens.
 using StopReason = std::variant<std::monostate, std::string, TokenId>;
 
 /// One answer, whole.

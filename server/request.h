@@ -55,7 +55,7 @@ using Prompt = std::variant<std::string, std::vector<TokenId>>;
 /// Facts about a request for errors that its parser does not detect.
 struct RequestSource {
   const char* turns = "messages";  ///< the field with its conversation
-  std::int64_t bytes = 0;          ///< of the JSON that was read, and of the placeholders of its files
+  std::int64_t bytes = 0;          ///< of the JSON that was read, including its files in base64
 };
 
 /// A generation request: a chat's, or a plain completion's.

@@ -22,7 +22,7 @@ constexpr std::int64_t kIntMax = std::numeric_limits<std::int32_t>::max();
 constexpr std::size_t kNamedBytesMax = 200;  ///< of an invalid list, in messages
 constexpr std::size_t kCacheSaltMax = 256;   ///< bytes; below a message's limit, to leave room for the key's name
 
-/// Names of the sampling parameters.
+/// Collects the names of the sampling parameters that are offered to clients.
 struct SamplingNames {
   std::vector<std::string>& names;
 

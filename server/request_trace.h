@@ -14,8 +14,8 @@
 
 namespace outrider {
 
-/// One round of a RoundReport. The durations were measured by the coordinator and its workers, each with its own clock,
-/// so that clocks of two hosts are never compared.
+/// One round, from its RoundReport. The durations were measured by the coordinator and its workers, each with its own
+/// clock, so that clocks of two hosts are never compared.
 struct TracedRound {
   TimePoint end{};  ///< arrival of its tokens
   float round_s = 0, draft_s = 0, draft_wire_s = 0, draft_waited_s = 0, verify_s = 0, waited_s = 0;

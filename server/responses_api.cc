@@ -85,7 +85,7 @@ void read_item(const JsonFields& item, std::vector<ChatMessage>& messages, std::
   }
 }
 
-/// The conversation up to an earlier response.
+/// The conversation up to an earlier response, which it includes.
 struct EarlierTurns {
   std::vector<ChatMessage> messages;
   std::vector<MediumFile> media;

@@ -29,7 +29,7 @@ class EncoderSeat {
   /// The encoder is dead or useless.
   Next lose(Error why);
 
-  /// A prompt's media and tokens are in one message (WireLimits::message_bytes_max).
+  /// A prompt's media, soft tokens and tokens are in one message (WireLimits::message_bytes_max).
   static constexpr std::int64_t kMediaBytesMax = 128 << 20;
 
   /// Class of those that have encoded some media, perhaps a verifier: further ones must make the same bits.

@@ -16,7 +16,7 @@ namespace outrider {
 /// one of these, the next round begins with those drafts. With several drafters all are asked, and the first reply
 /// counts.
 ///
-/// The answer depends on the verifier alone. Whatever a drafter does or fails to do, the session continues: at worst it
+/// The verifier alone decides every token. Whatever a drafter does or fails to do, the session continues: at worst it
 /// verifies the last token by itself, which is plain decoding. A sequence that loses its verifier starts again as at
 /// first: another verifier gets all tokens whose K/V the last one had, and then the last request again.
 ///

@@ -61,7 +61,7 @@ class VerifierSeat {
   std::unique_ptr<DraftLengthPolicy> policy = {};
   std::optional<std::string> numeric_class = {};  ///< of verifiers that may continue; none: any
   Error why{Errc{}, ""};                          ///< reason of the last loss
-  TimePoint missed_since{};                       ///< time of the last loss
+  TimePoint missed_since{};                       ///< start of the last kMoving, from which a failover's pause counts
   bool resuming = false;           ///< another coordinator began the answer, and no verifier here has caught up yet
   std::string except = {};         ///< of an audit: the audited verifier
   TimePoint unassigned_since{};    ///< waiting or moving: start of the time without a verifier for it

@@ -29,7 +29,8 @@ class Verifying {
   /// The verifier has caught up with an answer: of another verifier, whose outstanding request is then repeated; or of
   /// another coordinator, in which case the first round here begins.
   Next on_caught_up(Verdict verdict);
-  /// Fixes the first prefill's verifier and its properties for the rest of the answer.
+  /// Called after this coordinator's first prefill of the answer: its verifier fixes the numeric class, the encoding
+  /// class and the fleet's facts from now on.
   void keep_first(const Verdict& verdict);
   /// Adds tokens to the answer up to the first stop, and sends them.
   Next emit(Verdict verdict, std::optional<RoundReport> report);

@@ -134,7 +134,7 @@ Json arm_json(ExperimentArm arm, const Axes& axes, const Measured& measured) {
           {"draft_ms_per_token", drafted > 0 ? static_cast<double>(metrics.draft_ns) / 1e6 / drafted : 0}};
 }
 
-/// A ratio of two arms that every cell has.
+/// A ratio of two arms, for every cell that ran both.
 struct Compared {
   const char* name;
   ExperimentArm arm, to;

@@ -69,9 +69,9 @@ struct Prediction {
 /// a policy chooses the draft length, and for an open loop
 std::optional<Prediction> predict(const Calibration& calibration, const Axes& axes);
 
-/// Returns the axes with the remote drafters' additional cost over the calibrated drafter, unless an axis sets it: the
-/// round trip and added time with which predict() gives the measured times. @param calibration  of the drafter beside
-/// the verifier @param there  of the remote one
+/// Returns the axes with the remote drafters' measured additional cost over the calibrated drafter, in place of the
+/// axes' own: the round trip and added time with which predict() gives the measured times. Unchanged without a fixed
+/// draft length above 0. @param calibration  of the drafter beside the verifier @param there  of the remote one
 Axes with_seen_link(const Axes& axes, const Calibration& calibration, const Calibration& there);
 
 /// Returns the draft lengths whose times the closed form needs for a cell, including those for N clients' rows; none if

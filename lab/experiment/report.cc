@@ -354,7 +354,8 @@ th,td{padding:.25rem .6rem;border-bottom:1px solid var(--rule);text-align:left;v
 .pair{grid-template-columns:1fr 1fr}*{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 </style>)";
 
-/// Returns the cell predicted to tolerate the longest round trip, of those with one client and the fastest drafters.
+/// Returns the cell predicted to tolerate the longest round trip, of those with one client and a fixed number of
+/// drafts; nullptr if there is none.
 const Json* most_tolerant(const std::vector<Json>& cells) {
   const Json* best = nullptr;
   const auto even = [](const Json& cell) {

@@ -31,8 +31,8 @@ std::vector<std::string> command_on(Backend backend, const Host& host, const std
 /// A file for a command on another host, and its option.
 using SentFile = std::pair<std::string, std::string>;
 
-/// The same; on another host the process first prints a line for announced_process(), and reads the files from its
-/// standard input, concatenated. They are private, and exist as long as the process.
+/// The same; on another host the process first reads the files from its standard input, concatenated, and prints a line
+/// for announced_process(). The files are private, and exist as long as the process.
 std::vector<std::string> announced_command_on(Backend backend, const Host& host,
                                               const std::vector<std::string>& command,
                                               const std::vector<SentFile>& files = {});

@@ -338,7 +338,7 @@ Result<int> Launcher::run_command(std::size_t number, const std::vector<std::str
   RETURN_IF_ERROR(folder_.append({fmt::format("run.{}", number), "local", {}, child.id(), {}}));
   std::ifstream output(folder_.log(log));
   const auto show = [&] {
-    output.clear();  // ended earlier only
+    output.clear();  // the log has grown since its end was reached
     const std::string text{std::istreambuf_iterator<char>(output), {}};
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);

@@ -217,7 +217,7 @@ Result<HostFile> read_host_file(std::string_view text, std::string_view file) {
       } else if (key == "address" && !value.empty()) {
         host["address"] = value;
       } else if (key == "max_slots" || key == "max-slots") {
-        // Open MPI's: the number of processes on the host
+        // Open MPI's upper limit, ignored: slots has the wanted number.
       } else if (key != "slots" || (slots = to_number<int>(value).value_or(0)) < 1 || slots > 4096) {
         return Error(Errc::kInvalidArgument, "{}:{}: '{}', wanted role={}, slots=1 or more, or address=", file, number,
                      word, fmt::join(kRoles, "|"));

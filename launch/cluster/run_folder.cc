@@ -30,7 +30,7 @@ constexpr const char* kCoordinator = "coordinator";
 /// Returns the files of a role in the folder, each with its option.
 std::vector<std::pair<std::string, std::string>> file_names(const std::string& role, bool hears_shards) {
   if (role == kCoordinator) return {{"--key", kCoordinator}, {"--authorized", kAuthorizedFile}};
-  if (role == "shard") return {{"--key", "verifier"}, {"--coordinator-key", "verifier.pub"}};  // its peer's
+  if (role == "shard") return {{"--key", "verifier"}, {"--coordinator-key", "verifier.pub"}};  // it dials its verifier
   std::vector<std::pair<std::string, std::string>> names = {
       {"--key", role}, {"--coordinator-key", fmt::format("{}.pub", kCoordinator)}};
   if (hears_shards) names.emplace_back("--authorized", kAuthorizedFile);
