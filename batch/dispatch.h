@@ -91,8 +91,8 @@ class Dispatch {
   /// Reports a failure that may pass. It counts against the line only if others got results meanwhile: otherwise the
   /// server may be at fault. If every remaining line has failed, that is unknown: a line that the server has
   /// answered kTriesMax times with a failure, without a result for any line in kSilenceMax, is then given up too.
-  /// @param chance  in [0, 1), for the wait @return true if it will be retried; else the caller finishes it, as after
-  /// done()
+  /// @param chance  in [0, 1), for the wait
+  /// @return true if it will be retried; else the caller finishes it, as after done()
   bool failed(std::uint32_t line, Failure failure, double chance, TimePoint now);
   /// Reports a line that was cut off, and is not wanted any more.
   void dropped(std::uint32_t line);

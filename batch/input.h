@@ -31,8 +31,8 @@ class BatchInput {
  public:
   enum class Order { kInput, kPrefix };
 
-  /// Reads the file once. @return kNotFound or kIo if it cannot be read; kInvalidArgument if two lines have one
-  /// custom_id: both are named
+  /// Reads the file once.
+  /// @return kNotFound or kIo if it cannot be read; kInvalidArgument if two lines have one custom_id: both are named
   static Result<BatchInput> open(const std::filesystem::path& path, Order order);
 
   /// Includes blank lines.

@@ -74,13 +74,15 @@ struct BatchControl {
 /// never lost.
 class BatchJob {
  public:
-  /// Reads the input and earlier results. @return kUnavailable while another process runs the job; kMismatch if the
-  /// files are another job's; errors as BatchInput::open, Journal::open
+  /// Reads the input and earlier results.
+  /// @return kUnavailable while another process runs the job; kMismatch if the files are another job's; errors as
+  /// BatchInput::open, Journal::open
   static Result<std::unique_ptr<BatchJob>> open(const BatchOptions& options);
 
   /// Does the remaining lines, until all are done or control.stop() ends it. If all are done, writes output and errors
-  /// in the input's order. To be called once. @return true if all are done. kIo: the disk; kPeerGone: no answer for
-  /// Dispatch::kSilenceMax. Results so far are kept.
+  /// in the input's order. To be called once.
+  /// @return true if all are done. kIo: the disk; kPeerGone: no answer for Dispatch::kSilenceMax. Results so far are
+  /// kept.
   Result<bool> run(const BatchAnswer& answer, const BatchControl& control);
 
   /// After an incomplete run: makes an error of every open line, with this code and message.
@@ -125,8 +127,9 @@ struct BatchStatus {
 };
 Result<BatchStatus> batch_status(const std::filesystem::path& output);
 
-/// Merges the output and the errors of all shards. @param shards  the shards' outputs, in any order; their journals are
-/// read @return kMismatch if one is of another job or missing, kUnavailable if one is not done yet, kIo
+/// Merges the output and the errors of all shards.
+/// @param shards  the shards' outputs, in any order; their journals are read
+/// @return kMismatch if one is of another job or missing, kUnavailable if one is not done yet, kIo
 Result<BatchCounts> merge_batches(const std::filesystem::path& output,
                                   const std::vector<std::filesystem::path>& shards);
 

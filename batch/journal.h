@@ -40,9 +40,10 @@ using OnEntry = std::function<void(const JournalEntry& entry)>;
 class Journal {
  public:
   /// Opens a journal to continue, or creates one with the manifest alone. @param restart  discards previous results
-  /// @param on_entry  receives previous entries @param on_committed  receives appended entries once they are on disk;
-  /// on a thread of the journal @return kUnavailable while another process has it; kMismatch if it is another job's;
-  /// kMalformed if it is no journal; kIo
+  /// @param on_entry  receives previous entries
+  /// @param on_committed  receives appended entries once they are on disk; on a thread of the journal
+  /// @return kUnavailable while another process has it; kMismatch if it is another job's; kMalformed if it is no
+  /// journal; kIo
   static Result<std::unique_ptr<Journal>> open(const std::filesystem::path& path, const Manifest& manifest,
                                                bool restart, const OnEntry& on_entry, OnEntry on_committed);
   /// Reads entries without locking or writing, also while another process writes.

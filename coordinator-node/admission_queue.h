@@ -35,9 +35,9 @@ class AdmissionQueue {
   /// Appends a sequence to its client's queue. @return kUnavailable when the queue is full
   Result<void> enter(SessionId id, const PeerId& peer, const std::string& on_behalf_of, std::int64_t prompt_bytes);
   /// Returns the next sequence; none if the queue is empty, or none may start now. It stays next until it is let in,
-  /// leaves, or one with precedence arrives: a large sequence is not overtaken because of its size. @param possible
-  /// returns true if there is a verifier that a sequence could start at; a client whose first sequence has none is
-  /// overtaken
+  /// leaves, or one with precedence arrives: a large sequence is not overtaken because of its size.
+  /// @param possible  returns true if there is a verifier that a sequence could start at; a client whose first sequence
+  /// has none is overtaken
   std::optional<SessionId> next(const std::function<bool(SessionId)>& possible = [](SessionId) { return true; }) const;
   /// Marks next() as running.
   void let_in(SessionId id);

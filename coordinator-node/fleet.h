@@ -165,15 +165,16 @@ class Fleet {
   /// and its kind's speed; "" if there is none.
   PeerId choose_drafter(const DrafterWish& wish = {}) const;
   /// Returns an encoder with room for the sequences of a verifier, the one with the fewest sessions; "" if there is
-  /// none. Its soft tokens have the bits of the verifier's own towers, if it has any. @param encoding_class  see
-  /// Requirements
+  /// none. Its soft tokens have the bits of the verifier's own towers, if it has any.
+  /// @param encoding_class  see Requirements
   PeerId choose_encoder(const Hello& verifier, const std::string& encoding_class) const;
   /// Returns true if there is one, with room or without.
   bool has_encoder(const Hello& verifier, const std::string& encoding_class) const;
   /// Number of drafters with sessions; 1 if none has.
   int drafters_at_work() const;
-  /// Counts a round in which a drafter was asked for drafts. Ignores an unknown peer, and "". @param held  its first
-  /// draft was accepted @return a message if the drafter is paused for it
+  /// Counts a round in which a drafter was asked for drafts. Ignores an unknown peer, and "".
+  /// @param held  its first draft was accepted
+  /// @return a message if the drafter is paused for it
   std::optional<std::string> count_round(const PeerId& drafter, bool held, TimePoint now);
 
   /// A verifier for a sequence, and the sequence's maximal K/V rows there.

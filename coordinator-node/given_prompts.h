@@ -11,8 +11,8 @@
 
 namespace outrider {
 
-/// Hashes each prefix of a prompt whose length is a multiple of kPrefixStep tokens, the shortest first. @param scope
-/// cache_scope: prompts of different scopes have no common hash
+/// Hashes each prefix of a prompt whose length is a multiple of kPrefixStep tokens, the shortest first.
+/// @param scope  cache_scope: prompts of different scopes have no common hash
 std::vector<std::uint64_t> hash_prefixes(std::span<const TokenId> prompt, const std::string& scope);
 inline constexpr Position kPrefixStep = 32;
 

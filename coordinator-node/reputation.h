@@ -34,8 +34,9 @@ class Reputation {
   /// Returns true if `other` has the worse reputation, which is the one to remember.
   bool is_better_than(const Reputation& other) const;
 
-  /// Counts one round. @param best_other  yield among the other known ones; 0: there is none @return true if this
-  /// round pauses it
+  /// Counts one round.
+  /// @param best_other  yield among the other known ones; 0: there is none
+  /// @return true if this round pauses it
   bool count(bool held, double best_other, TimePoint now);
   /// Ends a pause whose time is over.
   void on_time(TimePoint now);

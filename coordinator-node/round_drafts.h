@@ -29,8 +29,9 @@ struct RoundDrafts {
   int held_first(std::int64_t row) const;
 
   /// Adds a chain or a tree whose first drafts follow `row`, as the last choices of their positions. Drafts without
-  /// room are omitted with their descendants. @param drafts  a sound tree, with one q per token or none @param most
-  /// limit of the total
+  /// room are omitted with their descendants.
+  /// @param drafts  a sound tree, with one q per token or none
+  /// @param most  limit of the total
   void add(std::int64_t row, const Candidates& drafts, DraftSource source, std::int64_t most);
 
  private:

@@ -11,8 +11,11 @@ namespace outrider {
 class WireChoice {
  public:
   WireForm form() const { return form_; }
-  /// Observes a round that waited for drafts. @param bytes  to the drafter, in the present or former form @param wire_s
-  /// the wait minus the drafting @param round_s  the whole round @return true if form() has changed
+  /// Observes a round that waited for drafts.
+  /// @param bytes  to the drafter, in the present or former form
+  /// @param wire_s  the wait minus the drafting
+  /// @param round_s  the whole round
+  /// @return true if form() has changed
   bool observe(double bytes, double wire_s, double round_s);
 
  private:

@@ -36,8 +36,9 @@ struct DraftPoint {
       choose = {};
 };
 /// Receives the model's output at a point: the scores of `ids`, or of the whole vocabulary in order if `ids` is empty;
-/// and the state to continue from, empty if there is none or none is wanted. @return the next token of the path: a
-/// model that already knows the output after that token visits the point again. Empty: no more is wanted of this pass
+/// and the state to continue from, empty if there is none or none is wanted.
+/// @return the next token of the path: a model that already knows the output after that token visits the point again.
+/// Empty: no more is wanted of this pass
 using VisitPoint = std::function<std::optional<TokenId>(std::size_t point, std::span<const TokenId> ids,
                                                         std::span<const float> scores, std::span<const float> state)>;
 
@@ -62,8 +63,8 @@ class DraftModel {
   /// Cost of the K/V that it computes for a sequence.
   virtual KvCost kv_cost() const { return {}; }
   /// One forward pass. A point's bits do not depend on the others. A point is not visited, and may be passed again, if
-  /// its sequence is still behind or the pass has no room for it. @return false if no pass was needed, because all
-  /// outputs were known
+  /// its sequence is still behind or the pass has no room for it.
+  /// @return false if no pass was needed, because all outputs were known
   virtual bool step_each(std::span<const DraftPoint> points, const VisitPoint& visit) = 0;
 };
 

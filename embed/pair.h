@@ -21,21 +21,24 @@ namespace outrider {
 /// Any thread, several at a time.
 class Pair {
  public:
-  /// Loads the weights. @param options  models, types and threads. Without a draft model the pair's assistant drafts;
-  /// without either (an empty path) all decoding is plain.
+  /// Loads the weights.
+  /// @param options  models, types and threads. Without a draft model the pair's assistant drafts; without either (an
+  /// empty path) all decoding is plain.
   static Result<std::shared_ptr<Pair>> open_local(ClusterOptions options);
-  /// @param address  of a running coordinator @param backbone  folder of its target's texts (TextSide): the weights are
-  /// not read @return kPeerGone when no coordinator answers there
+  /// @param address  of a running coordinator
+  /// @param backbone  folder of its target's texts (TextSide): the weights are not read
+  /// @return kPeerGone when no coordinator answers there
   static Result<std::shared_ptr<Pair>> open_remote(const std::string& address, const std::filesystem::path& backbone);
 
-  /// Generates from a prompt to the end. @param on_tokens  receives new tokens; false stops. A stopped answer has its
-  /// tokens, reason kStop and no metrics.
+  /// Generates from a prompt to the end.
+  /// @param on_tokens  receives new tokens; false stops. A stopped answer has its tokens, reason kStop and no metrics.
   Result<Generation> generate_speculative(const Generate& request,
                                           const std::function<bool(std::span<const TokenId>)>& on_tokens);
 
-  /// Answers a POST to this path of docs/http.md, without HTTP. @param on_reply  receives the reply's JSON; for a
-  /// stream each event's, and false ends it. On the calling thread. @return kInvalidArgument with the request's error,
-  /// kOutOfRange if the context is too short for it, kNotFound for another path, kUnavailable or kPeerGone
+  /// Answers a POST to this path of docs/http.md, without HTTP.
+  /// @param on_reply  receives the reply's JSON; for a stream each event's, and false ends it. On the calling thread.
+  /// @return kInvalidArgument with the request's error, kOutOfRange if the context is too short for it, kNotFound for
+  /// another path, kUnavailable or kPeerGone
   Result<void> post(const std::string& path, std::string body,
                     const std::function<bool(std::string_view json)>& on_reply);
 

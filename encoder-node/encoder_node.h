@@ -30,8 +30,8 @@ void declare_options(Visitor&& visit, EncoderOptions& options) {
 
 /// Loads a model's towers, joins the coordinator and encodes media until `stop` (then Ok), or until an error at the
 /// start or a final refusal. After `stop` it takes nothing new, and finishes its work. One thread does everything (ADR
-/// 3): messages and heartbeats are handled between the steps of a large picture. @return kUnsupported for a model
-/// without towers
+/// 3): messages and heartbeats are handled between the steps of a large picture.
+/// @return kUnsupported for a model without towers
 Result<void> run_encoder(TransportContext& context, const EncoderOptions& options, std::stop_token stop);
 
 }  // namespace outrider

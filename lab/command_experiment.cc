@@ -238,8 +238,8 @@ void write_reports(const fs::path& dir, const Json& lock, const std::vector<Json
     or_throw(replace_text(dir / fmt::format("figure-{}.svg", ++number), figure));
 }
 
-/// Makes or checks lock.json: everything measured together must be of one plan, machine and program. @return the lock
-/// with the day of the first measurement
+/// Makes or checks lock.json: everything measured together must be of one plan, machine and program.
+/// @return the lock with the day of the first measurement
 Json take_lock(const fs::path& dir, Json lock) {
   const fs::path path = dir / "lock.json";
   if (!fs::exists(path)) {

@@ -266,8 +266,8 @@ class Validation {
     facts.push_back({fact, "none"});
   }
 
-  /// Requires that the hidden rows after two media are finite, and differ. @param encode  gets a step, which selects
-  /// the medium, and returns its soft tokens
+  /// Requires that the hidden rows after two media are finite, and differ.
+  /// @param encode  gets a step, which selects the medium, and returns its soft tokens
   template <typename Encode>
   void tell_apart(const char* what, TokenId token, bool both_ways, const Encode& encode) {
     std::vector<std::vector<float>> after;

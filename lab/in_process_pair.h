@@ -28,15 +28,16 @@ std::vector<std::vector<TokenId>> text_windows(TokenId bos, std::span<const Toke
 /// everything, greedily; there is no protocol between the models.
 class InProcessPair {
  public:
-  /// @param backbone  outlives this object, like `assistant` @param assistant  null: nothing is drafted, and no replica
-  /// of the donors' rows is kept
+  /// @param backbone  outlives this object, like `assistant`
+  /// @param assistant  null: nothing is drafted, and no replica of the donors' rows is kept
   explicit InProcessPair(Backbone& backbone, Assistant* assistant = nullptr);
 
   /// Appends rows to the sequence. @return outputs of the last `output_rows` rows, valid until the next forward
   const Backbone::Output& forward(std::span<const TokenId> rows, std::int64_t output_rows, const Trace& trace = {},
                                   std::span<const SoftRows> soft = {});
-  /// Appends a prompt, in chunks. token() is then the backbone's choice after it. @pre prompt is not empty @param soft
-  /// of its rows; bidirectional ones fit a forward of the backbone
+  /// Appends a prompt, in chunks. token() is then the backbone's choice after it.
+  /// @pre prompt is not empty
+  /// @param soft  of its rows; bidirectional ones fit a forward of the backbone
   void prefill(std::span<const TokenId> prompt, const Trace& trace = {}, std::span<const SoftRows> soft = {});
   /// Returns at most `count` drafts after token(); one of `stop_ids` ends them. @pre prefill() or keep() came last
   std::vector<TokenId> draft(std::int64_t count, std::span<const TokenId> stop_ids = {});

@@ -60,8 +60,9 @@ struct Conversations {
 
 /// Reads a file of such lines, as in MT-bench and Spec-Bench. @param limit  most lines; 0: all
 std::vector<Conversations> read_question_file(const std::filesystem::path& path, std::int64_t limit = 0);
-/// Asks its turns, each after the answers to earlier ones. @param answer  returns the tokens of the model's answer to a
-/// turn @return true if there was room for all of them
+/// Asks its turns, each after the answers to earlier ones.
+/// @param answer  returns the tokens of the model's answer to a turn
+/// @return true if there was room for all of them
 bool hold(const Conversations& question, const TextSide& text,
           const std::function<std::vector<TokenId>(const std::string& turn, const Question&)>& answer);
 

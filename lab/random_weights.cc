@@ -53,8 +53,8 @@ Bytes random_bytes(std::size_t size, std::uint64_t seed, const RandomFloats& lan
 constexpr double kInt4Rms = 4.64, kInt8Rms = 73.9;
 constexpr std::uint8_t kInt4Byte = 0x98;  ///< of every group: 8 * (nibble - 8)
 
-/// Sets the groups' shared fields of random chunks to typical values. @return the root mean square of the chunks'
-/// weights over their output's scale
+/// Sets the groups' shared fields of random chunks to typical values.
+/// @return the root mean square of the chunks' weights over their output's scale
 double set_groups(WeightType type, std::span<std::byte> bytes) {
   const auto fill = [&](auto* chunks, auto member, auto value) {
     using Chunk = std::remove_pointer_t<decltype(chunks)>;

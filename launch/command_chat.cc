@@ -308,8 +308,8 @@ void Chat::ask(Client& client, const std::string& question, Interrupt& interrupt
   conversation_.messages.push_back(std::move(answer));
 }
 
-/// Reads the next question or command. @param quoted  true if it was between """ and """: a text of one or several
-/// lines, whatever its start
+/// Reads the next question or command.
+/// @param quoted  true if it was between """ and """: a text of one or several lines, whatever its start
 LineInput::Got next_question(LineInput& input, Interrupt& interrupt, std::string& question, bool& quoted) {
   constexpr std::string_view kQuotes = "\"\"\"";
   LineInput::Got got = input.next(interrupt, question);

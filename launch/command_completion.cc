@@ -57,16 +57,17 @@ std::string with_value(const CommandText& command) {
   return result.empty() ? "-" : result;
 }
 
-/// Prints the lines by which bash and zsh find the command at the cursor. @param before  the words before the cursor,
-/// as a shell expansion
+/// Prints the lines by which bash and zsh find the command at the cursor.
+/// @param before  the words before the cursor, as a shell expansion
 void print_place(const std::vector<CommandText>& commands, const char* before) {
   std::printf("  local word place=outrider\n  for word in %s; do\n    case \"$place $word\" in\n", before);
   std::printf("      %s) place=\"$place $word\" ;;\n    esac\n  done\n  case $place in\n",
               places(commands, "|").c_str());
 }
 
-/// Prints each place's words for the shells. @param if_value  shell code for a place with a value @param list  prints
-/// the variable with these words and their help
+/// Prints each place's words for the shells.
+/// @param if_value  shell code for a place with a value
+/// @param list  prints the variable with these words and their help
 void print_cases(const std::vector<CommandText>& commands, const char* if_value, const char* words, const auto& list) {
   for (const CommandText& command : commands) {
     std::printf("    %s)\n      case $previous in %s) %s ;; esac", shell_quoted(command.place).c_str(),

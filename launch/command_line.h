@@ -87,8 +87,9 @@ struct CommandText {
 std::vector<CommandText> describe(const Command& command);
 
 /// Parses a program's arguments and runs their command. Errors go to standard error, an unknown word with its nearest
-/// neighbour; --help and --version go to standard output. @return the exit status: 0, 2 for an invalid command line, a
-/// command's ExitStatus, or 1 for any other exception, which is printed too
+/// neighbour; --help and --version go to standard output.
+/// @return the exit status: 0, 2 for an invalid command line, a command's ExitStatus, or 1 for any other exception,
+/// which is printed too
 int run_command_line(Command& program, int argc, const char* const* argv);
 
 }  // namespace outrider

@@ -300,8 +300,8 @@ inline std::string check_draft_length(const std::string& text) {
   return length ? std::string() : length.error().message;
 }
 
-/// Adds the options that a node declares. @param wanted  called with an option's name and info: returns true if this
-/// command has it
+/// Adds the options that a node declares.
+/// @param wanted  called with an option's name and info: returns true if this command has it
 template <class Options, class Wanted>
 void add_node_options(Command& command, Options& options, Wanted wanted) {
   const auto add = [&]<typename T>(const char* name, T& value, const OptionInfo& info) {
@@ -413,8 +413,9 @@ struct ClusterFlags {
   }
 };
 
-/// @return the line about the answering model: "nano (a demo model), bf16, avx2, 2 threads, drafts: auto" @param pair
-/// from model.pair() @param options  from cluster.options(), before the start
+/// @return the line about the answering model: "nano (a demo model), bf16, avx2, 2 threads, drafts: auto"
+/// @param pair  from model.pair()
+/// @param options  from cluster.options(), before the start
 inline std::string answering_text(const ModelFlags& model, const PairPaths& pair, const ClusterFlags& cluster,
                                   const ClusterOptions& options, const DraftLengthFlag& drafts) {
   const std::string name = served_name(pair.backbone) + (is_demo(model) ? " (a demo model)" : "");

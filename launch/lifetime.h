@@ -24,8 +24,9 @@ struct Lifetime {
 
   /// Runs a role until it ends by itself or is asked to: by SIGTERM, SIGINT, and SIGUSR1 and SIGUSR2, which batch
   /// systems send before a time limit, or at kDrainBefore the deadline. It may then finish its work; a second signal,
-  /// or kCutOffBefore the deadline, ends the process at once with status 143. @return kInvalidArgument for an invalid
-  /// deadline. Must be called before other threads exist, since it blocks these signals for them.
+  /// or kCutOffBefore the deadline, ends the process at once with status 143.
+  /// @return kInvalidArgument for an invalid deadline. Must be called before other threads exist, since it blocks these
+  /// signals for them.
   Result<void> run(const std::function<Result<void>(std::stop_token)>& role) const;
 };
 

@@ -43,8 +43,9 @@ bool nobody_reads() {
   return poll(&out, 1, /*timeout=*/0) == 1 && (out.revents & POLLERR) != 0;
 }
 
-/// Flushes the output. @return the exit status of a program that was to end with `status`: an error if output was lost.
-/// A pipe without readers is no error to a person, and the status is that of programs ended by SIGPIPE
+/// Flushes the output.
+/// @return the exit status of a program that was to end with `status`: an error if output was lost. A pipe without
+/// readers is no error to a person, and the status is that of programs ended by SIGPIPE
 int ended(int status) {
   std::cout.flush();
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good()) return status;

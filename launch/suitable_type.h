@@ -19,9 +19,9 @@ struct SuitableType {
 
 /// Returns a pack's own type; q4 if the backbone's layers are on a 4-bit grid; otherwise bf16, or int8 if the
 /// backbone's file has fewer than 16 bits a weight: int8 loses hardly anything of those, and bf16 only costs memory and
-/// time. If that exceeds `memory_bytes`, the next smaller type. @param memory_bytes  free on this machine; none:
-/// unknown, and any type fits @return errors as ModelFiles::open and Checkpoint::open; kInvalidArgument for a pack of
-/// an unknown type
+/// time. If that exceeds `memory_bytes`, the next smaller type.
+/// @param memory_bytes  free on this machine; none: unknown, and any type fits
+/// @return errors as ModelFiles::open and Checkpoint::open; kInvalidArgument for a pack of an unknown type
 Result<SuitableType> suitable_type(const PairPaths& paths,
                                    std::optional<std::int64_t> memory_bytes = available_memory_bytes());
 

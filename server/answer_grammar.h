@@ -19,8 +19,9 @@ struct FormatField {
 };
 
 /// Reads OpenAI's `response_format`, vLLM's `structured_outputs`, llama.cpp's `grammar` and `json_schema`, or a field
-/// of the API's own: one of them at most. @param body  the whole request's text: it has the order of properties, which
-/// `fields` has lost @return empty: unconstrained
+/// of the API's own: one of them at most.
+/// @param body  the whole request's text: it has the order of properties, which `fields` has lost
+/// @return empty: unconstrained
 std::string read_answer_grammar(const JsonFields& fields, std::string_view body, FormatField own = {});
 
 /// Tools that a chat may or must call.
@@ -32,8 +33,8 @@ struct ToolChoice {
 /// Reads a `tool_choice` that is a word, or missing.
 ToolChoice read_tool_choice_word(const JsonFields& fields);
 
-/// Returns the grammar of a chat with tools, by `tool_choice`, `parallel_tool_calls` and a tool's `strict`. @param
-/// grammar  of an answer without calls
+/// Returns the grammar of a chat with tools, by `tool_choice`, `parallel_tool_calls` and a tool's `strict`.
+/// @param grammar  of an answer without calls
 std::string read_call_grammar(const JsonFields& fields, const Conversation& conversation, const ToolChoice& choice,
                               std::string grammar, const AnswerControls& controls, bool parallel = true);
 

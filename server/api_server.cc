@@ -290,9 +290,9 @@ class ApiServer::ChoiceReader {
   }
   /// Stores the report of the tokens that come next.
   void round(const RoundReport& round) { round_ = round; }
-  /// @param so_far  the whole choice, with the requested logprobs @return true if the answer is complete: a stop string
-  /// was found, or only the prompt is wanted @param facts  of the request: its token counts, which chunks report, grow
-  /// with each call
+  /// @param so_far  the whole choice, with the requested logprobs
+  /// @return true if the answer is complete: a stop string was found, or only the prompt is wanted
+  /// @param facts  of the request: its token counts, which chunks report, grow with each call
   bool push(std::span<const TokenId> tokens, const Generation& so_far, FinishedRequest& facts) {
     begin();
     if (request_.max_tokens == 0) return true;

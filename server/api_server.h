@@ -135,8 +135,9 @@ class ApiServer {
   /// Gets the file of an http(s) URL, after reserving its memory. @return an error with the name of the part
   std::optional<ApiError> fetch(const HttpRequest& http, const RequestSource& source, MediumFile& file,
                                 const AdmitSound& admit, TimePoint deadline) const;
-  /// Reads the media of a chat, each after reserving its memory, and renders the chat with their soft tokens. @param
-  /// conversation  receives its videos' frames @return its prompt, or an error with the name of the part
+  /// Reads the media of a chat, each after reserving its memory, and renders the chat with their soft tokens.
+  /// @param conversation  receives its videos' frames
+  /// @return its prompt, or an error with the name of the part
   ApiResult<std::vector<TokenId>> perceive(const HttpRequest& http, const RequestSource& source,
                                            std::vector<MediumFile> files, Conversation& conversation,
                                            std::vector<WireMedium>& media) const;

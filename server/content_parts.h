@@ -14,8 +14,8 @@
 
 namespace outrider {
 
-/// Decodes base64 as leniently as browsers (WHATWG): white space anywhere, and no padding or all of it. @return
-/// kOutOfRange for more than kMediumBytesMax; kMalformed for anything else
+/// Decodes base64 as leniently as browsers (WHATWG): white space anywhere, and no padding or all of it.
+/// @return kOutOfRange for more than kMediumBytesMax; kMalformed for anything else
 Result<std::string> decode_base64(std::string_view text);
 
 /// Returns the bytes of a URL such as data:image/png;base64,iVBORw0K; the part before the comma is case-insensitive.
@@ -30,8 +30,9 @@ bool is_medium(std::string_view type);
 /// file to `media`: its bytes, or its http(s) URL, which is not fetched here.
 void read_medium(const std::string& type, const JsonFields& part, ChatMessage& message, std::vector<MediumFile>& media);
 
-/// Reads a picture in another API's form. @param url  the key of its URL; null: its file is under `data` @param name
-/// for messages
+/// Reads a picture in another API's form.
+/// @param url  the key of its URL; null: its file is under `data`
+/// @param name  for messages
 void read_picture(const JsonFields& fields, const char* url, const std::string& name, ChatMessage& message,
                   std::vector<MediumFile>& media);
 

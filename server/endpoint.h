@@ -17,12 +17,12 @@ class HttpEndpoint {
   /// @return kInvalidArgument for another URL
   static Result<std::shared_ptr<const HttpEndpoint>> open(const std::string& option, const std::string& url,
                                                           std::string api_key);
-  /// The same without a key, with the name resolved once, so that no answer() waits for a name server. @return also
-  /// kNotFound, for an unknown name
+  /// The same without a key, with the name resolved once, so that no answer() waits for a name server.
+  /// @return also kNotFound, for an unknown name
   static Result<std::shared_ptr<const HttpEndpoint>> open_known(const std::string& option, const std::string& url);
 
-  /// Sends the request and waits for its reply, on a connection of its own. Any thread, many concurrently. @return
-  /// status 0 without a reply: no server, or request.gone() ended the wait; `body` has the reason
+  /// Sends the request and waits for its reply, on a connection of its own. Any thread, many concurrently.
+  /// @return status 0 without a reply: no server, or request.gone() ended the wait; `body` has the reason
   HttpReply answer(const HttpRequest& request) const;
 
  private:

@@ -114,8 +114,8 @@ class OpenConnections {
  public:
   explicit OpenConnections(int count_max) : shares_(count_max) {}
 
-  /// Admits a connection; if its client has no room, in place of the client's longest idle one. @return true if
-  /// admitted
+  /// Admits a connection; if its client has no room, in place of the client's longest idle one.
+  /// @return true if admitted
   bool enter(const std::shared_ptr<Connection>& connection, const std::string& client) {
     const std::lock_guard lock(mutex_);
     if (!shares_.take(client, 1)) {
@@ -497,8 +497,8 @@ class Server final : public HttpServer {
     return send(connection, *std::move(reply), head, asked.request_id, close) && !close;
   }
 
-  /// @return the error for an unreadable request; none if no client is left, or not even one line arrived @param unread
-  /// received bytes that were not parsed
+  /// @return the error for an unreadable request; none if no client is left, or not even one line arrived
+  /// @param unread  received bytes that were not parsed
   std::optional<ApiError> read_error(error_code failed, const Parser& parser, std::string_view unread,
                                      bool server_ends) const {
     if (failed == beast::error::timeout) {
@@ -554,8 +554,8 @@ class Server final : public HttpServer {
     return guard_.check_origin(text(head[http::field::origin]), host);
   }
 
-  /// Answers a browser's preflight request for JSON or a key from another server's page. @param headers  that it would
-  /// send: client libraries add many
+  /// Answers a browser's preflight request for JSON or a key from another server's page.
+  /// @param headers  that it would send: client libraries add many
   static HttpReply preflight_reply(const std::string& headers) {
     return {.status = 200,
             .body = "",
@@ -646,8 +646,9 @@ class Server final : public HttpServer {
                         .hold = std::move(hold)});
   }
 
-  /// @param request  the answered one, as far as it was read @param close  the connection ends with it @return true if
-  /// all of it was sent
+  /// @param request  the answered one, as far as it was read
+  /// @param close  the connection ends with it
+  /// @return true if all of it was sent
   bool send(Connection& connection, HttpReply reply, const Head& request, const std::string& request_id, bool close) {
     const bool head_only = request.method() == http::verb::head;
     const bool chunks = request.version() == 11;  // otherwise the connection's end ends a stream

@@ -23,8 +23,9 @@ class MediaFetcher {
   /// private one. @return kInvalidArgument for an entry in another form
   static Result<MediaFetcher> create(const std::vector<std::string>& domains, Resolve resolve = addresses_of);
 
-  /// @param admit  called before the body is read, with an upper bound of its bytes @return the file; or an error with
-  /// the server's name: kInvalidArgument if it is not allowed, call_http()'s error, or `admit`'s
+  /// @param admit  called before the body is read, with an upper bound of its bytes
+  /// @return the file; or an error with the server's name: kInvalidArgument if it is not allowed, call_http()'s error,
+  /// or `admit`'s
   Result<std::string> fetch(const std::string& url, const std::function<Result<void>(std::int64_t bytes)>& admit,
                             TimePoint deadline, const Gone& gone) const;
 

@@ -40,8 +40,8 @@ struct RequestWords {
   bool logprobs = false;             ///< requested by a field of its own
   bool one_reply = false;            ///< its replies cannot represent choices, token ids and the like
 };
-/// Reads the fields of sampling, length, drafts and the reply, except the grammar and a stream's usage. @param request
-/// its `chat` must be set
+/// Reads the fields of sampling, length, drafts and the reply, except the grammar and a stream's usage.
+/// @param request  its `chat` must be set
 void read_request(const JsonFields& fields, const ApiDefaults& defaults, const RequestWords& words,
                   CompletionRequest& request);
 
@@ -55,8 +55,8 @@ ChatMessage read_role(const JsonFields& fields);
 using PartReader = std::function<void(const JsonFields& part, const std::string& type)>;
 /// Reads a string, or an array of parts, which the templates write one by one.
 void read_content(const JsonFields& fields, const char* key, ChatMessage& message, const PartReader& read);
-/// Reads a part in chat/completions' form: a text, or a medium (is_medium()). @param media  receives the file of a
-/// picture, a video or a sound
+/// Reads a part in chat/completions' form: a text, or a medium (is_medium()).
+/// @param media  receives the file of a picture, a video or a sound
 void read_part(const JsonFields& part, const std::string& type, ChatMessage& message, std::vector<MediumFile>& media);
 /// Refuses a medium in messages of others than the user. @return true if the message may have it
 bool may_have_medium(const JsonFields& part, const std::string& type, const ChatMessage& message);
@@ -70,11 +70,11 @@ void make_answer(ChatMessage& message);
 /// Reads a function with name and description. @param schema  the key of its parameters
 ToolDeclaration read_function(const JsonFields& function, const char* schema);
 
-/// Reads whether the model thinks, and where the prompt ends. @param goes_on  by default the model continues the last
-/// message
+/// Reads whether the model thinks, and where the prompt ends.
+/// @param goes_on  by default the model continues the last message
 void read_ending(const JsonFields& fields, bool goes_on, Conversation& conversation);
-/// Refuses a conversation without a message, with too many files, or with files and a limit on its prompt. @param key
-/// of its messages
+/// Refuses a conversation without a message, with too many files, or with files and a limit on its prompt.
+/// @param key  of its messages
 void check_turns(const JsonFields& fields, const char* key, const Conversation& conversation,
                  const std::vector<MediumFile>& media);
 

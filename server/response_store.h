@@ -68,8 +68,10 @@ class BackgroundResponses {
 
   /// Converts a reply to the response that the store keeps.
   using Finish = std::function<nlohmann::json(const HttpReply& reply)>;
-  /// Waits until `chat` has found its request valid. @param http  its memory and its place among its key's requests are
-  /// kept @param response  its state while in progress @return the error if it was not begun
+  /// Waits until `chat` has found its request valid.
+  /// @param http  its memory and its place among its key's requests are kept
+  /// @param response  its state while in progress
+  /// @return the error if it was not begun
   std::optional<HttpReply> begin(const std::string& id, HttpRequest http, nlohmann::json response, HttpHandler chat,
                                  Finish finish);
   /// @return null if there is none (any more)

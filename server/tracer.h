@@ -51,8 +51,9 @@ class TraceSampler {
 /// Memory is bounded: traces beyond the bound are dropped and counted.
 class Tracer {
  public:
-  /// @param options  on() @return kIo for a file that cannot be written, kInvalidArgument for a URL, kNotFound for a
-  /// collector with an unknown name, which is resolved once, here
+  /// @param options  on()
+  /// @return kIo for a file that cannot be written, kInvalidArgument for a URL, kNotFound for a collector with an
+  /// unknown name, which is resolved once, here
   static Result<std::unique_ptr<Tracer>> start(TraceOptions options);
   /// Writes all queued traces, for 5 s at most if the collector is slow.
   ~Tracer();

@@ -69,8 +69,8 @@ class PrefixCache {
   /// Adds a sequence as the most recently used one.
   void keep(KeptText text);
   /// A prompt reuses the first `length` positions of a sequence, which becomes the most recently used; it leaves the
-  /// cache if it is continued whole, and nothing else will use it. @return true if it left: its rows may be moved, not
-  /// copied
+  /// cache if it is continued whole, and nothing else will use it.
+  /// @return true if it left: its rows may be moved, not copied
   bool use(SessionId id, Position length);
   /// @return true if it was there
   bool drop(SessionId id);

@@ -223,8 +223,8 @@ class VerifierCore {
   /// Returns how many of `count` rows after the first `done` may be computed now: soft tokens that belong together are
   /// not split, so that it may exceed `count`; 0 if there is not enough room.
   std::int64_t whole_media(const VerifyWork& request, std::int64_t done, std::int64_t count, std::int64_t room) const;
-  /// Chooses what a new prompt reuses, and stores that in *work. @return false to wait: another prompt in progress will
-  /// soon have more of it
+  /// Chooses what a new prompt reuses, and stores that in *work.
+  /// @return false to wait: another prompt in progress will soon have more of it
   bool begin_prompt(Session& session, VerifyWork* work);
   /// Drops the least recently used sequences until sessions and cache fit the memory. Rows that the batch would copy
   /// from them are moved instead.

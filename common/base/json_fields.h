@@ -32,8 +32,8 @@ std::string show(const nlohmann::json& value);
 /// Returns the member of an object; a shared null if there is none, or `object` is not an object.
 const nlohmann::json& member(const nlohmann::json& object, const char* key);
 
-/// @param file  its name in messages @return kMalformed unless the text is one JSON object, kOutOfRange if it is longer
-/// than `bytes_max`
+/// @param file  its name in messages
+/// @return kMalformed unless the text is one JSON object, kOutOfRange if it is longer than `bytes_max`
 Result<nlohmann::json> parse_json_object(std::string_view text, std::string_view file, std::size_t bytes_max = 1 << 20);
 
 /// The first error in a file or a request. Reading continues with defaults, so that the reading code needs no branches;
@@ -97,8 +97,8 @@ class JsonFields {
   FirstError& first_error_;
 };
 
-/// Returns what `read(fields, first_error)` reads from a text. @return errors as parse_json_object(), or the first
-/// error
+/// Returns what `read(fields, first_error)` reads from a text.
+/// @return errors as parse_json_object(), or the first error
 template <typename Read, typename T = std::invoke_result_t<Read, const JsonFields&, FirstError&>>
 Result<T> read_json_object(std::string_view text, std::string_view file, Read read) {
   ASSIGN_OR_RETURN(const nlohmann::json object, parse_json_object(text, file));

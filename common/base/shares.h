@@ -28,8 +28,9 @@ class Shares {
     used_ -= amount;
     if (held->second == 0) held_.erase(held);
   }
-  /// @param from  part of its amount @return true if `from` was replaced by `to`, as by give_back() and take();
-  /// otherwise nothing changes. A decrease always succeeds
+  /// @param from  part of its amount
+  /// @return true if `from` was replaced by `to`, as by give_back() and take(); otherwise nothing changes. A decrease
+  /// always succeeds
   bool change(const std::string& client, std::int64_t from, std::int64_t to) {
     std::int64_t& held = held_[client];
     const bool given = to <= from || held - from + to <= total_ - (used_ - from);

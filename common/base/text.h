@@ -34,8 +34,8 @@ inline bool read_hex(std::string_view digits, std::span<std::uint8_t> bytes) {
   return fits;
 }
 
-/// Parses the whole text as a number; none if it is something else, or out of T's range. @param base  as in
-/// std::from_chars()
+/// Parses the whole text as a number; none if it is something else, or out of T's range.
+/// @param base  as in std::from_chars()
 template <typename T>
 std::optional<T> to_number(std::string_view text, auto... base) {
   T number{};

@@ -33,8 +33,9 @@ class Client {
   ~Client();
 
   /// Runs requests concurrently, each to its end, across changes of coordinators (ClientCore). A cancelled request's
-  /// generation is what it had before. @return one per request; or the first error, which cancels the others: the
-  /// coordinator's, or kPeerGone after too long without a coordinator
+  /// generation is what it had before.
+  /// @return one per request; or the first error, which cancels the others: the coordinator's, or kPeerGone after too
+  /// long without a coordinator
   Result<std::vector<Generation>> generate_all(const std::vector<Generate>& requests, const AnswerEvents& events);
 
   /// The same for one request.
@@ -70,8 +71,8 @@ class Client {
 
  private:
   Client(std::unique_ptr<Endpoint> endpoint, const ClientOptions& options);
-  /// Returns the next message, nothing after a while without one, or the reason that none will come. @param heard  time
-  /// of the last message, by clock_
+  /// Returns the next message, nothing after a while without one, or the reason that none will come.
+  /// @param heard  time of the last message, by clock_
   Result<std::optional<Message>> next(TimePoint* heard);
   /// Returns the next message, nothing after a while without one, or an error for bytes that are no message.
   Result<std::optional<Message>> receive();

@@ -19,8 +19,9 @@ namespace outrider {
 /// Returns true when nobody waits for the outcome any more. Any thread.
 using Gone = std::function<bool()>;
 
-/// Resolves a name through the system. @return its numeric addresses, at least one; kNotFound for an unknown name;
-/// kTimeout; kCancelled once `gone`; kUnavailable if too many look-ups are running
+/// Resolves a name through the system.
+/// @return its numeric addresses, at least one; kNotFound for an unknown name; kTimeout; kCancelled once `gone`;
+/// kUnavailable if too many look-ups are running
 Result<std::vector<std::string>> addresses_of(const std::string& host, TimePoint deadline, const Gone& gone);
 
 /// A server's answer, or its head.
@@ -41,8 +42,9 @@ struct HttpCall {
   TimePoint deadline = TimePoint::max();     ///< of the whole call
   std::optional<Duration> silence_max = {};  ///< longest time without new bytes
   Gone gone = [] { return false; };
-  /// Checks the head of the answer. @return most bytes of its body, 0 to skip it, or an error @param length  of the
-  /// body, if the head has it; else -1
+  /// Checks the head of the answer.
+  /// @return most bytes of its body, 0 to skip it, or an error
+  /// @param length  of the body, if the head has it; else -1
   std::function<Result<std::int64_t>(const HttpAnswer& head, std::int64_t length)> admit = {};
   /// Receives the next piece of the body, and may return an error to end it; empty: the answer collects the body.
   std::function<Result<void>(std::string_view piece)> on_body = {};
@@ -55,9 +57,10 @@ Result<HttpAnswer> call_http(const HttpCall& call);
 inline constexpr int kRedirectsMax = 5;
 
 /// Calls call_http(), and follows redirections. Only the first server gets Authorization. `admit` is not called for
-/// redirections. @param addresses  allowed addresses of a server, or the reason that there are none @return as
-/// call_http() and `addresses`, with the name of the failing server before the message; kUnsupported for too many
-/// redirections, and for one from https to http
+/// redirections.
+/// @param addresses  allowed addresses of a server, or the reason that there are none
+/// @return as call_http() and `addresses`, with the name of the failing server before the message; kUnsupported for too
+/// many redirections, and for one from https to http
 Result<HttpAnswer> follow_http(HttpCall call,
                                const std::function<Result<std::vector<std::string>>(const HttpUrl& url)>& addresses);
 

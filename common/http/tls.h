@@ -37,8 +37,8 @@ class TlsSession {
 class TlsIdentity {
  public:
   /// Loads PEM files: the certificate with its chain, and its key without a password. They are read again after a
-  /// change; while they do not match then, that is logged and the previous ones stay in use. @return kNotFound, kIo or
-  /// kMalformed with the file
+  /// change; while they do not match then, that is logged and the previous ones stay in use.
+  /// @return kNotFound, kIo or kMalformed with the file
   static Result<std::shared_ptr<TlsIdentity>> load(const std::filesystem::path& certificate,
                                                    const std::filesystem::path& key);
 

@@ -25,8 +25,8 @@ struct HubSettings {
 /// Forbids requests to the hub in this process and its children, as HF_HUB_OFFLINE=1 does.
 void forbid_asking_hub();
 
-/// Finds a complete model in the cache, without any request. @return its folder, or a GGUF's (first) file; none if a
-/// file is missing
+/// Finds a complete model in the cache, without any request.
+/// @return its folder, or a GGUF's (first) file; none if a file is missing
 std::optional<std::filesystem::path> find_in_cache(const std::filesystem::path& cache, const HubName& name,
                                                    HubNeed need = HubNeed::kAll);
 

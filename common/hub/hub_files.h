@@ -44,8 +44,9 @@ struct HubFiles {
 };
 
 /// Chooses files from a repository's list, or from a cache's part of it. A GGUF's projector (mmproj*.gguf) is included,
-/// preferably one of 16 bits. @param file  as in HubName::file @return kNotFound if nothing fits, kInvalidArgument if
-/// several GGUF models do; both list the choices
+/// preferably one of 16 bits.
+/// @param file  as in HubName::file
+/// @return kNotFound if nothing fits, kInvalidArgument if several GGUF models do; both list the choices
 Result<HubFiles> choose_files(const std::vector<std::string>& listing, const std::string& file, HubNeed need);
 
 /// Returns the shards in a model.safetensors.index.json, each once. @param where  for messages

@@ -44,9 +44,10 @@ struct MediumFile {
 inline constexpr std::size_t kMediumBytesMax = std::max(kPictureBytesMax, kSoundBytesMax);
 
 /// Converts a picture for a Generate, in the tower's input size; place_media() sets its position. Pictures and sounds
-/// are decoded one at a time in a process, so that only one large one is in memory. @param soft_tokens  limit, one of
-/// kSoftTokenBudgets @param admit  called once, before memory for pixels is allocated, with an upper bound for decoding
-/// and resizing @return errors as decode_picture()
+/// are decoded one at a time in a process, so that only one large one is in memory.
+/// @param soft_tokens  limit, one of kSoftTokenBudgets
+/// @param admit  called once, before memory for pixels is allocated, with an upper bound for decoding and resizing
+/// @return errors as decode_picture()
 Result<WireMedium> see_picture(std::span<const std::byte> file, const std::string& name, const VisionConfig& config,
                                std::int64_t soft_tokens, const AdmitPicture& admit = {});
 
@@ -67,16 +68,18 @@ Result<SeenVideo> see_video(std::int64_t count, const std::string& name,
                             const std::function<Result<WireMedium>(std::int64_t i)>& frame);
 
 /// The same for a local file of any kind: a picture or a sound is the only frame. A video may also be a folder of
-/// pictures in the order of their names, one per second. @param soft_tokens  limit of a picture; none: the default
-/// without a given detail @return also the error in `vision` or `audio` if the model lacks it
+/// pictures in the order of their names, one per second.
+/// @param soft_tokens  limit of a picture; none: the default without a given detail
+/// @return also the error in `vision` or `audio` if the model lacks it
 Result<SeenVideo> see_file(const std::filesystem::path& path, ContentPart::Kind kind,
                            const Result<VisionConfig>& vision, const Result<AudioConfig>& audio,
                            std::optional<std::int64_t> soft_tokens = {});
 
 /// Expands the placeholders of pictures, frames and sounds in a rendered chat, and sets the media's positions: each
 /// image, video or audio token becomes a start token, a medium's number of that token, and an end token, as in Hugging
-/// Face's processor (gemma4.md 8.3, 9.3). @param media  in the prompt's order @return kInvalidArgument unless there is
-/// a placeholder of its kind for each
+/// Face's processor (gemma4.md 8.3, 9.3).
+/// @param media  in the prompt's order
+/// @return kInvalidArgument unless there is a placeholder of its kind for each
 Result<std::vector<TokenId>> place_media(std::span<const TokenId> rendered, const Result<VisionConfig>& vision,
                                          const Result<AudioConfig>& audio, std::vector<WireMedium>& media);
 

@@ -32,8 +32,8 @@ struct Towers {
   /// resize_for_tower()'s size, or a sound not from decode_sound()
   Result<SoftTokens> soft_tokens(const WireMedium& medium) const;
 
-  /// Encodes a medium that soft_tokens() accepts: [count, text_hidden_size]. @param between_steps  as in the towers'
-  /// encode()
+  /// Encodes a medium that soft_tokens() accepts: [count, text_hidden_size].
+  /// @param between_steps  as in the towers' encode()
   Tensor encode(const WireMedium& medium, const std::function<void()>& between_steps);
 };
 

@@ -38,8 +38,9 @@ class Child {
   /// @param log  file that gets its output, appended @param hold_stdin  give it a pipe; else it has no input
   static Result<Child> start(const std::vector<std::string>& command, const std::filesystem::path& log,
                              bool hold_stdin);
-  /// The same without input. It shares our standard error. @param out  descriptor for its standard output; remains the
-  /// caller's @param environment  additional variables
+  /// The same without input. It shares our standard error.
+  /// @param out  descriptor for its standard output; remains the caller's
+  /// @param environment  additional variables
   static Result<Child> start(const std::vector<std::string>& command, int out,
                              const std::map<std::string, std::string>& environment);
   Child(Child&& other) noexcept;

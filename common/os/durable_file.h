@@ -17,8 +17,9 @@ namespace outrider {
 /// An open file. Errors name it and have the operating system's message. Move only.
 class DurableFile {
  public:
-  /// @param flags  of open(2) @param mode  permissions of a file that this creates, before the umask @return kNotFound
-  /// or kIo
+  /// @param flags  of open(2)
+  /// @param mode  permissions of a file that this creates, before the umask
+  /// @return kNotFound or kIo
   static Result<DurableFile> open(const std::filesystem::path& path, int flags, mode_t mode = 0666);
 
   const std::filesystem::path& path() const { return path_; }
@@ -52,8 +53,8 @@ std::string unused_name();
 std::filesystem::path behind_links(std::filesystem::path path);
 
 /// Replaces the whole file by `text`: a reader sees the old or the new one. Follows symbolic links. Keeps mode, group
-/// and, if permitted, owner. Not synced: after a crash of the machine it may be either, or empty. @return kNotFound if
-/// there is no such folder, kIo if it cannot be written; the old one remains
+/// and, if permitted, owner. Not synced: after a crash of the machine it may be either, or empty.
+/// @return kNotFound if there is no such folder, kIo if it cannot be written; the old one remains
 Result<void> replace_text(const std::filesystem::path& path, std::string_view text);
 
 /// The same for a file of any size that must survive a crash of the machine: what `write` appends is synced.

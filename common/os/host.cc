@@ -54,8 +54,8 @@ std::optional<double> granted_by_cgroup(const fs::path& dir, bool unified) {
 }
 
 /// Visits every group of this process with `controller`, from its own up: limits apply along the whole path. In a
-/// container the path may be the host's, of which only the lower end is visible. @param visit  called with the group's
-/// folder and true for version 2
+/// container the path may be the host's, of which only the lower end is visible.
+/// @param visit  called with the group's folder and true for version 2
 template <typename Visit>
 void each_cgroup(const fs::path& root, const std::string& controller, Visit visit) {
   // "0::/path" for version 2, "4:memory:/path" or "3:cpu,cpuacct:/path" for version 1.

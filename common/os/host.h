@@ -10,8 +10,8 @@
 namespace outrider {
 
 /// Returns the bytes that this process could still use without swapping: the kernel's MemAvailable, or the memory left
-/// in its cgroups (version 1 or 2), if that is less. None if unknown. @param root  parent of proc and sys; another one
-/// for tests
+/// in its cgroups (version 1 or 2), if that is less. None if unknown.
+/// @param root  parent of proc and sys; another one for tests
 std::optional<std::int64_t> available_memory_bytes(const std::filesystem::path& root = "/");
 
 /// Returns the cores granted by the process's CPU cgroups (version 1 or 2), as set by `docker run --cpus` and
@@ -27,8 +27,8 @@ std::vector<int> share_of_cores(int rank, int count, const std::filesystem::path
 /// memory that they touch first is then on their node.
 void use_share_of_cores(int rank, int count);
 
-/// Returns the fields of /proc/PID/stat from the third on, the state (proc(5)); empty: no such process. @param pid  a
-/// number, or "self"
+/// Returns the fields of /proc/PID/stat from the third on, the state (proc(5)); empty: no such process.
+/// @param pid  a number, or "self"
 std::vector<std::string> process_stat(std::string_view pid);
 
 /// Requests time slices of a tenth of a millisecond for the calling thread, and threads that it starts later, so that

@@ -45,8 +45,9 @@ Result<PairPaths> model_pair(const std::filesystem::path& model, const PairNeed&
 /// Returns the paths in DIR/pair.json, else DIR/backbone and DIR/assistant. For a single model (a Hugging Face
 /// directory, a .gguf file or a directory with one, a pack, a name of the hub's; also a missing path, which is reported
 /// when it is opened) returns model_pair(). An empty `dir` means the nano pair that ships with Outrider: beside the
-/// program's build tree, or at its installed place. @return kMalformed for an invalid pair.json, kMismatch if a pack
-/// beside it differs from the one that it was written for; and as model_pair()
+/// program's build tree, or at its installed place.
+/// @return kMalformed for an invalid pair.json, kMismatch if a pack beside it differs from the one that it was written
+/// for; and as model_pair()
 Result<PairPaths> pair_paths(const std::filesystem::path& dir, const PairNeed& need = {});
 
 /// The text of a pair.json: `target` and `draft` name directories beside it.

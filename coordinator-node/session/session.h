@@ -31,11 +31,11 @@ class Session {
 
   const SessionState& state() const { return state_; }
 
-  /// Starts it in its turn, or at another verifier. @return false if no verifier has room for it now; else it has
-  /// begun, or failed
+  /// Starts it in its turn, or at another verifier.
+  /// @return false if no verifier has room for it now; else it has begun, or failed
   bool start();
-  /// Handles a worker's message; one from a former worker, or of another round, is late. @return false for an invalid
-  /// message
+  /// Handles a worker's message; one from a former worker, or of another round, is late.
+  /// @return false for an invalid message
   bool on_worker(const PeerId& from, Message message);
   /// Handles an undecodable message of a worker, about this session or an unknown one.
   void on_unreadable(const PeerId& from);

@@ -30,8 +30,8 @@ class VerifierSeat {
   void set_aside(Position positions) { place_.set_aside(hello().capacity.kv_cost.bytes(positions)); }
   /// Tells the verifier to forget the sequence.
   void leave();
-  /// Leaves a draining verifier if there is another; else the sequence may end where it is. @return true if the
-  /// sequence is without a verifier
+  /// Leaves a draining verifier if there is another; else the sequence may end where it is.
+  /// @return true if the sequence is without a verifier
   bool leaves();
   /// Makes a draft length policy, if it has none of this verifier, or drafters of another kind.
   void choose_policy(DraftInput needs);
@@ -53,8 +53,9 @@ class VerifierSeat {
   /// as a further one. @return the client's error if the sequence may lose no more
   std::optional<Error> lose(Error error);
   void count_failover() const;
-  /// Called while there is no verifier that the sequence could start at. @param waits  in the queue @return the
-  /// client's error, after too long
+  /// Called while there is no verifier that the sequence could start at.
+  /// @param waits  in the queue
+  /// @return the client's error, after too long
   std::optional<Error> on_unassigned(bool waits);
 
   /// For draft lengths; refers to the verifier's costs. nullptr for a stepwise sequence, and without a verifier.

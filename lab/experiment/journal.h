@@ -14,8 +14,8 @@ namespace outrider {
 /// second one is refused.
 class CellJournal {
  public:
-  /// Creates it, or reads it and cuts a torn tail off: an end without a newline is left by a crash. @return kMalformed
-  /// for another line that is not an object: the file is not ours
+  /// Creates it, or reads it and cuts a torn tail off: an end without a newline is left by a crash.
+  /// @return kMalformed for another line that is not an object: the file is not ours
   static Result<CellJournal> open(const std::filesystem::path& path);
 
   const std::vector<Json>& lines() const { return lines_; }

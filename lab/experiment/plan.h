@@ -132,8 +132,9 @@ struct ExperimentPlan {
   std::vector<Axes> cells = {};   ///< each once, grouped by processes that can run them
 };
 
-/// @param text  a plan's JSON, or a lock.json's, which has one @param file  its name in messages @return kMalformed,
-/// with the nearest known name for an unknown key
+/// @param text  a plan's JSON, or a lock.json's, which has one
+/// @param file  its name in messages
+/// @return kMalformed, with the nearest known name for an unknown key
 Result<ExperimentPlan> parse_plan(std::string_view text, std::string_view file);
 /// Writes a plan that parse_plan() reads, with every cell spelled out.
 Json to_json(const ExperimentPlan& plan);

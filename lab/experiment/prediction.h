@@ -65,8 +65,8 @@ struct Prediction {
 /// clients that share a verifier all meet in one forward pass of T(N (g + 1)), or two halves take turns, each drafted
 /// for while the other is verified, whichever is shorter, as the verifier chooses (batch_window.h). A drafter makes the
 /// drafts of half of its sequences in each pass, which is assumed to last as long as one sequence's. Ignores contention
-/// for the same cores, and the time saved by drafting ahead (Axes::drafts_ahead): drafts are requested. @return none if
-/// a policy chooses the draft length, and for an open loop
+/// for the same cores, and the time saved by drafting ahead (Axes::drafts_ahead): drafts are requested.
+/// @return none if a policy chooses the draft length, and for an open loop
 std::optional<Prediction> predict(const Calibration& calibration, const Axes& axes);
 
 /// Returns the axes with the remote drafters' measured additional cost over the calibrated drafter, in place of the

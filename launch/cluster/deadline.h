@@ -20,8 +20,8 @@ inline constexpr std::chrono::seconds kDrainBefore{60}, kCutOffBefore{5};
 inline constexpr const char* kDeadlineForms =
     "a local time (2026-11-22T19:00:00), a duration from now (90s, 15m, 2h), or slurm: when Slurm ends this job";
 
-/// @param text  see kDeadlineForms; "slurm" asks squeue. Empty: never @return none for never; kInvalidArgument for
-/// another text, kUnavailable if Slurm does not know
+/// @param text  see kDeadlineForms; "slurm" asks squeue. Empty: never
+/// @return none for never; kInvalidArgument for another text, kUnavailable if Slurm does not know
 Result<std::optional<WallTime>> parse_deadline(const std::string& text);
 
 }  // namespace outrider

@@ -43,8 +43,10 @@ using LaunchWork = std::function<Result<int>(const ReadyCluster&)>;
 
 /// Starts the plan's processes, waits until they are ready, does the work, and ends everything. Reports progress on
 /// standard error. Call it on a thread that lives until it returns: its children end with that thread, on which the
-/// work is done too. @param plan  as read, for lock.json @param stopped  polled some twenty times a second until the
-/// work begins: true ends it @return the exit status: the work's, 0 if it was stopped before, or a LaunchStatus
+/// work is done too.
+/// @param plan  as read, for lock.json
+/// @param stopped  polled some twenty times a second until the work begins: true ends it
+/// @return the exit status: the work's, 0 if it was stopped before, or a LaunchStatus
 Result<int> run_launch(const nlohmann::json& plan, const ProcessPlan& processes, const LaunchWork& work,
                        const LaunchOptions& options, const RunFolder& folder, const std::function<bool()>& stopped);
 

@@ -178,13 +178,13 @@ struct Plan {
   }
 };
 
-/// @param file  its name in messages @return the first error, by the key's name; for an unknown key with the nearest
-/// known one
+/// @param file  its name in messages
+/// @return the first error, by the key's name; for an unknown key with the nearest known one
 Result<Plan> read_plan(const nlohmann::json& object, std::string_view file);
 
 /// Replaces the plan's hosts by those of an MPI-like host file, "HOST [role=ROLE] [slots=N] [address=ADDRESS]" a line.
-/// A line without role is for a drafter. @return kInvalidArgument with the line for anything else, and for a plan that
-/// places roles itself
+/// A line without role is for a drafter.
+/// @return kInvalidArgument with the line for anything else, and for a plan that places roles itself
 Result<void> place_on_hosts(nlohmann::json& plan, std::string_view text, std::string_view file);
 
 /// The plan's JSON schema (draft 2020-12).

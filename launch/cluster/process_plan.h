@@ -54,9 +54,9 @@ struct ProcessPlan {
   int count(const std::string& role) const;
 };
 
-/// @param one_host  every process runs on this machine, whatever its host's name @return kInvalidArgument for an
-/// unknown host, which it names, for a process with more threads than its host has CPUs, and for a plan across hosts
-/// whose coordinator would listen at loopback
+/// @param one_host  every process runs on this machine, whatever its host's name
+/// @return kInvalidArgument for an unknown host, which it names, for a process with more threads than its host has
+/// CPUs, and for a plan across hosts whose coordinator would listen at loopback
 Result<ProcessPlan> plan_processes(const Plan& plan, bool one_host);
 
 /// Notation of a backend for the words of a plan's commands.

@@ -16,9 +16,9 @@ struct PushSources {
 
 /// Copies the program and the models of each host's processes to the plan's hosts, with rsync over ssh, which skips
 /// unchanged files. Then compares the SHA-256 of each file there with ours, and starts the program there. Prints what
-/// was sent; reports failed hosts on standard error, and continues with the others. @return the number of failed hosts;
-/// kInvalidArgument for a plan without a destination for the program, or a path that is not absolute; kNotFound for a
-/// missing local file
+/// was sent; reports failed hosts on standard error, and continues with the others.
+/// @return the number of failed hosts; kInvalidArgument for a plan without a destination for the program, or a path
+/// that is not absolute; kNotFound for a missing local file
 Result<int> push_to_hosts(const Plan& plan, const ProcessPlan& processes, const PushSources& sources);
 
 }  // namespace outrider

@@ -10,8 +10,8 @@
 
 namespace outrider {
 
-/// Returns a client of the coordinator at the first of these addresses that answers. @return kUnavailable if none does,
-/// with the reason of each
+/// Returns a client of the coordinator at the first of these addresses that answers.
+/// @return kUnavailable if none does, with the reason of each
 Result<Client> connect_any(TransportContext& context, const std::vector<std::string>& addresses);
 
 /// Returns the plan's workers that have not joined under their name.

@@ -34,8 +34,8 @@ struct RenderedFile {
 /// and rendered scripts.
 class RunFolder {
  public:
-  /// Creates the folder with plan.json, and keeps other processes from doing so while this object lives. @return
-  /// kInvalidArgument for a folder with a ledger, or another owner: two runs are never mixed
+  /// Creates the folder with plan.json, and keeps other processes from doing so while this object lives.
+  /// @return kInvalidArgument for a folder with a ledger, or another owner: two runs are never mixed
   static Result<RunFolder> create(const std::filesystem::path& path, const nlohmann::json& plan);
   /// @return kNotFound for one without plan.json
   static Result<RunFolder> open(const std::filesystem::path& path);
@@ -75,8 +75,9 @@ class RunKeys {
   /// Returns the keys of a run, if it has any.
   static std::optional<RunKeys> of(const RunFolder& folder);
 
-  /// Returns options for a process that sees the folder of keys. @param role  coordinator, verifier, shard, drafter,
-  /// client @param hears_shards  of a verifier
+  /// Returns options for a process that sees the folder of keys.
+  /// @param role  coordinator, verifier, shard, drafter, client
+  /// @param hears_shards  of a verifier
   static std::vector<std::string> options(const std::filesystem::path& keys, const std::string& role,
                                           bool hears_shards = false);
   std::vector<std::string> options(const std::string& role, bool hears_shards = false) const {

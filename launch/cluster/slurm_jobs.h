@@ -17,8 +17,9 @@ Result<void> submit_to_slurm(const std::vector<RenderedFile>& scripts, const Run
 /// Asks the jobs' scripts to end, which drains all steps, and cancels the remaining jobs after the grace.
 void end_slurm_jobs(const std::vector<std::string>& jobs, int grace_seconds);
 
-/// Asks squeue about the job of this process. @param format  squeue's: "%e", its end @return kUnavailable outside a
-/// job, or if squeue does not know
+/// Asks squeue about the job of this process.
+/// @param format  squeue's: "%e", its end
+/// @return kUnavailable outside a job, or if squeue does not know
 Result<std::string> ask_slurm_of_this_job(const std::string& format);
 
 /// Returns the job of this process for lock.json: its number, partition, nodes, time limit. Null outside a job.

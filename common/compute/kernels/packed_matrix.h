@@ -21,8 +21,8 @@ struct WeightFormat {
   /// Outputs and inputs of a storage unit (1 x 1: elements); matrices are padded to whole units.
   std::int64_t unit_outputs, unit_inputs, unit_bytes;
   bool has_scales;  ///< one per output of weights, or per row of inputs
-  /// Writes output `output` of the matrix at `weights`, or row `output` of its inputs if they are elements. @return its
-  /// scale; 1 if the type has none
+  /// Writes output `output` of the matrix at `weights`, or row `output` of its inputs if they are elements.
+  /// @return its scale; 1 if the type has none
   float (*store_row)(std::span<const float> row, std::int64_t output, std::byte* weights);
   /// Dot product of a stored row of inputs and one of weights; null unless the type's weights are elements.
   float (*dot)(const std::byte* x, const std::byte* w, std::int64_t n, float x_scale, float w_scale);

@@ -269,8 +269,9 @@ namespace {
 
 constexpr std::size_t kBlock = 32;
 
-/// Writes a block's scale. @return the factor that turns its elements into codes; 0 if the written scale is 0, or an
-/// element is not finite: then neither is the scale, which shows readers the error.
+/// Writes a block's scale.
+/// @return the factor that turns its elements into codes; 0 if the written scale is 0, or an element is not finite:
+/// then neither is the scale, which shows readers the error.
 float write_scale(std::span<const float> block, float scale, std::byte* to) {
   float sum = 0;
   for (const float x : block) sum += 0 * x;  // NaN if x is not finite

@@ -30,8 +30,10 @@ class BatchGoodput {
   /// survives[i]: probability that the first i + 1 drafts are accepted.
   using Survives = std::array<double, kDraftLengthMax>;
 
-  /// Registers a sequence at the start of its round. @param most  limit of its drafts @param drafters  number that
-  /// draft for all sequences @param followed  looked-up drafts that follow its own
+  /// Registers a sequence at the start of its round.
+  /// @param most  limit of its drafts
+  /// @param drafters  number that draft for all sequences
+  /// @param followed  looked-up drafts that follow its own
   void update(Key text, const Survives& survives, int most, int drafters,
               const SourceSurvival::Followed& followed = {});
   void forget(Key text);

@@ -35,8 +35,10 @@ inline std::size_t index_of_made(DraftSource source) {
 /// already there), from the rounds of all sessions of a verifier.
 class AheadHits {
  public:
-  /// Observes a round that was drafted ahead for. @param all_held  all of its drafts were accepted @param hit  its
-  /// outcome was among those @param wait_s  remaining wait for drafts in transit
+  /// Observes a round that was drafted ahead for.
+  /// @param all_held  all of its drafts were accepted
+  /// @param hit  its outcome was among those
+  /// @param wait_s  remaining wait for drafts in transit
   void observe(bool all_held, bool hit, double wait_s);
   /// Returns the probability of a hit after a round whose drafts are all accepted with probability `survives`.
   /// @param next  probability that one more draft is accepted then: the prior until rounds were observed

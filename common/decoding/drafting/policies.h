@@ -25,9 +25,11 @@ struct DraftLength {
 /// +ngram+table, for `added`; a number or auto instead by @ and 0 to 8, for `ahead`. The error lists the usual forms.
 Result<DraftLength> parse_draft_length(const std::string& text);
 
-/// Makes the policy of one session. @param length  for kFixed and kTree @param estimates, batch  of the session's
-/// verifier; outlive the policy @param governed  a fixed length is an upper limit: the governor drops drafts that cost
-/// time @pre is_offered(policy)
+/// Makes the policy of one session.
+/// @param length  for kFixed and kTree
+/// @param estimates, batch  of the session's verifier; outlive the policy
+/// @param governed  a fixed length is an upper limit: the governor drops drafts that cost time
+/// @pre is_offered(policy)
 std::unique_ptr<DraftLengthPolicy> make_policy(DraftPolicy policy, int length, const Estimates& estimates,
                                                BatchGoodput& batch, bool governed = false);
 

@@ -40,8 +40,10 @@ struct Others {
   double tokens = 0;  ///< mean tokens of a round of each, in total
 };
 
-/// (3) and (4). @param length  0 for a plain round @param tau  mean tokens of the rounds, whose K/V are sent.
-/// Unobserved costs count as 0, so that a source is tried once.
+/// (3) and (4).
+/// @param length  0 for a plain round
+/// @param tau  mean tokens of the rounds, whose K/V are sent. Unobserved costs count as 0, so that a source is tried
+/// once.
 RoundTerms round_terms(const Estimates& estimates, DraftSource source, int length, double tau,
                        const Company& company = {});
 

@@ -11,8 +11,9 @@
 namespace outrider {
 
 /// Grammar of calls of these tools. Arguments follow their schemas (grammar_of_schema()), in the order of their names,
-/// as the template writes them. @param many  any number of calls, else one @return kUnsupported if the vocabulary has
-/// no tokens for calls, or for a keyword, which is named
+/// as the template writes them.
+/// @param many  any number of calls, else one
+/// @return kUnsupported if the vocabulary has no tokens for calls, or for a keyword, which is named
 Result<std::string> grammar_of_calls(std::span<const ToolDeclaration> tools, bool many, const AnswerControls& controls);
 
 /// Grammar of any answer with at most one call, which ends it.

@@ -51,8 +51,8 @@ class EngineBudget {
   EngineBudget* outer_;
 };
 
-/// Runs one call of XGrammar, and converts its exceptions. @return kInvalidArgument for input that it refuses or would
-/// ignore. Throws EngineSpent.
+/// Runs one call of XGrammar, and converts its exceptions.
+/// @return kInvalidArgument for input that it refuses or would ignore. Throws EngineSpent.
 template <typename Call>
 auto engine_call(const char* what, Call&& call) -> Result<decltype(call())> {
   const EngineWarnings warnings;

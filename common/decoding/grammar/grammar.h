@@ -46,11 +46,12 @@ class GrammarState {
   void roll_back(int count);
   /// Computes the masks after each of these tokens ahead of time, while no other function is called; allowed() then
   /// returns them once the tokens have been accepted. The state does not change. A token that is not allowed gets no
-  /// mask, nor do its descendants. @param tokens  rows of a TokenTree; none: the current mask @param depths  the
-  /// tree's; empty: a chain
+  /// mask, nor do its descendants.
+  /// @param tokens  rows of a TokenTree; none: the current mask
+  /// @param depths  the tree's; empty: a chain
   void look_ahead(std::span<const TokenId> tokens, std::span<const std::int32_t> depths = {});
-  /// Returns the mask of allowed tokens: bit t % 32 of word t / 32. Empty: all are allowed. @return valid until the
-  /// next call of any function
+  /// Returns the mask of allowed tokens: bit t % 32 of word t / 32. Empty: all are allowed.
+  /// @return valid until the next call of any function
   std::span<const std::uint32_t> allowed();
   /// The error, if nothing is allowed any more because the time bound was exceeded.
   std::optional<Error> spent() const;
@@ -80,8 +81,9 @@ class GrammarCompiler {
   explicit GrammarCompiler(std::function<Result<GrammarVocabulary>()> vocabulary, double seconds_max = 30);
   ~GrammarCompiler();
 
-  /// Requests a grammar for a client. @return a function that returns kInvalidArgument, kUnsupported or kOutOfRange for
-  /// a text that is no grammar or takes too much (of time: kUnsupported, and the message names the rule)
+  /// Requests a grammar for a client.
+  /// @return a function that returns kInvalidArgument, kUnsupported or kOutOfRange for a text that is no grammar or
+  /// takes too much (of time: kUnsupported, and the message names the rule)
   GrammarWait want(const std::string& text, const std::string& client = "");
   /// The same, but waits for the result.
   Result<std::shared_ptr<const Grammar>> wait_for(const std::string& text);

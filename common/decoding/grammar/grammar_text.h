@@ -29,9 +29,9 @@ Result<std::string> grammar_of_choices(std::span<const std::string> choices);
 Result<std::string> grammar_of_json_object();
 
 /// The answer must be JSON that is valid by the schema (draft 2020-12), with the properties in the schema's order and
-/// no others, unless additionalProperties allows them. @return kUnsupported for a keyword that cannot be followed
-/// exactly; the message has the keyword and its location @param quote  the quote token of Gemma 4's calls: the answer
-/// is a value in that form instead of JSON
+/// no others, unless additionalProperties allows them.
+/// @return kUnsupported for a keyword that cannot be followed exactly; the message has the keyword and its location
+/// @param quote  the quote token of Gemma 4's calls: the answer is a value in that form instead of JSON
 Result<std::string> grammar_of_schema(const nlohmann::ordered_json& schema, std::optional<TokenId> quote = {});
 
 /// The same for a file with a schema or a grammar.

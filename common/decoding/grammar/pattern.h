@@ -38,12 +38,13 @@ struct Pattern {
 
 /// Parses ECMA-262 (JavaScript, and thus JSON Schema) with the flag u, and with the flag i if the text begins with
 /// (?i). Classes are ECMA-262's: \d and \w are ASCII, `.` excludes line ends. Branches that cannot match and redundant
-/// anchors are removed. @return kInvalidArgument for an invalid expression, kUnsupported for lookaround, back
-/// references and the like; the message continues a sentence whose subject is the expression
+/// anchors are removed.
+/// @return kInvalidArgument for an invalid expression, kUnsupported for lookaround, back references and the like; the
+/// message continues a sentence whose subject is the expression
 Result<Pattern> read_pattern(std::string_view text);
 
-/// Restricts the pattern to texts of `least` to `most` characters; most -1: unbounded. @return none: the parts can
-/// share these characters in more than kSharesMax ways
+/// Restricts the pattern to texts of `least` to `most` characters; most -1: unbounded.
+/// @return none: the parts can share these characters in more than kSharesMax ways
 std::optional<Pattern> of_length(const Pattern& pattern, std::int64_t least, std::int64_t most);
 inline constexpr int kSharesMax = 256;
 
@@ -51,10 +52,11 @@ inline constexpr int kSharesMax = 256;
 /// are escaped, all others unchanged.
 Pattern in_json(const Pattern& pattern);
 
-/// Writes a part of a rule in XGrammar's EBNF. (XGrammar's own Regex() lets `a(bc+)?` match `ac`, too.) @pre something
-/// matches @param short_repeats  repeat at most kRepeatsMax times at once: XGrammar counts longer repeats in its own
-/// way, which its rule cache does not cover, and which leaves most tokens undecided until the answer is there. The
-/// result grows with the repeats
+/// Writes a part of a rule in XGrammar's EBNF. (XGrammar's own Regex() lets `a(bc+)?` match `ac`, too.)
+/// @pre something matches
+/// @param short_repeats  repeat at most kRepeatsMax times at once: XGrammar counts longer repeats in its own way, which
+/// its rule cache does not cover, and which leaves most tokens undecided until the answer is there. The result grows
+/// with the repeats
 std::string as_ebnf(const Pattern& pattern, bool short_repeats);
 
 inline constexpr int kRepeatsMax = 128;

@@ -84,9 +84,9 @@ void process_scores(std::span<float> scores, const SamplingParams& params, std::
                     const TokenCounts& counts);
 
 /// Applies temperature, min_p, top_k and top_p: makes the distribution that a token is drawn from. Among equal scores
-/// the lower id counts as the more probable one, so that top_k keeps at most k tokens. @param scores  [vocab_size]
-/// after process_scores; finite, or -infinity for a masked token @pre params.temperature > 0; one score at least is
-/// finite. O(vocab_size)
+/// the lower id counts as the more probable one, so that top_k keeps at most k tokens.
+/// @param scores  [vocab_size] after process_scores; finite, or -infinity for a masked token
+/// @pre params.temperature > 0; one score at least is finite. O(vocab_size)
 void make_distribution(std::span<const float> scores, const SamplingParams& params, SamplingScratch& scratch,
                        Distribution* distribution);
 

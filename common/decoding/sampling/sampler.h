@@ -17,8 +17,9 @@ namespace outrider {
 /// parameters, so that the answer for a seed is the same for every draft length and drafter, and in plain decoding.
 class Sampler {
  public:
-  /// @param stop_ids  masked by min_tokens, and accepted at the end of a grammar @param softcap  the model's
-  /// final_logit_softcapping, 0 for none. Logits come before it: greedy decoding does not need it, probabilities do.
+  /// @param stop_ids  masked by min_tokens, and accepted at the end of a grammar
+  /// @param softcap  the model's final_logit_softcapping, 0 for none. Logits come before it: greedy decoding does not
+  /// need it, probabilities do.
   /// @param grammar  of params.grammar, compiled for this vocabulary; without it no token can be chosen, unless
   /// params.grammar is empty
   Sampler(SamplingParams params, std::vector<TokenId> stop_ids, float softcap,
@@ -36,8 +37,10 @@ class Sampler {
   }
   bool follows_grammar() const { return grammar_.has_value(); }
 
-  /// Chooses the token that follows all added ones. @param logits  [V] @return kMalformed unless they are finite,
-  /// kInvalidArgument if the whole vocabulary is masked, and errors of the grammar
+  /// Chooses the token that follows all added ones.
+  /// @param logits  [V]
+  /// @return kMalformed unless they are finite, kInvalidArgument if the whole vocabulary is masked, and errors of the
+  /// grammar
   Result<TokenId> choose(std::span<const float> logits, SamplingScratch& scratch);
 
   /// The rule `match`, and at temperature 0 `greedy`: token i is drawn from the target's distribution with the noise of
@@ -57,8 +60,10 @@ class Sampler {
                                          std::span<const Distribution> q, SamplingScratch& scratch,
                                          std::span<const std::int32_t> depths = {});
 
-  /// Returns log-probabilities of chosen tokens, if the request wants them. @param logits  [N, V] as given to choose()
-  /// or verify() @param tokens  [N] token i was chosen from row i @return [N], or nothing
+  /// Returns log-probabilities of chosen tokens, if the request wants them.
+  /// @param logits  [N, V] as given to choose() or verify()
+  /// @param tokens  [N] token i was chosen from row i
+  /// @return [N], or nothing
   std::vector<TokenLogprobs> logprobs(Matrix<const float> logits, std::span<const TokenId> tokens,
                                       SamplingScratch& scratch) const;
   /// Returns those of a prompt token. @param logits  [V] of the row before it @pre the request wants them

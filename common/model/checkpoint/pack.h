@@ -47,8 +47,8 @@ inline constexpr int kPackVersion = 4;
 /// and generation_config.json as in a Hugging Face directory.
 class Pack {
  public:
-  /// Reads and checks the manifest, and maps the image without touching its pages. @return kNotFound or kIo for a file,
-  /// kVersionMismatch for a pack of another version, kMalformed
+  /// Reads and checks the manifest, and maps the image without touching its pages.
+  /// @return kNotFound or kIo for a file, kVersionMismatch for a pack of another version, kMalformed
   static Result<std::shared_ptr<const Pack>> open(const std::filesystem::path& dir);
 
   const PackInfo& info() const { return info_; }

@@ -72,8 +72,8 @@ class Backbone {
   void set_team_sizer(TeamSizer* sizer) { sizer_ = sizer; }
 
   /// Makes caches keep these layers' output rows of every position, concatenated in this order, as one more layer: the
-  /// first half of a row is its K, the second its V. @pre 0 <= layer < num_hidden_layers; no cache has been made; the
-  /// row's width is even
+  /// first half of a row is its K, the second its V.
+  /// @pre 0 <= layer < num_hidden_layers; no cache has been made; the row's width is even
   void keep_hidden(std::vector<int> layers) { hidden_layers_ = std::move(layers); }
 
   KvCache make_cache() const;

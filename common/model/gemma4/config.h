@@ -74,9 +74,9 @@ struct AssistantConfig {
   std::int64_t num_centroids, centroid_intermediate_top_k;  ///< 0 unless use_ordered_embeddings
 };
 
-/// Reads the config of a backbone: multimodal (the keys are in text_config) or text only. @return kNotFound or kIo for
-/// the file, kMalformed for an invalid value, kUnsupported for one that another implementation might accept. The
-/// message names file, key, value seen and wanted.
+/// Reads the config of a backbone: multimodal (the keys are in text_config) or text only.
+/// @return kNotFound or kIo for the file, kMalformed for an invalid value, kUnsupported for one that another
+/// implementation might accept. The message names file, key, value seen and wanted.
 Result<TextConfig> load_text_config(const ModelFiles& files);
 /// Reads the config of an assistant; errors as above.
 Result<AssistantConfig> load_assistant_config(const ModelFiles& files);

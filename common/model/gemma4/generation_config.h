@@ -21,8 +21,8 @@ struct GenerationConfig {
   std::optional<std::int32_t> top_k;
 };
 
-/// A missing file counts as one without keys. @return kMalformed for an invalid value; the message names file, key,
-/// value seen and wanted
+/// A missing file counts as one without keys.
+/// @return kMalformed for an invalid value; the message names file, key, value seen and wanted
 Result<GenerationConfig> load_generation_config(const ModelFiles& files);
 
 }  // namespace outrider

@@ -90,8 +90,8 @@ class KvCache {
   bool holds(Position length) const;
   /// Drops rows from `length` on. @pre holds(length)
   void truncate(Position length);
-  /// Becomes a copy of the first `length` rows of `other`. @pre this one is empty, both have the same shapes,
-  /// other.holds(length)
+  /// Becomes a copy of the first `length` rows of `other`.
+  /// @pre this one is empty, both have the same shapes, other.holds(length)
   /// @param between_layers  as in Backbone::forward: a long sequence's rows are gigabytes
   void copy_from(const KvCache& other, Position length, const std::function<void()>* between_layers = nullptr);
 

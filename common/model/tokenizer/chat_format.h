@@ -38,8 +38,8 @@ std::optional<ChatFormat> recognise_chat_template(std::string_view jinja);
 /// Returns the format of a model's chat template. Without one, models with per-layer embeddings (config.json), or
 /// without a config.json, count as small ones.
 ///
-/// A template that is not recognised sets `warning`, and the format is guessed in the same way. @return kMalformed or
-/// kIo for a file that exists and cannot be used
+/// A template that is not recognised sets `warning`, and the format is guessed in the same way.
+/// @return kMalformed or kIo for a file that exists and cannot be used
 Result<ChatFormat> load_chat_format(const ModelFiles& files);
 
 }  // namespace outrider

@@ -28,8 +28,8 @@ class ModelFiles;
 /// Immutable after loading: thread-safe.
 class Tokenizer {
  public:
-  /// Loads the model's tokenizer.json, or else its GGUF's. @return kNotFound if it has neither, kIo for a file that
-  /// cannot be read; else as parse() and from_gguf()
+  /// Loads the model's tokenizer.json, or else its GGUF's.
+  /// @return kNotFound if it has neither, kIo for a file that cannot be read; else as parse() and from_gguf()
   static Result<Tokenizer> load(const ModelFiles& files);
 
   /// @param name_for_errors  begins every error message, and is name()

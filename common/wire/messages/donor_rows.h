@@ -21,8 +21,8 @@ inline constexpr std::int64_t kCatchUpRows = 32;
 /// @param needs  with kTokens, the rows must be tokens of the vocabulary instead
 Result<void> check_rows(const PairFacts& facts, const KvRows& kv, DraftInput needs = DraftInput::kTargetRows);
 
-/// Returns the rows from position `from` on, in the same memory. @pre check_rows() accepts `kv`, and `from` is one of
-/// its positions
+/// Returns the rows from position `from` on, in the same memory.
+/// @pre check_rows() accepts `kv`, and `from` is one of its positions
 KvRows rows_from(const KvRows& kv, Position from);
 
 /// Checks that a drafter with these facts can continue from `row`: a hidden row, or the state of unverified drafts.
@@ -31,8 +31,8 @@ Result<void> check_hidden(const PairFacts& facts, const WireTensor& row);
 /// @return kInvalidArgument for a word that to_string() does not return
 Result<WireForm> parse_wire_form(const std::string& name);
 
-/// Returns the type of rows in this form; `exact` is the model's own. @param elements  length of the last axis; a row
-/// that is not a multiple of a block keeps the exact type
+/// Returns the type of rows in this form; `exact` is the model's own.
+/// @param elements  length of the last axis; a row that is not a multiple of a block keeps the exact type
 DType wire_dtype(WireForm form, DType exact, std::int64_t elements);
 
 /// End of the donor rows that one message carries when a drafter needs [from, committed): all of them

@@ -12,8 +12,8 @@ struct SoftTokens {
   bool together = false;  ///< they attend to each other, so that one forward pass must hold all of them
 };
 
-/// Checks that a medium is finite soft tokens, encoded for a model with these facts. @return kMismatch, or kMalformed
-/// with a number that is not finite
+/// Checks that a medium is finite soft tokens, encoded for a model with these facts.
+/// @return kMismatch, or kMalformed with a number that is not finite
 Result<void> check_encoded(const PairFacts& facts, const WireMedium& medium);
 
 }  // namespace outrider

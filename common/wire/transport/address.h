@@ -28,8 +28,8 @@ bool is_local(const std::string& address);
 /// @return kNotFound, with the reason, if the name does not resolve. May take seconds when name servers do not answer.
 Result<std::vector<std::string>> resolve(const std::string& address);
 
-/// Opens a non-blocking TCP connection to a numeric address. Waits for `wait` at most. @return kPeerGone with the
-/// reason, such as "connection refused"
+/// Opens a non-blocking TCP connection to a numeric address. Waits for `wait` at most.
+/// @return kPeerGone with the reason, such as "connection refused"
 Result<Descriptor> connect_tcp(const std::string& numeric, Duration wait);
 
 /// Tries a TCP connection for a quarter of a second. @return the reason for its failure; empty: it would succeed

@@ -405,8 +405,9 @@ class TableReader {
     if (const std::string wrong = reader_.tensor(frame, rank, &field); !wrong.empty()) fail(name, wrong);
   }
 
-  /// Checks a value. @param what  text between the field's name and the value in an error @param allowed  a Range, or
-  /// the last enumerator
+  /// Checks a value.
+  /// @param what  text between the field's name and the value in an error
+  /// @param allowed  a Range, or the last enumerator
   template <typename T, typename Allowed>
   bool in_range(const char* name, const char* what, T value, const Allowed& allowed) {
     using Wide = std::conditional_t<std::is_floating_point_v<T>, double, std::int64_t>;

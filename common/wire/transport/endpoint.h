@@ -95,9 +95,10 @@ class Endpoint {
   /// Leaves a silent coordinator for the next address, or reconnects if there is only one. Not within a process.
   void redial();
 
-  /// Queues a message; never blocks. Tensor bytes are not copied: they must not change any more. @param to  a peer from
-  /// receive(); ignored by a connected endpoint, which has one peer. @return bytes of all frames. After an error
-  /// nothing was sent: kPeerGone when there is no such peer (any more), kUnavailable when its queue is full
+  /// Queues a message; never blocks. Tensor bytes are not copied: they must not change any more.
+  /// @param to  a peer from receive(); ignored by a connected endpoint, which has one peer.
+  /// @return bytes of all frames. After an error nothing was sent: kPeerGone when there is no such peer (any more),
+  /// kUnavailable when its queue is full
   Result<std::size_t> send(const PeerId& to, const Message& message);
 
   /// Takes one message, if one has arrived. Never blocks. Frames are 8-byte aligned; in-process tensors are the

@@ -28,13 +28,13 @@ class Gatekeeper {
   /// The ZAP domain; for a socket without one, ZeroMQ would admit everybody without a request.
   static constexpr const char* kDomain = "outrider";
 
-  /// @param context  ZeroMQ's, which has at most one gatekeeper; must outlive it @return the error of the file, or of a
-  /// line in it
+  /// @param context  ZeroMQ's, which has at most one gatekeeper; must outlive it
+  /// @return the error of the file, or of a line in it
   static Result<std::unique_ptr<Gatekeeper>> start(void* context, const std::filesystem::path& authorized);
   ~Gatekeeper();
 
-  /// @param user_id  ZeroMQ's property of every message: the peer's public key @return none for a key that is not
-  /// authorized, or no longer is. Any thread
+  /// @param user_id  ZeroMQ's property of every message: the peer's public key
+  /// @return none for a key that is not authorized, or no longer is. Any thread
   std::optional<Identity> identity(const char* user_id) const;
 
  private:

@@ -68,8 +68,8 @@ AuthorizedKeys parse_authorized_keys(std::string_view text);
 /// The keys of a list, and what is wrong with the others: kMalformed with their lines, or as read_text().
 std::pair<std::vector<AuthorizedKey>, Result<void>> read_authorized_keys(const std::filesystem::path& list);
 
-/// Adds a line to a list, which need not exist yet. Keeps comments. @return kInvalidArgument for a name that is not 1
-/// to 64 letters, digits and .-_@, or for an existing entry
+/// Adds a line to a list, which need not exist yet. Keeps comments.
+/// @return kInvalidArgument for a name that is not 1 to 64 letters, digits and .-_@, or for an existing entry
 Result<void> authorize_key(const std::filesystem::path& list, const AuthorizedKey& key);
 /// Removes all lines with this name. @return their number
 Result<int> revoke_keys(const std::filesystem::path& list, std::string_view name);

@@ -15,8 +15,8 @@ class Monitor {
     std::string address;      ///< of the connection or listener
   };
 
-  /// @param context, socket  ZeroMQ's. @param events  bits of the wanted events
-  /// Throws zmq::error_t when the process has no file handle left.
+  /// @param context, socket  ZeroMQ's.
+  /// @param events  bits of the wanted events Throws zmq::error_t when the process has no file handle left.
   Monitor(void* context, void* socket, int events);
   ~Monitor();
   Monitor(const Monitor&) = delete;

@@ -79,8 +79,8 @@ class ReceiveBudget {
   std::vector<PeerId> arriving();
   /// See Endpoint::leaving().
   std::vector<PeerId> leaving();
-  /// For lack of a file handle, cuts the older half of the connections that have never sent a message. @return their
-  /// number
+  /// For lack of a file handle, cuts the older half of the connections that have never sent a message.
+  /// @return their number
   int cut_silent(TimePoint now);
   /// Cuts the connections that exceed a limit. Cheap: looks once per kInterval at most. To be called between messages:
   /// a peer with a complete message is received before the next look, since ZeroMQ takes peers in turn.

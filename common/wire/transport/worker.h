@@ -31,8 +31,9 @@ void declare_options(Visitor&& visit, WorkerOptions& options) {
         {.help = "Read all of a packed model before it is used, and compare its checksums", .of_cluster = true});
 }
 
-/// Returns the worker's name. @param otherwise  the default name @return kInvalidArgument for a name that every
-/// coordinator would refuse
+/// Returns the worker's name.
+/// @param otherwise  the default name
+/// @return kInvalidArgument for a name that every coordinator would refuse
 Result<std::string> chosen_name(const WorkerOptions& options, std::string otherwise);
 
 /// Measures the time without a coordinator: a worker whose job was killed must not stay for ever.
@@ -40,8 +41,8 @@ class Solitude {
  public:
   explicit Solitude(const WorkerOptions& options) : seconds_max_(options.alone_seconds_max) {}
 
-  /// @param joined  true while a coordinator has welcomed the worker @return kUnavailable after more time than the
-  /// options allow
+  /// @param joined  true while a coordinator has welcomed the worker
+  /// @return kUnavailable after more time than the options allow
   Result<void> check(bool joined, TimePoint now);
 
  private:
