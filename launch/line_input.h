@@ -26,7 +26,7 @@ std::unique_ptr<LineInput> plain_lines();
 
 /// Reads from a person at a terminal, with editing, recall and completion (libedit; ~/.editrc applies).
 /// @param words  possible first words of a line, for Tab
-/// @param history  file of earlier lines, the last 1,000, readable by this user alone; lines that begin with a space are
+/// @param history  file of the last 1,000 lines, readable by this user alone; lines that begin with a space are
 /// not kept. Empty, or not writable: only this session's
 std::unique_ptr<LineInput> edited_lines(const std::string& prompt, std::vector<std::string> words,
                                         std::filesystem::path history);
