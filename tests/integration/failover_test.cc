@@ -61,6 +61,16 @@ class Failover : public testing::Test {
     ASSERT_TRUE(verifiers_.contains(pid)) << "no verifier has the text";
     verifiers_[pid]->send(number);
   }
+  /// Makes two shards that gather over TCP the only verifier. Its passes are slow, so that no text is over before its
+  /// fault. @param options  more options of the first shard
+  void start_group(int added_verify_us, std::vector<std::string> options = {}) {
+    verifiers_.clear();
+    ASSERT_TRUE(eventually([&] { return status().verifiers == 0; }));
+    options.insert(options.end(), {"--shards", "2", "--listen-shards", "tcp://127.0.0.1:*"});
+    sharded_ = &start_verifier(options, added_verify_us);
+    shard_.emplace(std::vector<std::string>{"shard", "--join", shards_address(*sharded_), "--threads", "1"});
+    ASSERT_TRUE(eventually([&] { return status().verifiers == 1; })) << sharded_->err() << shard_->err();
+  }
   /// @param on_round  called with the number of rounds that have come, from 1.
   Generation answer_to(
       const Generate& request, const std::function<void(int rounds)>& on_round = [](int) {}) {
@@ -98,6 +108,8 @@ class Failover : public testing::Test {
   TransportContext context_;
   Coordinator coordinator_;
   std::map<pid_t, std::unique_ptr<Program>> verifiers_;
+  Program* sharded_ = nullptr;    ///< of start_group(): the first shard
+  std::optional<Program> shard_;  ///< and the other
   Program drafter_{{"drafter", "--join", coordinator_.address}};
   std::optional<Client> client_;
   int rounds_ = 0;              ///< of the last answer
@@ -170,19 +182,15 @@ TEST_F(Failover, AShardOfAnotherHostMayBeKilledAtEachRound) {
   failovers_ = 0;
   for (int killed = 1; killed < all - 1; ++killed) {
     SCOPED_TRACE(fmt::format("killed after {} of {} rounds", killed, all));
-    verifiers_.clear();
-    ASSERT_TRUE(eventually([&] { return status().verifiers == 0; }));
-    Program& sharded = start_verifier({"--shards", "2", "--listen-shards", "tcp://127.0.0.1:*"}, 50'000);
-    Program shard({"shard", "--join", shards_address(sharded), "--threads", "1"});
-    ASSERT_TRUE(eventually([&] { return status().verifiers == 1; })) << sharded.err() << shard.err();
+    ASSERT_NO_FATAL_FAILURE(start_group(50'000));
     const Generation generation = answer_to(request, [&](int rounds) {
       if (rounds != killed) return;
-      shard.send(SIGKILL);
+      shard_->send(SIGKILL);
       start_verifier();
     });
     ASSERT_EQ(generation.tokens, wanted);
-    ASSERT_EQ(describe(sharded.wait()), "exit 1");
-    EXPECT_EQ(lines_with(sharded.err(), {"shard 1 of 2 is gone: "}).size(), 1u) << sharded.err();
+    ASSERT_EQ(describe(sharded_->wait()), "exit 1");
+    EXPECT_EQ(lines_with(sharded_->err(), {"shard 1 of 2 is gone: "}).size(), 1u) << sharded_->err();
   }
   EXPECT_GE(failovers_, (all - 2) / 2) << "others were over before";
   std::printf("%lld failovers of %d kills\n", static_cast<long long>(failovers_), all - 2);
@@ -216,20 +224,15 @@ TEST_F(Failover, ThoseThatAreStoppedTogetherEndTheText) {
   Generate request = requests()[1];
   request.max_tokens = 12;
   const std::vector<TokenId> wanted = answer_to(request).tokens;
-  verifiers_.clear();
-  ASSERT_TRUE(eventually([&] { return status().verifiers == 0; }));
-  Program& sharded =
-      start_verifier({"--shards", "2", "--listen-shards", "tcp://127.0.0.1:*", "--drain-wait", "600"}, 250'000);
-  Program shard({"shard", "--join", shards_address(sharded), "--threads", "1"});
-  ASSERT_TRUE(eventually([&] { return status().verifiers == 1; })) << sharded.err() << shard.err();
+  ASSERT_NO_FATAL_FAILURE(start_group(250'000, {"--drain-wait", "600"}));
   const Generation generation = answer_to(request, [&](int rounds) {
     if (rounds != 1) return;
-    shard.send(SIGTERM);
-    sharded.send(SIGTERM);
+    shard_->send(SIGTERM);
+    sharded_->send(SIGTERM);
   });
   EXPECT_EQ(generation.tokens, wanted);
-  EXPECT_EQ(describe(sharded.wait()), "exit 0") << sharded.err();
-  EXPECT_EQ(describe(shard.wait()), "exit 0") << shard.err();
+  EXPECT_EQ(describe(sharded_->wait()), "exit 0") << sharded_->err();
+  EXPECT_EQ(describe(shard_->wait()), "exit 0") << shard_->err();
 }
 
 // SIGSTOP: the shard's connection stays, its verifier waits for it and sends no heartbeats.
@@ -237,16 +240,10 @@ TEST_F(Failover, AFrozenShardChangesNoToken) {
   const Generate request = requests()[1];
   const std::vector<TokenId> wanted = answer_to(request).tokens;
   for (const bool comes_back : {true, false}) {
-    verifiers_.clear();
-    ASSERT_TRUE(eventually([&] { return status().verifiers == 0; }));
-    // Slow enough that the text is not over before the shard is stopped.
-    Program& sharded =
-        start_verifier({"--shards", "2", "--listen-shards", "tcp://127.0.0.1:*", "--drain-wait", "0"}, 50'000);
-    Program shard({"shard", "--join", shards_address(sharded), "--threads", "1"});
-    ASSERT_TRUE(eventually([&] { return status().verifiers == 1; })) << sharded.err() << shard.err();
+    ASSERT_NO_FATAL_FAILURE(start_group(50'000, {"--drain-wait", "0"}));
     const Generation generation = answer_to(request, [&](int rounds) {
       if (rounds != 10) return;
-      shard.send(SIGSTOP);
+      shard_->send(SIGSTOP);
       start_verifier();
     });
     EXPECT_EQ(generation.tokens, wanted);
@@ -254,18 +251,18 @@ TEST_F(Failover, AFrozenShardChangesNoToken) {
     EXPECT_EQ(generation.metrics.inexact_failovers, 0);
     EXPECT_EQ(only_verifier().shards, 1) << "the group is not in the books";
     if (!comes_back) {
-      sharded.send(SIGTERM);
-      EXPECT_EQ(describe(sharded.wait()), "exit 1");
-      EXPECT_EQ(lines_with(sharded.err(), {"told to stop 3 s ago, but a shard says nothing"}).size(), 1u)
-          << sharded.err();
+      sharded_->send(SIGTERM);
+      EXPECT_EQ(describe(sharded_->wait()), "exit 1");
+      EXPECT_EQ(lines_with(sharded_->err(), {"told to stop 3 s ago, but a shard says nothing"}).size(), 1u)
+          << sharded_->err();
     }
-    shard.send(SIGCONT);
+    shard_->send(SIGCONT);
     if (comes_back) {
-      EXPECT_TRUE(eventually([&] { return status().verifiers == 2; })) << sharded.err();
+      EXPECT_TRUE(eventually([&] { return status().verifiers == 2; })) << sharded_->err();
       EXPECT_EQ(answer_to(request).tokens, wanted);
     }
-    shard.send(SIGTERM);
-    EXPECT_EQ(describe(shard.wait()), "exit 0");
+    shard_->send(SIGTERM);
+    EXPECT_EQ(describe(shard_->wait()), "exit 0");
   }
 }
 
