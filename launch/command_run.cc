@@ -196,9 +196,9 @@ Generate without_drafts(Generate request) {
 struct Answer {
   std::string text;
   Generation generation;
-  std::vector<RoundOutcome> rounds;  ///< of `generation`, where they are reported
-  std::optional<bool> drafter_there = {};  ///< as why_left_out() has it
-  std::optional<Generation> plain;   ///< of --compare
+  std::vector<RoundOutcome> rounds;        ///< of `generation`, where they are reported
+  std::optional<bool> drafter_there = {};  ///< see why_left_out()
+  std::optional<Generation> plain;         ///< of --compare
   bool plain_first = false;
 
   double speedup() const {
@@ -356,7 +356,8 @@ void run(const RunFlags& flags) {
   ClusterClient cluster = or_throw(connect_or_start(context, flags.cluster.connect, options));
   if (flags.for_person()) say_aside(who);
   Answer answer = Decoding(flags, side, cluster.client, std::move(stops)).answer(request);
-  if (answer.generation.metrics.drafting_rounds == 0) answer.drafter_there = is_drafter_there(flags, cluster.client);
+  if (request.draft_length != 0 && answer.generation.metrics.drafting_rounds == 0)
+    answer.drafter_there = is_drafter_there(flags, cluster.client);
   if (flags.report.json) {
     std::printf("%s\n", to_text(answer_json(flags, side, request, answer)).c_str());
     return;

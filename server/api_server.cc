@@ -69,13 +69,9 @@ class StreamedReply {
 
   StreamedReply(Job job, std::shared_ptr<ReplyWriter> writer, const HttpRequest& http)
       : writer_(std::move(writer)),
-        request_{.method = http.method,
-                 .path = http.path,
-                 .request_id = http.request_id,
-                 .body = "",
-                 .client = http.client,
-                 .key = nullptr,
-                 .gone = http.gone},
+        request_id_(http.request_id),
+        path_(http.path),
+        gone_(http.gone),
         thread_([this, job = std::move(job)] { run(job); }) {}
   ~StreamedReply() { dropped_ = true; }
 
@@ -100,10 +96,10 @@ class StreamedReply {
   void run(const Job& job) {
     std::optional<ApiError> error;
     try {
-      const auto gone = [this] { return dropped_ || request_.gone(); };
+      const auto gone = [this] { return dropped_ || gone_(); };
       error = job([this](std::string piece) { push(std::move(piece)); }, gone);
     } catch (const std::exception& thrown) {
-      error = internal_error(request_, thrown);
+      error = internal_error(request_id_, path_, thrown);
     }
     const std::lock_guard lock(mutex_);
     if (error && overrun_)
@@ -124,7 +120,8 @@ class StreamedReply {
   }
 
   const std::shared_ptr<ReplyWriter> writer_;
-  const HttpRequest request_;  ///< as far as it is needed here
+  const std::string request_id_, path_;
+  const std::function<bool()> gone_;
   std::atomic<bool> dropped_ = false;
   std::mutex mutex_;
   std::condition_variable changed_;

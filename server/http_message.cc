@@ -30,9 +30,8 @@ HttpReply error_reply(const ApiError& error) {
   return reply;
 }
 
-ApiError internal_error(const HttpRequest& request, const std::exception& thrown) {
-  log_error("event=request_failed request_id={} path={} reason=\"{}\"", request.request_id, printable(request.path),
-            thrown.what());
+ApiError internal_error(std::string_view request_id, std::string_view path, const std::exception& thrown) {
+  log_error("event=request_failed request_id={} path={} reason=\"{}\"", request_id, printable(path), thrown.what());
   return {500, "internal error"};
 }
 
@@ -40,7 +39,7 @@ HttpReply answer_with(const HttpHandler& handler, const HttpRequest& request) {
   try {
     return handler(request);
   } catch (const std::exception& thrown) {
-    return error_reply(internal_error(request, thrown));
+    return error_reply(internal_error(request.request_id, request.path, thrown));
   }
 }
 

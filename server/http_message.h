@@ -78,8 +78,8 @@ void each_event(std::string_view events, const std::function<void(std::string_vi
 /// Answers a request.
 using HttpHandler = std::function<HttpReply(const HttpRequest&)>;
 
-/// The error of a request whose handling has thrown. The log alone says what: it may name this server's files.
-ApiError internal_error(const HttpRequest& request, const std::exception& thrown);
+/// Logs what a request's handling has thrown. @return the client's error without it: it may name this server's files
+ApiError internal_error(std::string_view request_id, std::string_view path, const std::exception& thrown);
 /// The handler's reply; if it throws, an internal_error().
 HttpReply answer_with(const HttpHandler& handler, const HttpRequest& request);
 
