@@ -18,6 +18,9 @@ namespace {
 using Gemm = void(const GemmArgs&);
 constexpr std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 
+/// Rows that the vector kernels multiply in one walk of a block (gemm_vector.inc).
+constexpr std::int64_t kRowsInAWalk = 48;
+
 /// Kernels of a type: vectors up to a number of rows, tiles for more.
 struct Kernels {
   std::int64_t vector_rows;
@@ -70,23 +73,25 @@ class BlockMatrix final : public PackedMatrix {
     });
     const bool expands = tiles && w.type == WeightType::kInt4;
     const std::int64_t block_bytes = std::ssize(w.bytes) / blocks;
-    team_run(blocks, rows > kTileRows ? 1 : kPieceBytes / block_bytes + 1, [&](std::int64_t begin, std::int64_t end) {
-      auto* const expanded = scratch<std::byte>(Scratch::kOutput, expands ? steps * kStepBytes * kBlockOutputs : 0);
-      for (std::int64_t b = begin; b < end; ++b) {
-        (tiles ? kernels_.tiles
-               : kernels_.vectors)({.weights = w.bytes.data() + b * block_bytes,
-                                    .steps = steps,
-                                    .x = input,
-                                    .sums = sums,
-                                    .expanded = expanded,
-                                    .rows = rows,
-                                    .outputs = std::min(kBlockOutputs, w.out - b * kBlockOutputs),
-                                    .row_scale = row_scale,
-                                    .column_scale = w.scales.empty() ? nullptr : w.scales.data() + b * kBlockOutputs,
-                                    .y = y + b * kBlockOutputs,
-                                    .y_stride = y_stride});
-      }
-    });
+    const std::int64_t stored_bytes = floats ? 2 * row_bytes : row_bytes;
+    share_product(blocks, block_bytes, rows, tiles ? 2 * kTileRows : kRowsInAWalk,
+                  [&](std::int64_t block, std::int64_t first, std::int64_t count) {
+                    auto* const expanded =
+                        scratch<std::byte>(Scratch::kOutput, expands ? steps * kStepBytes * kBlockOutputs : 0);
+                    const std::int64_t output = block * kBlockOutputs;
+                    (tiles ? kernels_.tiles
+                           : kernels_.vectors)({.weights = w.bytes.data() + block * block_bytes,
+                                                .steps = steps,
+                                                .x = input + first * stored_bytes,
+                                                .sums = tiles || floats ? nullptr : sums + first * steps * 2,
+                                                .expanded = expanded,
+                                                .rows = count,
+                                                .outputs = std::min(kBlockOutputs, w.out - output),
+                                                .row_scale = row_scale + first,
+                                                .column_scale = w.scales.empty() ? nullptr : w.scales.data() + output,
+                                                .y = y + first * y_stride + output,
+                                                .y_stride = y_stride});
+                  });
   }
 
   static std::int64_t input_bytes(WeightType type) { return type == WeightType::kBf16 ? 2 : 1; }

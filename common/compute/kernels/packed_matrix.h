@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -8,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "common/compute/kernels/kernel_table.h"
 #include "common/compute/kernels/linear.h"
+#include "common/compute/kernels/team.h"
 
 namespace outrider {
 
@@ -100,5 +103,24 @@ T* scratch(Scratch use, std::int64_t count) {
 inline constexpr std::int64_t kPieceBytes = 32 * 1024;
 /// Elements of rows per piece when storing them: some 3 us.
 inline constexpr std::int64_t kInputsPerPiece = 8 * 1024;
+
+/// Calls multiply(block, first_row, row_count) for every block of outputs and every row, shared among the team. Blocks
+/// that are too few for the team are split by rows, into groups of a multiple of `unit` rows: narrow matrices (64 to
+/// 2,560 outputs) would leave most of many threads idle.
+/// @param unit  rows that a kernel multiplies together
+template <typename Multiply>
+void share_product(std::int64_t blocks, std::int64_t block_bytes, std::int64_t rows, std::int64_t unit,
+                   const Multiply& multiply) {
+  constexpr std::int64_t kPiecesPerThread = 4;
+  const auto divide_up = [](std::int64_t n, std::int64_t by) { return (n + by - 1) / by; };
+  const std::int64_t units = divide_up(rows, unit);
+  const std::int64_t wanted = team_size() == 1 ? 1 : divide_up(kPiecesPerThread * team_size(), blocks);
+  const std::int64_t group_rows = divide_up(units, std::min(wanted, units)) * unit;
+  const std::int64_t groups = divide_up(rows, group_rows);
+  team_for(blocks * groups, rows > kTileRows ? 1 : kPieceBytes / block_bytes + 1, [&](std::int64_t piece) {
+    const std::int64_t first = piece % groups * group_rows;
+    multiply(piece / groups, first, std::min(group_rows, rows - first));
+  });
+}
 
 }  // namespace outrider

@@ -29,22 +29,23 @@ class Q4Matrix final : public PackedMatrix {
     // Tiles take about as long for one row as for eight: docs/lab/kernels.md, the last section.
     constexpr std::int64_t kVectorRows = 8;
     const bool tiles = kernels().gemm_q4_tiles != nullptr && rows > kVectorRows;
-    team_run(blocks, rows > kTileRows ? 1 : kPieceBytes / block_bytes + 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t b = begin; b < end; ++b) {
-        (tiles ? kernels().gemm_q4_tiles
-               : kernels().gemm_q4)({.weights = w.bytes.data() + b * block_bytes,
-                                     .steps = steps,
-                                     .x = reinterpret_cast<const std::byte*>(input),
-                                     .sums = nullptr,
-                                     .expanded = nullptr,
-                                     .rows = rows,
-                                     .outputs = std::min(kBlockOutputs, w.out - b * kBlockOutputs),
-                                     .row_scale = nullptr,
-                                     .column_scale = w.scales.data() + b * kBlockOutputs,
-                                     .y = y + b * kBlockOutputs,
-                                     .y_stride = y_stride});
-      }
-    });
+    constexpr std::int64_t kUnitRows = 64;  // that a walk of a block multiplies: more by tiles than by vectors
+    share_product(blocks, block_bytes, rows, kUnitRows,
+                  [&](std::int64_t block, std::int64_t first, std::int64_t count) {
+                    const std::int64_t output = block * kBlockOutputs;
+                    (tiles ? kernels().gemm_q4_tiles
+                           : kernels().gemm_q4)({.weights = w.bytes.data() + block * block_bytes,
+                                                 .steps = steps,
+                                                 .x = reinterpret_cast<const std::byte*>(input + first * groups),
+                                                 .sums = nullptr,
+                                                 .expanded = nullptr,
+                                                 .rows = count,
+                                                 .outputs = std::min(kBlockOutputs, w.out - output),
+                                                 .row_scale = nullptr,
+                                                 .column_scale = w.scales.data() + output,
+                                                 .y = y + first * y_stride + output,
+                                                 .y_stride = y_stride});
+                  });
   }
 };
 
