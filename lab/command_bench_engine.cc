@@ -284,7 +284,7 @@ void bench_engine(const EngineFlags& flags) {
   counts.push_back(1);  // the baseline of the others
   std::sort(counts.begin(), counts.end());
   counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
-  const std::unique_ptr<Backbone> backbone = models.backbone(std::max(counts.back(), kPrefillChunk));
+  const std::unique_ptr<Backbone> backbone = models.backbone(kRowsMax);
   const ForwardTimes times = time_forwards(flags, counts, *backbone);
   const double one_row_ms = times.ms.at(1), decode = 1e3 / one_row_ms;
   const double share = static_cast<double>(backbone->weight_bytes()) * decode / 1e9 / times.read_bandwidth_gb_s;
@@ -414,7 +414,7 @@ void bench_speculative(SpeculativeFlags flags) {
   const ShapeModels models = flags.shape.models();
   const int threads = thread_count(flags.shape.verifier.threads);
   set_team_size(threads);
-  const std::unique_ptr<Backbone> backbone = models.backbone(kPrefillChunk);
+  const std::unique_ptr<Backbone> backbone = models.backbone(kRowsMax);
   const std::unique_ptr<Assistant> assistant = on_draft_threads(threads, [&] { return models.assistant(); });
   InProcessPair pair(*backbone, assistant.get());
   fill_context(pair.cache(), flags.shape.context);

@@ -171,7 +171,7 @@ void layout(const LayoutFlags& flags) {
   // One sequence: the prompt in chunks, then a round of drafts. Without measurements, one chunk suffices to bring every
   // buffer but the K/V to its size.
   std::vector<TokenId> prompt(
-      static_cast<std::size_t>(flags.measure ? flags.context - 1 : std::min(flags.context - 1, kPrefillChunk)));
+      static_cast<std::size_t>(flags.measure ? flags.context - 1 : std::min(flags.context - 1, kRowsMax)));
   for (std::size_t i = 0; i < prompt.size(); ++i)
     prompt[i] = static_cast<TokenId>((i * i + 5) % static_cast<std::size_t>(config.vocab_size));
   const Result<std::unique_ptr<PictureEncoder>> tower = PictureEncoder::load(files, type);
@@ -193,7 +193,7 @@ void layout(const LayoutFlags& flags) {
                               {"dtype", to_string(type)},
                               {"context", flags.context},
                               {"draft_length", flags.draft_length},
-                              {"prefill_chunk", kPrefillChunk}}}};
+                              {"prefill_chunk", kRowsMax}}}};
   if (flags.measure) {
     const std::int64_t grown = anonymous_bytes() - before;
     const double share = static_cast<double>(buffers.bytes(false)) / static_cast<double>(grown);

@@ -91,7 +91,7 @@ struct PerplexityFlags {
 };
 
 std::unique_ptr<Backbone> load(const ModelFiles& files, const std::string& dtype) {
-  return or_throw(Backbone::load(files, or_throw(parse_weight_type(dtype)), kPrefillChunk));
+  return or_throw(Backbone::load(files, or_throw(parse_weight_type(dtype)), kRowsMax));
 }
 
 /// @return a row per text, and one for all

@@ -11,7 +11,7 @@ namespace outrider {
 std::vector<std::span<const TokenId>> prefill_chunks(std::span<const TokenId> prompt, std::span<const SoftRows> soft) {
   std::vector<std::span<const TokenId>> chunks;
   for (std::int64_t begin = 0, end = 0; begin < std::ssize(prompt); begin = end) {
-    end = std::min(begin + kPrefillChunk, std::ssize(prompt));
+    end = std::min(begin + kRowsMax, std::ssize(prompt));
     for (const SoftRows& rows : soft) {
       if (rows.both_ways && rows.first < end && end < rows.end()) end = rows.first > begin ? rows.first : rows.end();
     }

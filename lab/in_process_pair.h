@@ -11,10 +11,10 @@
 
 namespace outrider {
 
-/// Rows of a prompt per forward, and most rows of any forward, as in a verifier.
-inline const std::int64_t kPrefillChunk = VerifierConfig().prefill_chunk, kRowsMax = VerifierConfig().rows_max;
+/// Most rows of a forward, as in a verifier.
+inline const std::int64_t kRowsMax = VerifierConfig().rows_max;
 
-/// Splits a prompt into pieces of kPrefillChunk rows, which are views of `prompt`. Bidirectional soft tokens are not
+/// Splits a prompt into pieces of kRowsMax rows, which are views of `prompt`. Bidirectional soft tokens are not
 /// split: pieces before them are shorter, their own may be longer.
 std::vector<std::span<const TokenId>> prefill_chunks(std::span<const TokenId> prompt,
                                                      std::span<const SoftRows> soft = {});

@@ -242,12 +242,21 @@ void VerifierCore::on_verify(const Message& message, const Verify& verify, TimeP
   window_.came_back(message.session, std::ssize(verify.tokens), now);
 }
 
+std::int64_t VerifierCore::prompt_rows_max() const {
+  const bool any_decodes = std::ranges::any_of(sessions_, [](const auto& entry) {
+    const std::optional<VerifyWork>& request = entry.second.request;
+    return !(request && request->prefill);
+  });
+  return any_decodes ? config_.prefill_chunk : config_.rows_max;
+}
+
 Duration VerifierCore::window(TimePoint now) const {
   std::int64_t rows = 0;
+  const std::int64_t prompt_rows = prompt_rows_max();
   for (const SessionId id : queue_) {
     const Session& session = sessions_.at(id);
     const std::int64_t left = std::ssize(session.request->tokens) - session.prompt.done;
-    rows += session.request->prefill ? std::min(left, config_.prefill_chunk) : left;
+    rows += session.request->prefill ? std::min(left, prompt_rows) : left;
   }
   return window_.wait(std::ssize(queue_), rows, now);
 }
@@ -320,7 +329,7 @@ std::optional<VerifyWork> VerifierCore::next_chunk(Session& session, Batch& batc
   VerifyWork work = request;
   if (session.prompt.done == 0 && !session.prompt.compute_all && !begin_prompt(session, &work)) return std::nullopt;
   const std::int64_t done = session.prompt.done, total = std::ssize(request.tokens);
-  std::int64_t count = std::min({total - done, config_.prefill_chunk, batch.room});
+  std::int64_t count = std::min({total - done, prompt_rows_max(), batch.room});
   if (session.prompt.scored) count = std::min(count, batch.scored_room);
   if (session.prompt.keep_at > done) count = std::min(count, session.prompt.keep_at - done);
   count = whole_media(request, done, count, batch.room);

@@ -22,8 +22,10 @@ struct Grammar;
 
 struct VerifierConfig {
   LinkConfig link = {};
-  std::int64_t rows_max = 256;       ///< rows of one forward, over all sessions
-  std::int64_t prefill_chunk = 128;  ///< rows of one prompt per forward
+  std::int64_t rows_max = 256;  ///< rows of one forward, over all sessions
+  /// Rows of one prompt per forward while other sequences decode, which wait for the forward. A prompt that makes
+  /// nobody wait takes all of rows_max: more rows share a read of the weights.
+  std::int64_t prefill_chunk = 128;
   /// Of these, rows of prompts with requested log-probabilities: each row has logits.
   std::int64_t scored_rows_max = 32;
   Capacity capacity = {};
@@ -218,6 +220,8 @@ class VerifierCore {
   Duration window(TimePoint now) const;
   /// Moves waiting requests that fit into the batch: prompts, or verifies.
   void take_requests(bool prefill, Batch& batch);
+  /// Most rows of one prompt in the next forward.
+  std::int64_t prompt_rows_max() const;
   /// Returns the next rows of a prompt. @return none if it waits for another one (begin_prompt)
   std::optional<VerifyWork> next_chunk(Session& session, Batch& batch);
   /// Returns how many of `count` rows after the first `done` may be computed now: soft tokens that belong together are

@@ -147,7 +147,7 @@ TEST(Encoder, TheTextIsTheReferences) {
   ClusterOptions options{.pair = {goldens / "multimodal-e4b/backbone", goldens / "e4b/assistant"},
                          .weight_type = WeightType::kF32};
   options.verifier.no_towers = true;
-  options.verifier.core.prefill_chunk = 5;
+  options.verifier.core.rows_max = 6;
   TransportContext context;
   const std::unique_ptr<Cluster> cluster = start_threads(context, options).value();
   Client client = connect_when_joined(context, *cluster);

@@ -115,8 +115,8 @@ struct Sounds : Pictures {
 
 // With chains and trees of drafts, and with the sound's soft tokens in several forward passes.
 TEST_F(Sounds, TheTextIsTheReferences) {
-  for (const std::int64_t chunk : {128, 5}) {
-    options.verifier.core.prefill_chunk = chunk;
+  for (const std::int64_t rows : {256, 9}) {
+    options.verifier.core.rows_max = rows;
     Client client = start(options);
     for (const std::size_t i : {0u, 1u, 2u}) {
       Generate wanted = request(i, i == 0 ? sound(6000, 37) : sound(2000, 11));
@@ -201,8 +201,8 @@ TEST_F(Pictures, APromptInChunksGivesTheSameTextAlsoWherePicturesAreSeenBothWays
   std::vector<std::vector<TokenId>> texts;
   for (const std::filesystem::path& backbone : {options.pair.backbone, both_ways.path()}) {
     options.pair.backbone = backbone;
-    for (const std::int64_t chunk : {128, 5, 2}) {
-      options.verifier.core.prefill_chunk = chunk;
+    for (const std::int64_t rows : {256, 7, 6}) {
+      options.verifier.core.rows_max = rows;
       Client client = start(options);
       texts.push_back(answer(client, request(picture(37), 4)).tokens);
     }

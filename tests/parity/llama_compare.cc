@@ -176,7 +176,7 @@ void compare_engines(const CompareFlags& flags) {
   const Tokenizer tokenizer = or_throw(Tokenizer::load(files));
   std::vector<TokenId> text = tokenizer.encode(or_throw(read_text(flags.text)));
   text.resize(std::min(text.size(), flags.tokens));
-  const auto load = [&](WeightType type) { return or_throw(Backbone::load(files, type, kPrefillChunk)); };
+  const auto load = [&](WeightType type) { return or_throw(Backbone::load(files, type, kRowsMax)); };
   const std::unique_ptr<Backbone> exact = load(WeightType::kF32);
   const std::int64_t vocab = exact->config().vocab_size;
   std::vector<std::unique_ptr<Backbone>> ours;

@@ -157,7 +157,7 @@ Simulator::Simulator(std::uint64_t seed, const Faults& faults, double drafter_ac
 void Simulator::start(Verifier& verifier) {
   VerifierConfig config;
   if (!layout_.pair) {
-    config.prefill_chunk = 5;  // several chunks even for short prompts
+    config.prefill_chunk = 5;  // several chunks even for short prompts, beside other sequences
     config.rows_max = kRowsMax;
   }
   config.reuse_min = 4;
