@@ -34,14 +34,14 @@ class AdmissionQueue {
 
   /// Appends a sequence to its client's queue. @return kUnavailable when the queue is full
   Result<void> enter(SessionId id, const PeerId& peer, const std::string& on_behalf_of, std::int64_t prompt_bytes);
-  /// Returns the next sequence; none if the queue is empty, or none may start now. It stays next until it is let in,
-  /// leaves, or one with precedence arrives: a large sequence is not overtaken because of its size.
+  /// Returns the next sequence; none if the queue is empty, or no sequence may start now. The sequence stays the next
+  /// one until it is let in, leaves, or one with precedence arrives: its size does not let others overtake it.
   /// @param possible  returns true if there is a verifier that a sequence could start at; a client whose first sequence
   /// has none is overtaken
   std::optional<SessionId> next(const std::function<bool(SessionId)>& possible = [](SessionId) { return true; }) const;
-  /// Marks next() as running.
+  /// Marks the sequence that next() returned as running.
   void let_in(SessionId id);
-  /// Marks its first token. May be called again.
+  /// Records that a running sequence has its first token. May be called again.
   void started(SessionId id);
   /// Removes a queued or running sequence.
   void leave(SessionId id);
@@ -64,7 +64,7 @@ class AdmissionQueue {
     std::deque<SessionId> waiting;
   };
 
-  /// Returns its share of the queue.
+  /// Gives back a sequence's share of the queue.
   void give_back(const Text& text);
   std::size_t waiting_of(const ClientKey& client) const;
 

@@ -26,10 +26,10 @@ struct Audit {
   std::string numeric_class, verifier;  ///< its verifier
 };
 
-/// Has answers verified again by another verifier of the class. It acts as a client with a stepwise sequence: it passes
-/// the answer as drafts, as many per round as possible, and all must be accepted. An answer of n tokens costs the other
-/// verifier its prompt and n / 33 forward passes. One audit at a time; of the answers that arrive meanwhile few are
-/// kept.
+/// Lets another verifier of the same class verify answers again. The auditor is a client with a stepwise
+/// sequence: it passes the answer as drafts, as many per round as possible, and all must be accepted. An answer of n
+/// tokens costs the other verifier its prompt and n / 33 forward passes. One audit runs at a time; of the answers that
+/// arrive meanwhile few are kept.
 class Auditor {
  public:
   explicit Auditor(const AuditConfig& config) : config_(config), random_(config.seed) {}
@@ -42,9 +42,9 @@ class Auditor {
   const Audit* next() const;
   /// Reports that next()'s sequence has begun.
   void begin(SessionId session);
-  /// Drops next(). @param why  logged once, until an audit succeeds in starting
+  /// Drops next(). @param why  is logged once, until an audit has started
   void skip(const std::string& why);
-  /// The sequence of the running audit, if any.
+  /// Returns the sequence of the running audit, if any.
   std::optional<SessionId> session() const { return session_; }
   /// Handles a coordinator's message to this client. @return the reply, if any
   std::variant<std::monostate, Step, Cancel> on_message(const Message& message);

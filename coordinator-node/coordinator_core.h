@@ -9,8 +9,8 @@
 namespace outrider {
 
 struct CoordinatorConfig {
-  /// The first session number, and the first number of a Welcome. Must be random: workers recognise a new coordinator
-  /// by it.
+  /// The first session number, and the first number of a Welcome. The number must be random, because workers recognise
+  /// a new coordinator by it.
   std::uint64_t instance = 1;
   LinkConfig link = {};
   AdmissionConfig queue = {};
@@ -23,8 +23,8 @@ struct CoordinatorConfig {
   int drafters_per_sequence = 1;
 };
 
-/// The coordinator as a pure state machine: messages and time in, one output out. It routes each event to the sequence
-/// concerned. The Session handles it; Sessions has all sequences, and Fleet all workers.
+/// The coordinator as a pure state machine: messages and time in, one output out. It routes each event to the Session
+/// of the sequence concerned, which handles the event. Sessions has all sequences, Fleet all workers.
 class CoordinatorCore {
  public:
   explicit CoordinatorCore(const CoordinatorConfig& config);
@@ -34,7 +34,7 @@ class CoordinatorCore {
   bool on_message(const PeerId& from, Message message, TimePoint now);
   /// Records that more of a peer's long message arrived.
   void on_arriving(const PeerId& from, TimePoint now);
-  /// Records that more of a long message to this peer was sent, but not all: it cannot have answered yet.
+  /// Records that more of a long message to this peer was sent, but not all: the peer cannot have answered yet.
   void on_leaving(const PeerId& to, TimePoint now);
   /// Handles an undecodable message. @param about  its session; 0: unknown
   void on_malformed(const PeerId& from, SessionId about, TimePoint now);
@@ -43,7 +43,7 @@ class CoordinatorCore {
   /// Counts `bytes` sent for `message`.
   void on_sent(const Message& message, std::size_t bytes);
   void on_tick(TimePoint now);
-  /// Tells clients and workers that it is about to end, so that they do not wait for a time-out.
+  /// Tells clients and workers that this coordinator is about to end, so that they do not wait for a time-out.
   void stop(TimePoint now);
   /// Returns the results of all events since the last call.
   CoordinatorOutput take_output();

@@ -20,7 +20,7 @@ class DraftAhead {
  public:
   /// Expects guesses for the round that begins at `base`, at most `most`; 0: none. Forgets the previous round.
   void expect(Position base, int most);
-  /// Drafts discarded since the last call, without those that find() returned last.
+  /// Returns the number of drafts discarded since the last call, without those that find() returned last.
   std::int64_t take_vain() { return std::exchange(vain_, 0); }
   bool expects() const { return most_ > 0; }
   struct Guess {

@@ -68,9 +68,10 @@ struct Worker : Load {
   std::int64_t kv_of(Position positions) const {
     return hello.capacity.kv_cost.bytes(std::min(positions, hello.facts.context_max));
   }
-  /// Drafters only.
+  /// Returns true if this drafter needs a verifier's rows. Drafters only.
   bool needs_rows() const { return hello.needs == DraftInput::kTargetRows; }
-  /// Returns the positions that it can draft for. With a verifier's rows, that verifier's context is the limit.
+  /// Returns the positions that this drafter can draft for. With a verifier's rows, that verifier's context is the
+  /// limit.
   Position context() const { return needs_rows() ? kPositions.max : hello.facts.context_max; }
   Estimates& costs_with(DraftInput needs) { return costs[static_cast<std::size_t>(needs)]; }
   const Estimates& costs_with(DraftInput needs) const { return costs[static_cast<std::size_t>(needs)]; }
@@ -84,11 +85,11 @@ struct Worker : Load {
   void hear(TimePoint now);
   /// Records bytes of a long message.
   void hear_bytes(TimePoint now);
-  /// Records that its rows take too long.
+  /// Records that this verifier's rows take too long.
   void pause_rows(TimePoint now);
   /// Records a heartbeat's round trip.
   void measure(Duration time);
-  /// Records that it did not answer in time.
+  /// Records that this worker did not answer in time.
   void miss(TimePoint now);
 };
 
@@ -128,10 +129,10 @@ class Fleet {
 
   using Workers = std::map<PeerId, Worker>;
   const Workers& workers() const { return workers_; }
-  /// nullptr for an unknown peer, and for "".
+  /// Returns the worker of a peer; nullptr for an unknown peer, and for "".
   Worker* find(const PeerId& peer);
   Worker& at(const PeerId& peer) { return workers_.at(peer); }
-  /// Returns the facts that all must match: the kept ones, or else a verifier's; nullptr without either.
+  /// Returns the facts that all workers must match: the kept ones, or else a verifier's; nullptr without either.
   const PairFacts* facts() const;
   /// Fixes these facts for all later workers; the first call decides.
   void keep_facts(const PairFacts& facts);
@@ -154,7 +155,7 @@ class Fleet {
 
   /// Adds a worker, or updates one that says Hello again.
   Worker& join(const PeerId& peer, const Hello& hello, TimePoint now);
-  /// Empty for an unknown peer.
+  /// Removes a worker. @return the worker; empty for an unknown peer
   Workers::node_type remove(const PeerId& peer);
   /// Returns the workers that were silent for longer than `timeout`.
   std::vector<PeerId> silent(Duration timeout, TimePoint now) const;
@@ -168,9 +169,9 @@ class Fleet {
   /// none. Its soft tokens have the bits of the verifier's own towers, if it has any.
   /// @param encoding_class  see Requirements
   PeerId choose_encoder(const Hello& verifier, const std::string& encoding_class) const;
-  /// Returns true if there is one, with room or without.
+  /// Returns true if there is such an encoder, with room or without.
   bool has_encoder(const Hello& verifier, const std::string& encoding_class) const;
-  /// Number of drafters with sessions; 1 if none has.
+  /// Returns the number of drafters with sessions; 1 if none has.
   int drafters_at_work() const;
   /// Counts a round in which a drafter was asked for drafts. Ignores an unknown peer, and "".
   /// @param held  its first draft was accepted

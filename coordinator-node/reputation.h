@@ -27,9 +27,9 @@ class Reputation {
   bool paused() const { return paused_; }
   /// Returns true after enough rounds.
   bool is_known() const { return rounds_ >= kTrial && !paused_; }
-  /// Length of the last or current pause.
+  /// Returns the length of the last or current pause.
   Duration pause() const { return pause_; }
-  /// Returns the sequences after one more, relative to the yield: to compare drafters.
+  /// Returns the drafter's sequences after one more, relative to its yield, to compare drafters.
   double burden(int sessions) const;
   /// Returns true if `other` has the worse reputation, which is the one to remember.
   bool is_better_than(const Reputation& other) const;

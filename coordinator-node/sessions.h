@@ -22,22 +22,23 @@ class Sessions {
       : environment_(environment), queue_(queue), auditor_(audit), next_(value(first)) {}
 
   const Map& all() const { return all_; }
-  /// nullptr if there is none.
+  /// Returns the session with this number; nullptr if there is none.
   Session* find(SessionId id) const;
   Session* find(const PeerId& client, SessionId request_id) const;
   /// Accepts or refuses a client's request. @return true if accepted
   bool open(const PeerId& client, SessionId request_id, Generate request);
-  /// Starts the sequences that have lost their verifier, then queued ones in their order, until one must go on waiting.
+  /// Starts the sequences that have lost their verifier, then queued ones in their order, until a sequence must go on
+  /// waiting.
   void start_waiting();
-  /// If the next sequence waits for room: ends the stepwise sequence that has been idle longest, if that is long.
+  /// Ends the stepwise sequence that has been idle longest, if the next sequence waits for room and that time is long.
   void make_room();
-  /// After an event of one session, or of all: updates the queue, and forgets ended sessions.
+  /// Updates the queue and forgets ended sessions, after an event of one session, or of all.
   void reap(SessionId id);
   void reap_all();
-  /// After each event: begins an audit if no other sequence waits, and exchanges messages between its session and the
-  /// auditor.
+  /// Begins an audit if no other sequence waits, and exchanges messages between its session and the auditor. Called
+  /// after each event.
   void audit();
-  /// Ends all of them, so that clients do not wait for a time-out.
+  /// Ends all sessions, so that clients do not wait for a time-out.
   void stop();
   void describe(Status& status) const;
 
@@ -45,7 +46,7 @@ class Sessions {
   /// Returns the next queued sequence, if it can start.
   std::optional<SessionId> next_queued() const;
   void begin_audit();
-  /// Returns the messages to client "", which is the auditor.
+  /// Takes the messages to client "", which is the auditor, out of the output.
   std::vector<Message> take_words_to_auditor();
 
   Environment& environment_;

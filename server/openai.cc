@@ -1,7 +1,6 @@
 #include "server/openai.h"
 
 #include <algorithm>
-#include <utility>
 
 #include <fmt/format.h>
 

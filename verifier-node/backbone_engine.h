@@ -43,8 +43,9 @@ class BackboneEngine {
   std::map<SessionId, Session>::iterator open(const VerifyWork& work, const std::function<void()>& between_steps);
   /// Returns the soft tokens among a prompt's rows; encodes a medium at its first row.
   std::vector<SoftRows> soft_rows(const VerifyWork& work, Session& session, const std::function<void()>& between_steps);
-  /// Computes the grammar masks of a batch's rows on a thread of its own: allowed tokens depend on the drafts, not on
-  /// their logits. Without a thread, get() does it. Invalid: no session has a grammar.
+  /// Computes the grammar masks of a batch's rows on a thread of its own: the allowed tokens depend on the drafts, not
+  /// on their logits. If no thread can be started, get() computes them. The future is invalid if no session has a
+  /// grammar.
   std::future<void> masks_ahead(const std::vector<VerifyWork>& batch);
   /// Copies committed donor rows [from, to) out of a cache's rings.
   KvRows donor_rows(const KvCache& cache, Position from, Position to, WireForm form) const;
@@ -56,12 +57,13 @@ class BackboneEngine {
     std::vector<TokenLogprobs> logprobs;  ///< of the accepted drafts and the next token, if requested
   };
   Decision decide(const VerifyWork& work, Matrix<const float> logits);
-  /// Decides for all sequences concurrently: one's logits take the time of a layer. None for those without logits.
+  /// Decides for all sequences concurrently, because one sequence's logits take the time of a layer. There is no
+  /// decision for a sequence without logits.
   std::vector<std::optional<Decision>> decide_all(const std::vector<VerifyWork>& batch,
                                                   std::span<const Sequences::Rows> rows, Matrix<const float> logits);
   std::vector<TokenLogprobs> logprobs_along(const Sampler& sampler, Matrix<const float> logits, const VerifyWork& work,
                                             const VerifyOutcome& outcome);
-  /// Accepts drafts by random numbers.
+  /// Accepts drafts by random numbers (VerifierOptions::synthetic_acceptance).
   VerifyOutcome synthetic_outcome(Matrix<const float> logits, const VerifyWork& work) const;
 
   Sequences sequences_;  ///< of sessions, and ended ones until the core releases them

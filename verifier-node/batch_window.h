@@ -29,14 +29,14 @@ class BatchWindow {
   explicit BatchWindow(std::int64_t rows_max) : rows_max_(rows_max) {}
   /// Records that the sequence's verdict was sent.
   void left(SessionId text, TimePoint now);
-  /// Records its next round, with its rows.
+  /// Records the sequence's next round, with its rows.
   void came_back(SessionId text, std::int64_t rows, TimePoint now);
   void forget(SessionId text) { texts_.erase(text); }
   /// Records a forward without prompts.
   void observe_forward(std::int64_t rows, Duration took);
 
+  /// Returns how long the forward should wait; zero: not at all.
   /// @param requests, rows  that could begin now; may be more than fit
-  /// @return zero: begin
   Duration wait(std::int64_t requests, std::int64_t rows, TimePoint now) const;
 
  private:
@@ -47,11 +47,11 @@ class BatchWindow {
   struct Text {
     std::optional<TimePoint> away_since;
     std::int64_t rows = 1;  ///< of its last round
-    /// Returning without drafts, and with some. The next round is assumed to be of the last one's kind.
+    /// Absences before rounds without drafts, and with some. The next round is assumed to be like the last one.
     std::array<Away, 2> away = {};
     std::size_t drafts() const { return rows > 1 ? 1 : 0; }
   };
-  /// Seconds until its probable return; none if unknown, or if it is later than ever.
+  /// Returns the seconds until the sequence's probable return; none if unknown, or if the sequence is later than ever.
   static std::optional<double> back_in(const Text& text, TimePoint now);
   double forward_s(std::int64_t rows) const;
 

@@ -59,8 +59,8 @@ class PrefixSearch {
   Position written_ = 0, best_ = 0, soon_ = 0, common_ = 0;
 };
 
-/// Accounts for the K/V of ended sequences, and of common prefixes: kept until the memory is needed. The rows
-/// themselves are the engine's. Pure.
+/// Accounts for the K/V of ended sequences and of common prefixes, which are kept until the memory is needed. The
+/// engine owns the rows themselves. Pure.
 class PrefixCache {
  public:
   explicit PrefixCache(const KvCost& cost) : cost_(cost) {}
@@ -68,20 +68,20 @@ class PrefixCache {
   void offer_all(PrefixSearch& search) const;
   /// Adds a sequence as the most recently used one.
   void keep(KeptText text);
-  /// A prompt reuses the first `length` positions of a sequence, which becomes the most recently used; it leaves the
-  /// cache if it is continued whole, and nothing else will use it.
-  /// @return true if it left: its rows may be moved, not copied
+  /// Reuses the first `length` positions of a sequence for a prompt. The sequence becomes the most recently used one,
+  /// or leaves the cache if the prompt continues all of it and no other prompt shares it.
+  /// @return true if the sequence left the cache: its rows may be moved, not copied
   bool use(SessionId id, Position length);
-  /// @return true if it was there
+  /// Removes a sequence. @return true if the cache had it
   bool drop(SessionId id);
-  /// Drops the least recently used until the rest fits. @return the dropped ones
+  /// Drops the least recently used sequences until the rest fits. @return the dropped ones
   std::vector<SessionId> trim(std::int64_t bytes_max, std::int64_t texts_max);
   std::int64_t bytes() const { return bytes_; }
 
  private:
   using Texts = std::list<KeptText>;
   Texts::iterator find(SessionId id);
-  /// Returns the bytes of its K/V rows and media.
+  /// Returns the bytes of a sequence's K/V rows and media.
   std::int64_t bytes_of(const KeptText& text) const;
   void erase(Texts::iterator text);
 

@@ -26,9 +26,10 @@ struct RemoteShardOptions {
   int threads = 0;        ///< 0: every core
   Security security = {};
 };
-/// Loads its part and computes for the verifier. When the verifier is gone, frees the part and joins again, until
-/// `stop` (then Ok). A shard in a group goes on after `stop` until its verifier ends, for as long as a drain may take.
-/// @return the error: a verifier refuses it, or the weights cannot be read
+/// Loads the shard's part and computes for the verifier. When the verifier is gone, the shard frees the part and joins
+/// again, until `stop` (then Ok). A shard in a group continues after `stop` until its verifier ends, for as long as a
+/// drain may take.
+/// @return an error if a verifier refuses the shard, or the weights cannot be read
 Result<void> run_remote_shard(const RemoteShardOptions& options, std::stop_token stop);
 
 }  // namespace outrider

@@ -41,12 +41,12 @@ class Sequences {
     std::span<const SoftRows> soft = {};
     std::span<const std::int32_t> depths = {};
   };
-  /// One pass of the backbone. Memory that `rows` point at must stay valid until the next one.
+  /// Runs one pass of the backbone. Memory that `rows` point at must stay valid until the next pass.
   Backbone::Output forward(std::span<const Rows> rows, const std::function<void()>* between_layers);
-  /// Backbone::keep_path() for the last pass's i-th rows.
+  /// Calls Backbone::keep_path() for the i-th rows of the last pass.
   void keep_path(std::size_t i, std::int64_t row);
 
-  /// Repeats the first shard's calls for ever: until the shards' gather() throws.
+  /// Repeats the first shard's calls until the shards' gather() throws.
   [[noreturn]] void follow();
 
  private:
@@ -54,7 +54,7 @@ class Sequences {
   struct CallReader;
   bool leads() const { return backbone_->shards() != nullptr && backbone_->shards()->place().rank == 0; }
   void record(Call call, std::initializer_list<std::int64_t> numbers);
-  /// Numbers of at most 32 bits; ids are split in halves.
+  /// Records numbers of at most 32 bits; ids are split in halves.
   void record(std::initializer_list<std::int64_t> numbers);
   void record(std::span<const std::int32_t> words) { calls_.insert(calls_.end(), words.begin(), words.end()); }
   void record(std::span<const Rows> rows);

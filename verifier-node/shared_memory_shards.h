@@ -11,9 +11,9 @@
 
 namespace outrider {
 
-/// Shards of one host, which gather through memory that all of them have mapped (ADR 17). Each writes its columns into
-/// one of two slots of its own in turn and counts up; the others wait for the count and copy. A shard that has seen all
-/// counts of one gather may write the next: by then no other shard reads the slot before.
+/// Shards of one host, which gather through memory that all of them have mapped (ADR 17). Each shard writes its
+/// columns into one of its two slots in turn and increments its count; the others wait for the count and copy. A shard
+/// that has seen all counts of one gather may write the next: by then no other shard reads the slot before.
 class SharedMemoryShards final : public Shards {
  public:
   /// Creates memory for `count` shards: an anonymous file, which lives as long as a descriptor of it.

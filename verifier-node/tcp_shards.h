@@ -32,22 +32,23 @@ class ShardLink {
   ~ShardLink();
 
   int socket() const { return socket_; }
-  /// The other end's address.
+  /// Returns the address of the other end.
   const std::string& peer() const { return peer_; }
   /// Makes the kernel probe the other end's host each second, and break the connection after so long without an answer.
   void set_timeout(int seconds);
 
-  // Each is kPeerGone once the connection has failed.
-  /// Continues TLS's handshake, which the other calls do too. @return true when it is complete
+  // Each of the following returns kPeerGone once the connection has failed.
+  /// Continues TLS's handshake, as the other calls do too. @return true when the handshake is complete
   Result<bool> shake_hands();
-  /// @return bytes, 0: none yet
+  /// Reads what has arrived. @return the number of bytes; 0: none yet
   Result<std::size_t> read(std::span<char> bytes);
-  /// @return bytes, 0: none yet. The next call must begin with the same ones
+  /// Writes as much as the socket accepts. @return the number of bytes; 0: none yet, and the next call must begin with
+  /// the same bytes
   Result<std::size_t> write(std::span<const char> bytes);
   /// Reads a text of at most kTextBytesMax, before any rows. @return none: incomplete; kMalformed: longer
   Result<std::optional<std::string>> read_text();
   Result<void> write_text(const std::string& text);
-  /// Ok while the other end is there; received bytes are not read.
+  /// Returns Ok while the other end is connected, without reading received bytes.
   Result<void> check() const;
 
   static constexpr std::size_t kTextBytesMax = 4096;
@@ -73,15 +74,15 @@ struct ShardTask {
   bool verify_weights = false;  ///< as WorkerOptions::verify_weights, of its own files
 };
 
-/// Shards of several hosts, which gather over TCP (ADR 17). Each is connected to the first, which forwards one's data
-/// to the others. A frame is the columns of one shard; a peer's bytes are checked, and end the group if they are not a
-/// frame of this gather.
+/// Shards of several hosts, which gather over TCP (ADR 17). Each shard is connected to the first one, which forwards
+/// the data of each to the others. A frame is the columns of one shard. Bytes of a peer are checked; the group ends if
+/// they are not a frame of this gather.
 class TcpShards final : public Shards {
  public:
   /// @param links  of the first: to all others, in order; of another: to the first
   TcpShards(ShardPlace place, std::vector<ShardLink> links);
 
-  /// Ok while all connected shards are there.
+  /// Returns Ok while all connected shards are alive.
   Result<void> check() const;
 
  private:
@@ -99,7 +100,7 @@ class TcpShards final : public Shards {
     std::size_t sent = 0;
   };
   void gather_piece(Matrix<float> rows, Columns own) override;
-  /// Sends as much as the socket accepts. @return true if that was something
+  /// Sends as much as the socket accepts. @return true if any bytes were sent
   bool send(Peer& peer);
   /// Receives data of this gather.
   /// @param there  number of complete columns, over all rows
@@ -119,7 +120,7 @@ class ShardListener {
   /// @param address  for listen_tcp(); between machines with keys, of which those of verifiers may join
   static Result<std::unique_ptr<ShardListener>> listen(const std::string& address, const Security& security);
 
-  /// The actual address.
+  /// Returns the actual address.
   std::string address() const;
   /// Waits until all other shards with these weights have joined, and sends them their task.
   /// @param task  of this process, the first

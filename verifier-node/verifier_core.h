@@ -33,9 +33,9 @@ struct VerifierConfig {
   /// Least number of common tokens at the start of two sequences for the second to wait for, copy or keep their K/V.
   /// Every chat starts with the same few tokens; waiting for those costs more than computing them.
   Position reuse_min = 32;
-  /// Requests a grammar for a client's session. The returned function is polled: null while the grammar is compiled,
-  /// and the prompt waits; an error refuses the prompt; destroying it cancels the request. None: grammars are not
-  /// supported here.
+  /// Requests a grammar for a client's session. The returned function is polled. It returns null while the grammar is
+  /// compiled, and the prompt waits; an error refuses the prompt; its destruction cancels the request. Empty: grammars
+  /// are not supported here.
   using GrammarWait = std::function<Result<std::shared_ptr<const Grammar>>()>;
   std::function<GrammarWait(const std::string& grammar, const std::string& client)> want_grammar = {};
   /// Returns the soft tokens of a medium that no encoder has encoded, or an error. None: this verifier has no towers.
@@ -92,9 +92,9 @@ struct VerifyResult {
   std::optional<Error> error = {};         ///< no token could be chosen: the session is over
 };
 
-/// The sessions freed last, each up to a round, so that a late duplicate does not open one again; but a session that
-/// was elsewhere may come back in a later round. Session numbers are never reused, so that forgetting the oldest is
-/// safe once none of their messages can be in transit.
+/// The sessions freed last, each up to a round, so that a late duplicate does not open a session again. A session that
+/// was at another verifier may come back in a later round. Session numbers are never reused, so the oldest may be
+/// forgotten once none of their messages can be in transit.
 class FreedSessions {
  public:
   void add(SessionId id, RoundId round) {
@@ -118,8 +118,8 @@ class VerifierCore {
   VerifierCore(const VerifierConfig& config, Hello hello);
 
   void on_message(Message message, TimePoint now);
-  /// Does what is due. If the engine is free and requests wait, that includes the next batch, unless waiting for more
-  /// requests pays (BatchWindow): verifies go first, prompt chunks fill up.
+  /// Handles the passing of time. If the engine is free and requests wait, this forms the next batch, unless waiting
+  /// for more requests pays (BatchWindow): verifies go first, prompt chunks fill up.
   void on_tick(TimePoint now);
   /// Records that more of a long message arrived.
   void on_arriving(TimePoint now) { membership_.on_arriving(now); }
@@ -138,7 +138,7 @@ class VerifierCore {
 
   const Membership& membership() const { return membership_; }
   std::size_t session_count() const { return sessions_.size(); }
-  /// K/V memory reserved for sessions, and taken by ended sequences.
+  /// Returns the K/V memory reserved for sessions; cached_bytes() returns the memory of ended sequences.
   std::int64_t kv_bytes() const { return kv_bytes_; }
   std::int64_t cached_bytes() const { return cache_.bytes(); }
 
@@ -194,20 +194,20 @@ class VerifierCore {
   };
   /// Admits a prompt, or holds it until its grammar is ready.
   void admit(Message message, TimePoint now);
-  /// @return false while its grammar is being compiled
+  /// Admits a prompt whose grammar is ready. @return false while the grammar is being compiled
   bool let_in(const Held& held, TimePoint now);
   void on_prefill(const Message& message, std::shared_ptr<const Grammar> grammar, TimePoint now);
-  /// Handles a repeated request: sends the verdict again, or a heartbeat that it is in work.
+  /// Handles a repeated request: sends the verdict again, or a heartbeat while the request is in work.
   void on_repeated(const Session& session, const Message& request);
   void on_verify(const Message& message, const Verify& verify, TimePoint now);
-  /// @param what  the tokens' name in the message
+  /// Checks that tokens are in the vocabulary. @param what  the tokens' name in the error message
   Result<void> check_ids(const char* what, const std::vector<TokenId>& tokens) const;
   Result<void> check_tokens(const std::vector<TokenId>& tokens, Position base) const;
   /// Returns the soft tokens of one of a prompt's media.
   Result<SoftTokens> soft_tokens(const WireMedium& medium) const;
   /// Returns a prompt's media, each with its rows.
   Result<std::vector<PromptMedium>> place_media(const Prefill& prefill) const;
-  /// Reserves memory for `positions` of a session with `held` reserved bytes. @return its reservation then
+  /// Reserves memory for `positions` of a session with `held` reserved bytes. @return the session's reservation then
   Result<std::int64_t> set_aside(std::int64_t held, Position positions);
   void fail(const Message& request, const Error& error) {
     membership_.answer(request, Failed{error.code, error.message});
@@ -228,7 +228,7 @@ class VerifierCore {
   /// not split, so that it may exceed `count`; 0 if there is not enough room.
   std::int64_t whole_media(const VerifyWork& request, std::int64_t done, std::int64_t count, std::int64_t room) const;
   /// Chooses what a new prompt reuses, and stores that in *work.
-  /// @return false to wait: another prompt in progress will soon have more of it
+  /// @return false to wait: another prompt in progress will soon have a longer common prefix
   bool begin_prompt(Session& session, VerifyWork* work);
   /// Drops the least recently used sequences until sessions and cache fit the memory. Rows that the batch would copy
   /// from them are moved instead.

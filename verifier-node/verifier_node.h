@@ -73,7 +73,7 @@ struct ShardOptions {
   int memory = -1;  ///< descriptor from SharedMemoryShards::create()
   ShardPlace place = {};
 };
-/// Loads its part and computes for the verifier, whose end ends this process. @return the error
+/// Loads the shard's part and computes for the verifier, whose end ends this process. @return the error
 Result<void> run_shard(const ShardOptions& options);
 
 /// Loads the backbone, joins the coordinator and serves until `stop` (then Ok), or until an error at the start or a

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <span>
-#include <utility>
 
 #include "common/base/ascii.h"
 #include "common/base/text.h"

@@ -1,7 +1,6 @@
 #include "common/hub/hub.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <system_error>
 #include <utility>

@@ -6,10 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
-#include <map>
 #include <mutex>
-#include <set>
-#include <span>
 #include <system_error>
 #include <thread>
 

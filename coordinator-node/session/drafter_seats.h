@@ -19,10 +19,10 @@ class DrafterSeats {
     Position end = 0;         ///< rows sent to the drafter
     std::int64_t guided = 0;  ///< answer tokens at its last drafts: it knows `sampling`; 0: it does not
     bool asked = false;       ///< for this round's drafts, without an answer so far
-    bool behind = false;      ///< it needs tokens, and was sent more in this round than it computes in a pass, or less
-                              ///< than it lacks
+    /// The drafter needs tokens, and was sent more in this round than it computes in a pass, or less than it lacks.
+    bool behind = false;
     const PeerId& peer() const { return place.peer(); }
-    /// Returns true if it was sent everything that it needs to draft after the token at `base`.
+    /// Returns true if the drafter was sent everything that it needs to draft after the token at `base`.
     bool reaches(Position base, bool hidden) const {
       const Worker* drafter = place.worker();
       return end == base && !behind && drafter != nullptr && base < drafter->context() &&
@@ -33,25 +33,25 @@ class DrafterSeats {
   explicit DrafterSeats(SessionBase& session) : session_(session) {}
 
   std::vector<Replica> replicas = {};
-  /// nullptr if the peer does not draft for this sequence.
+  /// Returns the state of a drafter; nullptr if the peer does not draft for this sequence.
   Replica* find(const PeerId& drafter);
   std::vector<PeerId> peers() const;
-  /// Number of drafters for the sequence: one if the answer would depend on which replies first.
+  /// Returns the wanted number of drafters: one if the answer would depend on which drafter replies first.
   int wanted() const {
     return sequence_.drafts_have_a_say() || sequence_.request.stepwise ? 1 : environment_.drafters_per_sequence;
   }
   bool can_draft() const;
-  /// The first drafter's input; without drafters the last one's.
+  /// Returns the input of the first drafter; without drafters, the input of the last one.
   DraftInput needs() const { return needs_; }
-  /// @param verifier  whose rows they get
+  /// Chooses drafters until there are as many as wanted. @param verifier  the sequence's, whose rows the drafters get
   void assign(const Worker& verifier);
   /// Replaces drafters that drain or whose context the sequence has outgrown, and late ones if there are others.
   void renew(const Worker& verifier);
-  /// Tells it, if it is there, to forget the sequence.
+  /// Tells a drafter, if it is connected, to forget the sequence.
   void release(PeerId drafter);
-  /// No drafter for the rest of the answer: one refused the sequence, against our accounting. The rows of a whole
-  /// sequence are too many to try again and again.
-  /// @param with_rows  none that needs the verifier's rows, which took too long; others still
+  /// Excludes drafters for the rest of the answer, after one refused the sequence against our accounting: the rows of a
+  /// whole sequence are too many to be sent again and again.
+  /// @param with_rows  excludes only drafters that need the verifier's rows, since these took too long
   void take_no_more(bool with_rows = false) { (with_rows ? no_rows_ : none_) = true; }
   void set_in_round(bool drafting);
 
@@ -59,7 +59,7 @@ class DrafterSeats {
   bool awaits_drafts() const { return std::ranges::any_of(replicas, &Replica::asked); }
   /// Returns the first position whose K/V rows a drafter needs; none: no drafters, or token-only ones.
   std::optional<Position> rows_wanted() const;
-  /// Returns the rounding of rows that all its drafters accept: the most exact one.
+  /// Returns the most exact rounding of rows that a drafter of the sequence wants.
   WireForm wire_form() const;
   /// Forwards a verifier's K/V rows to the drafters whose replicas they continue. @param from  the verifier
   void forward(KvRows kv, const PeerId& from);
@@ -77,7 +77,7 @@ class DrafterSeats {
  private:
   /// @param verifier  the sequence's
   DrafterWish wish(const Worker& verifier) const;
-  /// Returns true if its drafter answers, and needs this input.
+  /// Returns true if the replica's drafter answers, and needs this input.
   bool gets(const Replica& replica, DraftInput input) const;
   void send(Replica& replica, KvRows rows);
 

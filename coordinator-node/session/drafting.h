@@ -18,8 +18,8 @@ class Drafting {
   Next begin();
   /// Requests drafts if there is a drafter, else continues without drafts.
   Next ask(std::int64_t draft_length);
-  /// Returns true if drafters get the sequence's tokens only when drafts are wanted: if its policy may skip drafts, and
-  /// policies of the verifier's sequences did so recently.
+  /// Returns true if drafters get the sequence's tokens only when drafts are wanted: the policy may skip drafts, and
+  /// policies of the verifier's sequences skipped them recently.
   bool spares_drafters() const;
   /// Handles a drafter's message about this round.
   Next on_message(DrafterSeats::Replica& replica, const Message& message);
@@ -27,32 +27,33 @@ class Drafting {
   Next on_unreadable(DrafterSeats::Replica& replica);
   /// Handles unrequested drafts of the round that begins at `base`.
   Next on_ahead(const PeerId& drafter, Position base, Candidates guess);
-  /// Called while drafts are outstanding.
+  /// Handles the passing of time while drafts are outstanding.
   Next on_tick();
-  /// Time of the next on_tick(), if drafts are not worth a longer wait.
+  /// Returns the time of the next on_tick(), if drafts are not worth a longer wait.
   std::optional<TimePoint> deadline() const;
   /// Handles the loss of a drafter: the round does not wait for it any more.
   Next lose(const PeerId& drafter);
 
  private:
-  /// Time-out of a drafter in a round; it is asked again after its next message. Losing a round of drafts costs little,
-  /// waiting for a dead drafter costs the user much.
+  /// Time-out of a drafter in a round. The drafter is asked again after its next message. Losing a round of drafts
+  /// costs little; waiting for a dead drafter costs the user much.
   static constexpr Duration kTimeout = std::chrono::milliseconds(500);
 
-  /// Waits for one drafter less: ends drafting if it was the last.
+  /// Continues after the loss of a drafter's answer: ends drafting if no other answer is outstanding.
   Next go_on_without() const;
   /// Handles requested drafts.
   Next on_candidates(const PeerId& drafter, const Candidates& candidates);
   void send_draft(const DrafterSeats::Replica& replica, std::int64_t draft_length, int guesses, bool has_drafts);
-  /// Checks that drafts are at most `most` tokens of the model, with as many distributions or none, and a chain or a
-  /// tree. Warns otherwise.
+  /// Checks that drafts are a chain or a tree of at most `most` tokens of the model, with a distribution each or none
+  /// at all. Logs a warning otherwise.
   bool is_sound(const PeerId& drafter, const Candidates& drafts, std::int64_t most) const;
-  /// Returns true if the policy may use token trees: not if the answer depends on the drafts, since it would then
-  /// depend on measured times.
+  /// Returns true if the policy may use token trees. It may not if the answer depends on the drafts: the answer would
+  /// then depend on measured times.
   bool may_draft_trees() const;
-  /// Returns true if its drafter may draft ahead when that pays: by the request, or by default if it is a millisecond
-  /// away or more. A nearer one mostly shares the verifier's machine and takes its cores, or else hides no more time
-  /// than older drafts lose (docs/lab/ahead.md). Heartbeats measure the distance, without waits of a busy machine.
+  /// Returns true if the drafter may draft ahead when drafting ahead pays: by the request, or by default if the round
+  /// trip to the drafter takes a millisecond or more. A nearer drafter mostly shares the verifier's machine and takes
+  /// its cores, or else hides no more time than older drafts lose (docs/lab/ahead.md). Heartbeats measure the round
+  /// trip, without the waits of a busy machine.
   bool may_draft_ahead() const;
   /// Returns the number of outcomes to draft ahead for in a round of so many drafts.
   int guesses_wanted(std::int64_t draft_length) const;

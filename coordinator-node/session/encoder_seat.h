@@ -8,31 +8,31 @@
 
 namespace outrider {
 
-/// A sequence's encoder: it makes soft tokens of media before a verifier gets the prompt. Several encoders may encode
-/// some of them in turn.
+/// A sequence's encoder, which makes soft tokens of the media before a verifier gets the prompt. Several encoders may
+/// encode the media of one prompt in turn.
 class EncoderSeat {
  public:
   explicit EncoderSeat(SessionBase& session) : session_(session) {}
 
   const PeerId& peer() const { return place_.peer(); }
   const Place& place() const { return place_; }
-  /// Takes a seat at an encoder, and requests the next medium. @pre there is one
+  /// Takes a place at an encoder, and requests the next medium. @pre a medium is not encoded yet
   void sit_at(const PeerId& encoder);
   void leave();
 
-  /// Handles the encoder's message, `waited` after it got its seat. @param verifier  the sequence's
+  /// Handles the encoder's message, `waited` after sit_at(). @param verifier  the sequence's
   Next on_message(Message message, const Hello& verifier, Duration waited);
-  /// Called while its answer is outstanding.
+  /// Handles the passing of time while an answer of the encoder is outstanding.
   Next on_tick();
-  /// The encoder is alive but its answers are useless.
+  /// Handles an encoder that is alive but whose answers are useless.
   Next distrust(Error why);
-  /// The encoder is dead or useless.
+  /// Handles the loss of an encoder that is dead or useless.
   Next lose(Error why);
 
-  /// A prompt's media, soft tokens and tokens are in one message (WireLimits::message_bytes_max).
+  /// Most bytes of a prompt's media: they share one message with its tokens (WireLimits::message_bytes_max).
   static constexpr std::int64_t kMediaBytesMax = 128 << 20;
 
-  /// Class of those that have encoded some media, perhaps a verifier: further ones must make the same bits.
+  /// Class of the encoders, or the verifier, that have encoded some of the media: the others must make the same bits.
   std::string encoding_class = {};
 
  private:

@@ -14,17 +14,17 @@ namespace outrider {
 
 /// All results of an event, in order of execution: messages first.
 struct CoordinatorOutput : CoreOutput {
-  /// One per round with a rejected draft, except in stepwise sequences, whose drafts are the client's.
+  /// One entry per round with a rejected draft, except in stepwise sequences, whose drafts are the client's.
   std::vector<Rejection> rejections = {};
 };
 
 /// Handling of a sequence whose verifier dies, drains or is useless.
 struct FailoverConfig {
   Duration wait = std::chrono::seconds(30);  ///< for another verifier of the class to join: a restart and its loading
-  /// Verifiers that one sequence may lose. Few: a sequence that makes verifiers crash must not take down all of them.
-  /// Draining ones do not count.
+  /// Verifiers that one sequence may lose. The number is small because a sequence that makes verifiers crash must not
+  /// take down all of them. Draining verifiers do not count.
   int limit = 2;
-  /// If none of the class has joined after `wait`, the sequence continues at any other: bytes may differ from there on.
+  /// After `wait` without a verifier of the class, the sequence continues at any other one. Its bytes may differ then.
   bool allow_inexact = false;
 };
 
@@ -54,13 +54,13 @@ struct Environment {
   void notice(bool warning, std::string text, SessionId session = {}) {
     output.notices.push_back({warning, std::move(text), session});
   }
-  /// Logs a warning about a peer; the same one at most once a minute, whichever session it comes from.
+  /// Logs a warning about a peer. The same warning is logged at most once a minute, whichever session it comes from.
   void warn_of(const PeerId& peer, std::string text, SessionId session) {
     if (fleet.is_news(peer, text, now)) notice(true, std::move(text), session);
   }
-  /// The same of a worker that is there, by role and name.
+  /// Logs a warning about a joined worker, by role and name.
   void warn_of_worker(const PeerId& worker, const std::string& what, SessionId session);
-  /// A drafter was asked. @param accepted  its first draft was
+  /// Counts a round in which a drafter was asked for drafts. @param accepted  its first draft was accepted
   void judge(const PeerId& drafter, bool accepted) {
     if (auto why = fleet.count_round(drafter, accepted, now)) notice(true, std::move(*why));
   }

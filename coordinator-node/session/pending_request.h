@@ -24,21 +24,21 @@ class PendingRequest {
     retries_ = 0;
     repeat(to);
   }
-  /// @param to  "" without a worker: only starts the time
+  /// Sends the request again. @param to  "" without a worker: only the time restarts
   void repeat(const PeerId& to) {
     wait_from_now();
     if (!to.empty()) environment_.send(to, *message_);
   }
-  /// Records a message about it.
+  /// Records a message about the request.
   void heard() { retries_ = 0; }
-  /// Restarts its time: a part of the answer arrived, or the long request is still being sent.
+  /// Restarts the time of the request: a part of the answer arrived, or the long request is still being sent.
   void wait_from_now() { sent_ = environment_.now; }
   /// Repeats a Prefill, but without K/V rows for drafters.
   void repeat_without_rows(const PeerId& to) {
     std::get<Prefill>(message_->body).kv_from.reset();
     repeat(to);
   }
-  /// Repeats it when its answer is late. @return an error after too many repeats
+  /// Repeats the request when the answer is late. @return an error after too many repeats
   std::optional<Error> on_tick(const PeerId& to) {
     const TimePoint now = environment_.now;
     const Worker* worker = environment_.fleet.find(to);

@@ -14,7 +14,7 @@ struct Round {
   TimePoint began{};
   std::optional<WireTensor> hidden = {};  ///< the drafter's next input; none once it has been sent
   RoundDrafts drafts = {};
-  PeerId drafter = {};                 ///< that made the assistant's drafts
+  PeerId drafter = {};                 ///< made the assistant's drafts
   bool asked_drafter = false;          ///< stepwise: the drafter was asked already
   bool queued = false;                 ///< its drafters had to draft for other sequences first
   bool moved = false;                  ///< another verifier began it: its times are not representative
@@ -29,11 +29,11 @@ struct Round {
   void renumber() { id = outrider::next(id); }
   void choose(const DraftPlan& chosen);
 
-  /// Row of the last draft that a verdict kept.
+  /// Returns the row of the last draft that a verdict kept.
   std::int64_t row_of(const Verdict& verdict) const { return drafts.depths.empty() ? verdict.accepted : verdict.row; }
   /// Returns true if all drafts are a chain of one source, plus counted lookups after it.
   bool is_plain() const;
-  /// Returns true if its drafter's answer is a token tree; false if the drafter was late.
+  /// Returns true if the drafts of the round's drafter are a token tree; false if the drafter was late.
   bool is_tree() const { return choice.tree && !drafter.empty(); }
   bool has_drafts_of(DraftSource source) const;
 

@@ -24,24 +24,25 @@ struct Sequence {
   std::vector<std::uint64_t> prefixes = {};  ///< of the prompt (hash_prefixes), once a verifier is needed
   std::size_t encoded = 0;                   ///< media of the request that are already soft tokens
 
-  /// Position of the last token: the first one without K/V at the target.
+  /// Returns the position of the last token, which is the first one without K/V at the target.
   Position base() const { return std::ssize(tokens) - 1; }
   std::int64_t answered() const { return std::ssize(tokens) - prompt_size; }
   bool has_token() const { return answered() > 0; }
   std::int64_t tokens_left() const { return request.max_tokens - answered(); }
-  /// Drafts that fit the answer, and so the context; a verdict adds a token of its own.
+  /// Returns the drafts that fit the answer, and so the context. A verdict adds a token of its own.
   std::int64_t drafts_left() const { return tokens_left() - 1; }
-  /// Most drafts of a round.
+  /// Returns the most drafts that the next round may have.
   std::int64_t draft_room() const { return std::min<std::int64_t>(request.draft_length, drafts_left()); }
-  /// @pre prompt_size is not negative: check() has accepted the request
+  /// Returns the tokens of the answer. @pre check() has accepted the request: prompt_size is not negative
   std::span<const TokenId> answer() const { return std::span(tokens).subspan(static_cast<std::size_t>(prompt_size)); }
   /// Returns true if there are media that are not encoded yet.
   bool has_media() const { return encoded < request.media.size(); }
-  /// True under rules that are not exact for a seed: the number of drafts must then not depend on measured times.
+  /// Returns true under rules whose answer depends on the drafts, not on the seed alone. The number of drafts must then
+  /// not depend on measured times.
   bool drafts_have_a_say() const { return !request.sampling.greedy() && request.sampling.rule != SamplingRule::kMatch; }
-  /// Most K/V rows of the sequence. A stepwise one has no limit: its room grows with each verify.
+  /// Returns the most K/V rows of the sequence. A stepwise sequence has no limit: its memory grows with each verify.
   Position positions() const;
-  /// Memory of the prompt, pictures included.
+  /// Returns the bytes of the prompt, pictures included.
   std::int64_t prompt_bytes() const;
 
   /// Checks that the request can be answered, by a model with these facts if they are known.

@@ -20,36 +20,37 @@ namespace outrider {
 /// verifies the last token by itself, which is plain decoding. A sequence that loses its verifier starts again as at
 /// first: another verifier gets all tokens whose K/V the last one had, and then the last request again.
 ///
-/// SessionState has its state. The session routes each event to the part concerned (Drafting, Verifying, an
+/// SessionState holds the state. The session routes each event to the part concerned (Drafting, Verifying, an
 /// EncoderSeat), and executes that part's decision (Next).
 class Session {
  public:
-  /// @param request_id  the client's number for it
+  /// @param request_id  the client's number of this request
   Session(Environment& environment, SessionId id, const PeerId& client, SessionId request_id, Generate request)
       : state_(environment, id, client, request_id, std::move(request)) {}
   virtual ~Session() = default;
 
   const SessionState& state() const { return state_; }
 
-  /// Starts it in its turn, or at another verifier.
-  /// @return false if no verifier has room for it now; else it has begun, or failed
+  /// Starts the sequence when its turn has come, or at another verifier after the loss of one.
+  /// @return false if no verifier has room for the sequence now; else the sequence has begun, or failed
   bool start();
-  /// Handles a worker's message; one from a former worker, or of another round, is late.
+  /// Handles a worker's message. A message from a former worker, or of another round, is late and changes nothing.
   /// @return false for an invalid message
   bool on_worker(const PeerId& from, Message message);
   /// Handles an undecodable message of a worker, about this session or an unknown one.
   void on_unreadable(const PeerId& from);
   /// Handles the loss of a worker. @param what  its reason
   void on_worker_gone(const PeerId& peer, const std::string& what);
-  /// @return false if it was refused
+  /// Handles a client's Step. @return false if the step was refused
   virtual bool on_step(const Step& step);
   void on_cancel(const Cancel& cancel);
   virtual void on_tick();
   /// Time of the next on_tick(), if known.
   std::optional<TimePoint> deadline() const { return drafting_.deadline(); }
-  /// Counts `bytes` of a sent message of its own.
+  /// Counts `bytes` of a message that this session sent.
   void on_sent(const Message& message, std::size_t bytes);
-  /// Ends it: tells the workers to forget it, and sends the client `last`. @pre it has not ended
+  /// Ends the session: tells the workers to forget the sequence, and sends `last` to the client.
+  /// @pre the session has not ended
   void finish(Body last);
 
  protected:
@@ -67,9 +68,10 @@ class Session {
 
  private:
   void encode_at(const PeerId& encoder);
-  /// After the loss of its encoder: continues with another, or the verifier's own towers; else waits for an encoder.
+  /// Continues after the loss of the encoder: with another encoder, or with the verifier's own towers. With neither,
+  /// the session waits for an encoder.
   void encode_elsewhere(Error why);
-  /// Looks for another verifier until there is one.
+  /// Assigns the sequence to another verifier, or waits until there is one.
   void move_to_another_verifier();
 };
 
@@ -77,7 +79,7 @@ class Session {
 class StepwiseSession : public Session {
  public:
   using Session::Session;
-  /// One whose client is the coordinator itself ("").
+  /// Makes the session of an audit, whose client is the coordinator itself ("").
   StepwiseSession(Environment& environment, SessionId id, const Audit& audit);
   bool on_step(const Step& step) override;
   void on_tick() override;

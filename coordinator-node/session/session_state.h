@@ -28,27 +28,27 @@ struct SessionState : SessionBase {
   Duration waited() const { return environment.now - entered; }
   /// Returns true while a request to the verifier is outstanding.
   bool asks_verifier() const { return phase == Phase::kPrefill || phase == Phase::kVerifying; }
-  /// A stepwise sequence's drafts are the client's.
+  /// Returns true if rejected drafts are logged. A stepwise sequence's drafts are the client's, and not logged.
   bool logs_rejections() const { return environment.want_rejections && !sequence.request.stepwise; }
   void reply(Body body) const { environment.send(client, {.session = request_id, .body = std::move(body)}); }
-  /// Forwards K/V rows of its verifier to its drafters.
+  /// Forwards K/V rows of the verifier to the drafters.
   void forward(KvRows kv) { drafters.forward(std::move(kv), verifier.peer()); }
 
-  /// Checks that its request can be answered, by a model with these facts if they are known.
+  /// Checks that the request can be answered, by a model with these facts if they are known.
   Result<void> check(const PairFacts* facts) const;
-  /// Returns true if there is a verifier that it could start at, with room or without.
+  /// Returns true if the sequence could start at some verifier, with room or without.
   bool has_verifier() const { return environment.fleet.has_verifier(verifier.requirements()); }
-  /// Returns true once a verifier here has given it a token, or has caught up with an answer begun elsewhere.
+  /// Returns true once a verifier here has answered with a token, or has caught up with an answer begun elsewhere.
   bool has_started() const { return sequence.has_token() && !verifier.resuming; }
-  /// Time that a stepwise session has been waiting for its client.
+  /// Returns the time that a stepwise session has been waiting for its client.
   Duration resting() const { return phase == Phase::kPaused ? waited() : Duration::zero(); }
   bool is_drafter(const PeerId& peer, RoundId of) const {
     return of == round.id && std::ranges::count(drafters.replicas, peer, &DrafterSeats::Replica::peer) > 0;
   }
-  /// Returns the audit of a finished sequence. None unless one verifier alone determined the answer: not if it failed,
-  /// moved, came from elsewhere, or depends on drafts.
+  /// Returns the audit of a finished sequence. There is none unless one verifier alone determined the answer: not if
+  /// the sequence failed, moved, came from another coordinator, or depends on drafts.
   std::optional<Audit> audit() const;
-  /// Adds its share to its workers' loads.
+  /// Adds the session's share to the loads of its workers.
   void add_load(std::map<PeerId, Load>& loads) const;
 };
 

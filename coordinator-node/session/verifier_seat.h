@@ -19,26 +19,26 @@ class VerifierSeat {
   const PeerId& peer() const { return place_.peer(); }
   Place& place() { return place_; }
   const Place& place() const { return place_; }
-  /// @pre it has one
+  /// @pre the sequence has a verifier
   Worker& worker() const { return environment_.fleet.at(peer()); }
   const Hello& hello() const { return worker().hello; }
 
-  /// Returns the requirements of its next verifier.
+  /// Returns the requirements of the sequence's next verifier.
   Fleet::Requirements requirements() const;
   void take(const Fleet::Offer& offer);
-  /// Reserves K/V memory of its verifier for `positions`.
+  /// Reserves K/V memory of the verifier for `positions`.
   void set_aside(Position positions) { place_.set_aside(hello().capacity.kv_cost.bytes(positions)); }
   /// Tells the verifier to forget the sequence.
   void leave();
-  /// Leaves a draining verifier if there is another; else the sequence may end where it is.
+  /// Leaves a draining verifier if there is another one; else the sequence may end where it is.
   /// @return true if the sequence is without a verifier
   bool leaves();
-  /// Makes a draft length policy, if it has none of this verifier, or drafters of another kind.
+  /// Makes a draft length policy, unless there is one for this verifier and this kind of drafters.
   void choose_policy(DraftInput needs);
-  /// Estimates of its policy.
+  /// Returns the estimates that the policy uses.
   Estimates& costs() const { return worker().costs_with(policy_for_); }
 
-  /// Called after the verifier's first answer: only its class can continue the sequence now.
+  /// Keeps the numeric class after the verifier's first answer: only that class can continue the sequence now.
   void keep_class(const Hello& verifier) { numeric_class = verifier.numeric_class; }
   /// Returns true if a verifier that caught up chose another last token than the previous one, although the answer
   /// depends on the sequence alone.
@@ -49,16 +49,16 @@ class VerifierSeat {
   bool take_scores(const PromptScores& scores);
   /// Adds the state that another coordinator would need and the client does not know yet.
   void report(Tokens& tokens);
-  /// Handles the loss of its verifier. One that was only silent, and is back over the same connection, does not count
-  /// as a further one. @return the client's error if the sequence may lose no more
+  /// Handles the loss of the verifier. A verifier that was only silent, and is back over the same connection, does not
+  /// count as a further one. @return the client's error if the sequence may lose no more
   std::optional<Error> lose(Error error);
   void count_failover() const;
-  /// Called while there is no verifier that the sequence could start at.
-  /// @param waits  in the queue
+  /// Handles the passing of time while the sequence could start at no verifier.
+  /// @param waits  the sequence is in the queue
   /// @return the client's error, after too long
   std::optional<Error> on_unassigned(bool waits);
 
-  /// For draft lengths; refers to the verifier's costs. nullptr for a stepwise sequence, and without a verifier.
+  /// Chooses draft lengths; refers to the verifier's costs. nullptr for a stepwise sequence, and without a verifier.
   std::unique_ptr<DraftLengthPolicy> policy = {};
   std::optional<std::string> numeric_class = {};  ///< of verifiers that may continue; none: any
   Error why{Errc{}, ""};                          ///< reason of the last loss

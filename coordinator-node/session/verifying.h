@@ -15,22 +15,23 @@ class Verifying {
   Next verify();
   /// Handles the verifier's message about this round.
   Next on_message(Message message);
-  /// Called while its answer is outstanding.
+  /// Handles the passing of time while the verifier's answer is outstanding.
   Next on_tick();
-  /// The verifier is alive but its answers are useless: others are preferred until it answers again.
+  /// Handles a verifier that is alive but whose answers are useless: others are preferred until it answers again.
   Next distrust(Error why);
-  /// The verifier is dead or useless: another is needed, at once or for the next verification.
+  /// Handles the loss of a verifier that is dead or useless: the sequence needs another one, at once or for its next
+  /// verification.
   Next lose(Error why);
 
  private:
-  /// The verifier's rows for drafters are slow: continues without drafters.
+  /// Continues without drafters that need rows, since the verifier's rows take too long to arrive.
   void spare_rows();
   Next on_verdict(Verdict verdict);
-  /// The verifier has caught up with an answer: of another verifier, whose outstanding request is then repeated; or of
-  /// another coordinator, in which case the first round here begins.
+  /// Handles the verdict of a verifier that has caught up with an answer. If another verifier began the answer, its
+  /// outstanding request is repeated; if another coordinator did, the first round here begins.
   Next on_caught_up(Verdict verdict);
-  /// Called after this coordinator's first prefill of the answer: its verifier fixes the numeric class, the encoding
-  /// class and the fleet's facts from now on.
+  /// Fixes the numeric class, the encoding class and the fleet's facts after this coordinator's first prefill of the
+  /// answer: they are the verifier's from now on.
   void keep_first(const Verdict& verdict);
   /// Adds tokens to the answer up to the first stop, and sends them.
   Next emit(Verdict verdict, std::optional<RoundReport> report);

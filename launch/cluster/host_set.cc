@@ -1,7 +1,6 @@
 #include "launch/cluster/host_set.h"
 
 #include <cstdint>
-#include <utility>
 
 #include <fmt/format.h>
 

@@ -446,10 +446,6 @@ std::vector<LedgerEntry> end_politely(const std::vector<LedgerEntry>& entries, i
   return alive;
 }
 
-}  // namespace
-
-namespace {
-
 /// @param work  done once everything is ready
 Result<int> launched(Launcher& launcher, const std::function<bool()>& stopped,
                      const std::function<Result<int>()>& work) {

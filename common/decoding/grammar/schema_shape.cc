@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <string_view>
-#include <vector>
 
 #include <fmt/format.h>
 

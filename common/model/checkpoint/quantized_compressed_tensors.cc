@@ -1,7 +1,6 @@
 // Reads vLLM's compressed-tensors (github.com/vllm-project/compressed-tensors): pack-quantized, int-quantized,
 // float-quantized, nvfp4-pack-quantized, naive-quantized. The tensors determine which matrices are coded, and how.
 #include <algorithm>
-#include <initializer_list>
 
 #include <fmt/format.h>
 
