@@ -937,8 +937,8 @@ TEST(Failover, AVerifierWhoseRowsAreBeyondTheSequenceIsBroken) {
     const TimePoint now{seconds(1)};
     core.on_message("v", {.body = hello(Role::kVerifier)}, now);
     core.on_message("d", {.body = hello(Role::kDrafter)}, now);
-    core.on_message(
-        "c", {.session = SessionId{9}, .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 10, .draft_length = 2}}, now);
+    const Generate request{.prompt = {1, 2, 3}, .max_tokens = 10, .draft_length = 2};
+    core.on_message("c", {.session = SessionId{9}, .body = request}, now);
     core.take_outgoing();
     core.on_message("w", {.body = hello(Role::kVerifier)}, now);
     core.on_message("v", broken, now);
