@@ -9,6 +9,8 @@
 
 namespace outrider {
 
+constexpr double kRetryAfterMax = 86'400;  // seconds: a day
+
 /// A bucket of one minute's tokens. It refills continuously, and running requests may overdraw it.
 struct ApiKey::Use {
   explicit Use(const Limits& wanted) : limits(wanted), left(static_cast<double>(wanted.tokens_per_minute)) {}
@@ -41,7 +43,8 @@ Result<std::shared_ptr<const void>, ApiError> ApiKey::begin(TimePoint now) const
   use->fill(now);
   if (limits.tokens_per_minute > 0 && use->left <= 0) {
     refused.message = fmt::format("the key '{}' has used its {} tokens a minute", name_, limits.tokens_per_minute);
-    refused.retry_after_s = 1 + static_cast<int>(-use->left * 60 / static_cast<double>(limits.tokens_per_minute));
+    const double minutes = -use->left / static_cast<double>(limits.tokens_per_minute);
+    refused.retry_after_s = 1 + static_cast<int>(std::min(60 * minutes, kRetryAfterMax));
     return refused;
   }
   ++use->open;

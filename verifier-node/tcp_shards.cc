@@ -324,10 +324,10 @@ Result<std::unique_ptr<ShardListener>> ShardListener::listen(const std::string& 
 
 std::string ShardListener::address() const { return own_address(socket_); }
 
-void ShardListener::accept_all(std::vector<Joining>& joining) {
+bool ShardListener::accept_all(std::vector<Joining>& joining) {
   for (;;) {
     Descriptor socket(::accept4(socket_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (socket < 0) return;
+    if (socket < 0) return errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
     if (joining.size() >= kJoiningMax) continue;
     std::unique_ptr<TlsSession> tls;
     if (keys_) {
@@ -358,15 +358,20 @@ Result<std::unique_ptr<TcpShards>> ShardListener::gather_group(const ShardTask& 
   const int wanted = task.place.count - 1;
   std::vector<Joining> joining;
   RateLimit notices;
+  bool may_accept = true;
   while (!stop.stop_requested()) {
-    std::vector<pollfd> states{{.fd = socket_, .events = POLLIN, .revents = 0}};
+    std::vector<pollfd> states{{.fd = may_accept ? static_cast<int>(socket_) : -1, .events = POLLIN, .revents = 0}};
     for (const Joining& shard : joining) {
       states.push_back({.fd = shard.link.socket(),
                         .events = static_cast<short>(shard.may_join ? POLLRDHUP : POLLIN),
                         .revents = 0});
     }
     poll(states.data(), states.size(), kTickMs);
-    accept_all(joining);
+    may_accept = accept_all(joining);
+    if (!may_accept) {
+      if (const auto more = notices.pass(now()))
+        log_warn("event=accept_failed reason=\"{}\"{}", std::generic_category().message(errno), *more);
+    }
     std::erase_if(joining, [&](Joining& shard) {
       const auto heard = hear(shard, weights);
       if (heard) return false;

@@ -134,7 +134,8 @@ class ShardListener {
     bool may_join = false;  ///< its hello was accepted
   };
   ShardListener(Descriptor socket, std::optional<KeysToListen> keys) : socket_(std::move(socket)), keys_(keys) {}
-  void accept_all(std::vector<Joining>& joining);
+  /// @return false if a connection waits, and this process has no file handle or memory for it; errno has the reason
+  bool accept_all(std::vector<Joining>& joining);
   /// Handles a shard's hello. @return the error that ends its connection
   Result<void> hear(Joining& shard, std::uint64_t weights);
 

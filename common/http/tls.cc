@@ -53,7 +53,13 @@ class Session : public TlsSession {
     return attempt(SSL_read(ssl_.get(), bytes.data(), static_cast<int>(std::min<std::size_t>(bytes.size(), INT_MAX))));
   }
   Attempt write(std::span<const char> bytes) override {
-    return attempt(SSL_write(ssl_.get(), bytes.data(), static_cast<int>(std::min<std::size_t>(bytes.size(), INT_MAX))));
+    // Fails before TLS 1.3, which has no other key for a connection, and while a record is half sent.
+    if (records_ >= kRecordsPerKey && SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) == 1) records_ = 0;
+    ERR_clear_error();
+    const Attempt done =
+        attempt(SSL_write(ssl_.get(), bytes.data(), static_cast<int>(std::min<std::size_t>(bytes.size(), INT_MAX))));
+    if (done.bytes > 0) records_ += 1 + static_cast<std::int64_t>(done.bytes) / SSL3_RT_MAX_PLAIN_LENGTH;
+    return done;
   }
   bool has_unread() const override { return SSL_pending(ssl_.get()) > 0; }
   void end() override {
@@ -66,6 +72,9 @@ class Session : public TlsSession {
   SSL* ssl() const { return ssl_.get(); }
 
  private:
+  /// Far below AES-GCM's 2^24.5 (RFC 8446, 5.5).
+  static constexpr std::int64_t kRecordsPerKey = 1 << 17;
+
   Attempt attempt(int result) {
     if (result > 0) return {.bytes = static_cast<std::size_t>(result)};
     const int error = SSL_get_error(ssl_.get(), result);
@@ -78,6 +87,7 @@ class Session : public TlsSession {
   }
 
   Ssl ssl_;
+  std::int64_t records_ = 0;  ///< written with the present key, at most
   std::string problem_;
 };
 

@@ -104,7 +104,7 @@ void DrafterSeats::forward(KvRows kv, const PeerId& from) {
 
 void DrafterSeats::send_tokens(std::int64_t most) {
   // The last token of an answer is sent with the Draft.
-  const Position end = sequence_.has_token() ? sequence_.base() : sequence_.prompt_size;
+  const Position end = sequence_.committed();
   for (Replica& replica : replicas) {
     replica.behind = false;
     if (!gets(replica, DraftInput::kTokens) || replica.end >= end) continue;

@@ -26,6 +26,8 @@ struct Sequence {
 
   /// Returns the position of the last token, which is the first one without K/V at the target.
   Position base() const { return std::ssize(tokens) - 1; }
+  /// Tokens that have K/V at a verifier: all but the last one of an answer that has begun.
+  Position committed() const { return has_token() ? base() : prompt_size; }
   std::int64_t answered() const { return std::ssize(tokens) - prompt_size; }
   bool has_token() const { return answered() > 0; }
   std::int64_t tokens_left() const { return request.max_tokens - answered(); }

@@ -73,16 +73,17 @@ Result<void> VerifierSeat::check(const Verdict& verdict, bool prefill) const {
   const SamplingParams& sampling = sequence_.request.sampling;
   const std::int32_t vocab_size = hello().facts.vocab_size;
   const std::int64_t drafts = prefill ? 0 : round.drafts.size(), row = prefill ? 0 : round.row_of(verdict);
-  const bool has_token = sequence_.has_token();
-  const Position committed = !prefill    ? sequence_.base() + verdict.accepted + 1
-                             : has_token ? sequence_.base()
-                                         : sequence_.prompt_size;
+  const Position committed = prefill ? sequence_.committed() : sequence_.base() + verdict.accepted + 1;
   if (row < 0 || row > drafts || verdict.accepted != round.drafts.tree().depth(row) || verdict.committed != committed ||
       verdict.next_token < 0 || verdict.next_token >= vocab_size) {
     return Error(Errc::kMalformed, "it accepted {} of {} drafts, the last of row {}, and committed {}, wanted {}",
                  verdict.accepted, drafts, row, verdict.committed, committed);
   }
-  if (prefill && !has_token && sampling.prompt_logprobs && scored != sequence_.prompt_size) {
+  if (verdict.kv.to > committed) {
+    return Error(Errc::kMalformed, "it sent K/V rows {} to {} of a sequence that has {}", verdict.kv.from,
+                 verdict.kv.to, committed);
+  }
+  if (prefill && !sequence_.has_token() && sampling.prompt_logprobs && scored != sequence_.prompt_size) {
     return Error(Errc::kMalformed, "log-probabilities of the prompt's first {} tokens, it has {}", scored,
                  sequence_.prompt_size);
   }

@@ -16,8 +16,7 @@ Next Verifying::prefill() {
   const PairFacts& facts = verifier_.hello().facts;
   verifier_.scored = 1;
   state_.enter(Phase::kPrefill);
-  // All tokens that need K/V: everything but the last token of an answer that has begun.
-  const Position end = sequence_.has_token() ? sequence_.base() : sequence_.prompt_size;
+  const Position end = sequence_.committed();
   Prefill prefill{.tokens = {sequence_.tokens.begin(), sequence_.tokens.begin() + end},
                   .answered = end - sequence_.prompt_size,
                   .kv_from = drafters_.rows_wanted(),
@@ -87,6 +86,10 @@ Next Verifying::on_message(Message message) {
   pending_.heard();
   if (std::holds_alternative<Heartbeat>(message.body)) return {};  // in work
   if (auto* chunk = std::get_if<KvChunk>(&message.body)) {
+    if (chunk->kv.to > sequence_.committed()) {
+      return distrust({Errc::kMalformed, "it sent K/V rows {} to {} of a sequence that has {}", chunk->kv.from,
+                       chunk->kv.to, sequence_.committed()});
+    }
     pending_.wait_from_now();
     state_.forward(std::move(chunk->kv));
     return {};

@@ -69,6 +69,31 @@ class Launch(unittest.TestCase):
         self.assertEqual(run.end(), 4, run.explain())
         self.assertEqual(run.alive(), [])
 
+    def test_shards_of_one_host_share_its_cores_and_their_memory_is_beside_them(self):
+        """By what the kernel reports. A host with one memory node shows the cores alone."""
+        if not pathlib.Path("/proc/self/numa_maps").exists():
+            self.skipTest("this kernel reports no memory nodes (/proc/PID/numa_maps)")
+        if len(os.sched_getaffinity(0)) < 2:
+            self.skipTest("one core cannot be shared out")
+        run = self.start(PLAN | {"verifiers": [{"threads": 2, "shards": 2}]})
+        self.assertTrue(run.ready(), run.explain())
+        verifier = next(entry["pid"] for entry in run.ledger() if entry["name"] == "verifier.0")
+        shards = [verifier, *map(int, pathlib.Path(f"/proc/{verifier}/task/{verifier}/children").read_text().split())]
+        self.assertEqual(len(shards), 2)
+        cores = [os.sched_getaffinity(pid) for pid in shards]
+        self.assertEqual(cores[0] & cores[1], set())
+        for pid, own in zip(shards, cores):
+            near = {int(node.name[4:]) for node in pathlib.Path("/sys/devices/system/node").glob("node[0-9]*")
+                    if any((node / f"cpu{core}").exists() for core in own)}
+            pages = {}
+            for mapping in pathlib.Path(f"/proc/{pid}/numa_maps").read_text().splitlines():
+                if " anon=" in mapping:
+                    for node, count in re.findall(r" N(\d+)=(\d+)", mapping):
+                        pages[int(node)] = pages.get(int(node), 0) + int(count)
+            print(f"shard {pid}: cores {sorted(own)}, pages by memory node {pages}", file=sys.stderr)
+            self.assertGreater(sum(pages.values()), 1000)
+            self.assertGreaterEqual(sum(pages.get(node, 0) for node in near), 0.9 * sum(pages.values()))
+
     def test_what_shards_of_other_hosts_cannot_be_is_refused(self):
         hosts = [{"name": "a"}, {"name": "b", "cpus": 2}]
         for verifier, part in (({"shards": 3, "shard_hosts": "b"}, "verifiers[0].shard_hosts has 1 hosts, wanted 2: 2 for each of 1 with shards 3"),

@@ -1,9 +1,13 @@
 // Shards that gather over TCP: what they gather, who may join, and what strangers' bytes do.
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <ctime>
 #include <functional>
 #include <numeric>
 #include <string>
@@ -13,7 +17,7 @@
 #include <gtest/gtest.h>
 
 #include "common/base/random.h"
-#include "common/http/tls.h"
+#include "common/http/keyed_tls.h"
 #include "common/wire/transport/address.h"
 #include "tests/support/tcp_group.h"
 #include "tests/support/temporary_dir.h"
@@ -134,6 +138,39 @@ TEST_F(TcpShardsTest, WhoDoesNotFitIsRefused) {
   EXPECT_NE(broken.error().message.find("broken: line 1: '12' is no key"), std::string::npos) << broken.error().message;
 }
 
+// The connection that nobody can accept stays, and its socket is ready for ever.
+TEST_F(TcpShardsTest, WithoutAFileHandleTheListenerWaits) {
+  const auto listener = ShardListener::listen("tcp://127.0.0.1:*", {}).value();
+  const Descriptor waits = connect_tcp(listener->address(), 10s).value(), status(::open("/proc/self/status", O_RDONLY));
+  clockid_t clock;
+  ASSERT_EQ(pthread_getcpuclockid(pthread_self(), &clock), 0);
+  const auto cpu_time = [&] {
+    timespec used{};
+    clock_gettime(clock, &used);
+    return std::chrono::seconds(used.tv_sec) + std::chrono::nanoseconds(used.tv_nsec);
+  };
+  // How often this thread has gone to sleep.
+  const auto sleeps = [&] {
+    std::string text(8192, '\0');
+    (void)::pread(status, text.data(), text.size(), 0);
+    const std::string key = "\nvoluntary_ctxt_switches:";
+    return std::stol(text.substr(text.find(key) + key.size()));
+  };
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few{.rlim_cur = 3, .rlim_max = before.rlim_max};  // those that are open stay
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  std::stop_source stop;
+  const auto most = cpu_time() + 500ms;
+  std::jthread ends([&, enough = sleeps() + 5] {
+    while (sleeps() < enough && cpu_time() < most) std::this_thread::sleep_for(1ms);
+    stop.request_stop();
+  });
+  EXPECT_EQ(listener->gather_group({.place = {0, 2}}, 7, stop.get_token()).value(), nullptr);
+  EXPECT_LT(cpu_time(), most);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
 /// Bytes of a seed: at random, or of something that begins as a frame does.
 std::vector<char> hostile_bytes(CounterRng& rng) {
   std::vector<char> bytes(rng.below(300));
@@ -191,6 +228,32 @@ TEST_F(TcpShardsTest, AShardsBrokenFramesEndTheGroup) {
     }
   }
   EXPECT_GE(ended, 150);
+}
+
+// RFC 8446 5.5: AES-GCM takes 2^24.5 records, at most 390 GB, with one key. A busy group sends that within hours.
+TEST_F(TcpShardsTest, AKeyEncryptsFewRecords) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
+  const Descriptor here(ends[0]), there(ends[1]);
+  const auto pair = [&](const char* name) {
+    const KeyPair keys = read_private_key(dir / name).value();
+    return CurveKeyPair{keys.secret, keys.open};
+  };
+  const auto client = tls_to_key(pair("shard"), pair("verifier").open, here),
+             server = tls_from_keys(pair("verifier"), [](const CurveKey&) { return true; }, there);
+  while (client->handshake().bytes + server->handshake().bytes < 2) {
+  }
+  constexpr std::ptrdiff_t kKeyUpdateBytes = 5 + 5 + 1 + 16;  // its record: head, message, type and tag
+  std::vector<char> raw(64), byte(1);
+  int updates = 0, wrong = 0;
+  for (int i = 0; i < 150'000; ++i) {
+    byte[0] = static_cast<char>(i);
+    wrong += client->write(byte).bytes != 1;
+    updates += ::recv(there, raw.data(), raw.size(), MSG_PEEK) > kKeyUpdateBytes;
+    wrong += server->read(byte).bytes != 1 || byte[0] != static_cast<char>(i);
+  }
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GE(updates, 1);
 }
 
 TEST_F(TcpShardsTest, AnEndIsSeenWithoutAGather) {

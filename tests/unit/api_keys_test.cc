@@ -122,6 +122,14 @@ TEST_F(ApiKeysTest, TokensOfAMinuteAreBoundedAndComeBackWithTime) {
   EXPECT_FALSE(begins(key, open, after(3600))) << "an hour saves no more than a minute's";
 }
 
+TEST_F(ApiKeysTest, WhoHasOverdrawnYearsIsToldADay) {
+  const ApiKey key("alice", {.tokens_per_minute = 1});
+  const TimePoint start(std::chrono::hours(1));
+  EXPECT_TRUE(key.begin(start));
+  key.spend(std::int64_t{1} << 40, start);
+  EXPECT_EQ(key.begin(start).error().retry_after_s, 86'401);
+}
+
 TEST(KeyOfAuthorization, IsABearersOrAPassword) {
   EXPECT_EQ(key_of_authorization("Bearer secret"), "secret");
   EXPECT_EQ(key_of_authorization("bearer secret"), "secret");

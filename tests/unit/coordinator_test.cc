@@ -926,6 +926,31 @@ TEST(Failover, OneVerifierThatIsSilentAndBackIsNotCountedAgainAndAgain) {
   EXPECT_LT(times, 50) << "but a text that silences whoever has it must end";
 }
 
+// Rows beyond the sequence's tokens would put its drafters ahead of it: the next verifier would be asked for K/V rows
+// from a position that it does not have, and refuse the whole sequence.
+TEST(Failover, AVerifierWhoseRowsAreBeyondTheSequenceIsBroken) {
+  const Message chunk{.session = SessionId{50}, .body = KvChunk{rows(0, 12)}},
+      verdict{.session = SessionId{50},
+              .body = Verdict{.next_token = 40, .committed = 3, .hidden = zeros({2}), .kv = rows(0, 12)}};
+  for (const Message& broken : {chunk, verdict}) {
+    HeardCoordinator core({.instance = 50, .failover = {.limit = 1}});
+    const TimePoint now{seconds(1)};
+    core.on_message("v", {.body = hello(Role::kVerifier)}, now);
+    core.on_message("d", {.body = hello(Role::kDrafter)}, now);
+    const Generate request{.prompt = {1, 2, 3}, .max_tokens = 10, .draft_length = 2};
+    core.on_message("c", {.session = SessionId{9}, .body = request}, now);
+    core.take_outgoing();
+    core.on_message("w", {.body = hello(Role::kVerifier)}, now);
+    core.on_message("v", broken, now);
+    const auto out = core.take_outgoing();
+    EXPECT_EQ(find<KvChunk>(out, "d"), nullptr);
+    EXPECT_EQ(find<Failed>(out, "c"), nullptr);
+    const Prefill* again = find<Prefill>(out, "w");
+    ASSERT_NE(again, nullptr);
+    EXPECT_EQ(again->kv_from, Position{0});
+  }
+}
+
 // Hosts, processes and paths are for the log.
 TEST(Failover, ErrorsNameNoWorkersToClients) {
   const std::string secret = "verifier-host-4711";
