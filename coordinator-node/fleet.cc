@@ -249,11 +249,13 @@ std::int64_t Fleet::max_tokens_that_fit(std::int64_t prompt) const {
 }
 
 bool Fleet::is_news(const PeerId& peer, const std::string& text, TimePoint now) {
-  std::erase_if(reported_, [&](const auto& said) { return now - said.second.when > kRepeat; });
-  const auto said = reported_.find(peer);
-  if (said != reported_.end() && said->second.text == text) return false;
-  if (said != reported_.end() || reported_.size() < kReportedMax) reported_[peer] = {text, now};
-  return true;
+  std::erase_if(reported_, [&](auto& of_peer) {
+    std::erase_if(of_peer.second, [&](const auto& said) { return now - said.second > kRepeat; });
+    return of_peer.second.empty();
+  });
+  if (!reported_.contains(peer) && reported_.size() >= kReportedMax) return true;
+  std::map<std::string, TimePoint>& texts = reported_[peer];
+  return texts.size() < kTextsMax && texts.emplace(text, now).second;
 }
 
 void Fleet::describe(Status& status) const {

@@ -192,8 +192,8 @@ class Fleet {
   /// does not fit.
   std::int64_t max_tokens_that_fit(std::int64_t prompt) const;
 
-  /// Returns true if this warning about a peer is to be logged: a repetition, of a refusal for example, is logged once
-  /// in kRepeat.
+  /// Returns true if this warning about a peer is to be logged: of each text the first in kRepeat, and of a peer
+  /// kTextsMax texts at most.
   bool is_news(const PeerId& peer, const std::string& text, TimePoint now);
   /// Adds the workers to a Status.
   void describe(Status& status) const;
@@ -204,15 +204,11 @@ class Fleet {
   /// Returns true if a worker is a verifier for such a sequence, room aside.
   bool takes(const Worker& worker, const Requirements& wanted) const;
   static constexpr Duration kRepeat = std::chrono::minutes(1);
-  static constexpr std::size_t kReportedMax = 1024, kDepartedMax = 1024;
-  struct Reported {
-    std::string text;
-    TimePoint when;
-  };
+  static constexpr std::size_t kReportedMax = 1024, kTextsMax = 16, kDepartedMax = 1024;
 
   Workers workers_;
   std::optional<PairFacts> facts_;              ///< fixed by keep_facts()
-  std::map<PeerId, Reported> reported_;         ///< recent warnings
+  std::map<PeerId, std::map<std::string, TimePoint>> reported_;  ///< recent warnings, and when each was logged
   std::map<std::string, Reputation> departed_;  ///< by key: the worst drafter that left and did not come back
   std::uint64_t next_membership_;
 };

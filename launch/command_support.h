@@ -32,6 +32,7 @@
 #include "common/decoding/sampling/params.h"
 #include "common/model/checkpoint/pack.h"
 #include "common/pair/pair_files.h"
+#include "common/wire/transport/address.h"
 #include "launch/answer_printer.h"
 #include "launch/command_line.h"
 #include "launch/local_cluster.h"
@@ -330,8 +331,17 @@ inline auto named(std::vector<std::string_view> names) {
       [names = std::move(names)](const char* name, const OptionInfo&) { return std::ranges::count(names, name) > 0; };
 }
 
-/// Adds the key options of a process that listens, or that connects.
+/// Adds the key options of a process that listens, or that connects. The command's address options are there already:
+/// an address within one process, at which no other one can be met, is refused.
 inline void add_security_options(Command& command, Security& security, bool listens) {
+  for (const char* name : {"--listen", "--join", "--connect"}) {
+    if (Option* const option = command.get_option_no_throw(name))
+      option->check([](const std::string& address) {
+        return address.starts_with("inproc://")
+                   ? fmt::format("{} is an address within one process, wanted {}", address, kAddressForm)
+                   : std::string();
+      });
+  }
   add_node_options(command, security, named({"--key", listens ? "--authorized" : "--coordinator-key", "--insecure"}));
 }
 

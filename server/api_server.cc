@@ -575,7 +575,8 @@ ApiResult<CompletionRequest> ApiServer::parse(const HttpRequest& http, bool chat
 HttpReply ApiServer::complete(const HttpRequest& http, bool chat, ApiResult<CompletionRequest> request,
                               const std::shared_ptr<ReplyWriter>& writer) {
   const auto work = std::make_shared<Work>();
-  if (const std::optional<ApiError> error = prepare(http, chat, std::move(request), *work)) {
+  const auto prepared = [&] { return prepare(http, chat, std::move(request), *work); };
+  if (const std::optional<ApiError> error = counted(*work, prepared)) {
     finish(*work, error);
     return error_reply(*error);
   }
@@ -609,13 +610,22 @@ HttpReply ApiServer::complete(const HttpRequest& http, bool chat, ApiResult<Comp
 std::optional<ApiError> ApiServer::run(Work& work, ChoiceSink& sink, const std::function<bool()>& gone) {
   ++open_;
   const std::shared_ptr<void> ends(nullptr, [this](void*) { --open_; });
-  std::optional<ApiError> error = generate_choices(work, sink, gone);
-  spend(work.key, work.facts.generated_tokens);
+  std::optional<ApiError> error = counted(work, [&] { return generate_choices(work, sink, gone); });
   finish(work, error);
   return error;
 }
 
+std::optional<ApiError> ApiServer::counted(Work& work, const std::function<std::optional<ApiError>()>& part) const {
+  try {
+    return part();
+  } catch (const std::exception&) {
+    finish(work, ApiError{500, "internal error"});
+    throw;
+  }
+}
+
 void ApiServer::finish(Work& work, const std::optional<ApiError>& error) const {
+  spend(work.key, work.facts.generated_tokens);
   work.facts.status = error ? error->status : 200;
   work.facts.total = now() - work.arrived;
   if (work.facts.broken_tool_calls > 0)

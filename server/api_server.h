@@ -154,6 +154,8 @@ class ApiServer {
   std::optional<ApiError> run(Work& work, ChoiceSink& sink, const std::function<bool()>& gone);
   /// Logs and reports it, and passes its trace on.
   void finish(Work& work, const std::optional<ApiError>& error) const;
+  /// Runs a part of a request. If the part throws, the request is finished with status 500, and the exception goes on.
+  std::optional<ApiError> counted(Work& work, const std::function<std::optional<ApiError>()>& part) const;
   std::optional<ApiError> generate_choices(Work& work, ChoiceSink& sink, const std::function<bool()>& gone);
   /// @return the scope of prefix sharing for this request
   std::string cache_scope(const Work& work) const;

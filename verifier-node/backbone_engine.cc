@@ -99,18 +99,32 @@ Position BackboneEngine::donor_rows_end(const KvCache& cache, Position from) con
   return piece_end(from, cache.length(), rows_max, tail);
 }
 
+void BackboneEngine::add_kv_cost_of(int rank, KvCost* cost) const {
+  const int shards = place_of(backbone().shards()).count;
+  // Only the first shard keeps the rows of hidden layers.
+  add_kv_cost(rank == 0 ? backbone().make_cache()
+                        : KvCache(activation_dtype(backbone().weight_type()),
+                                  kv_layer_shapes(backbone().config(), {rank, shards}), backbone().rows_max()),
+              cost);
+}
+
 KvCost BackboneEngine::kv_cost() const {
   KvCost cost;
-  const int shards = place_of(backbone().shards()).count;
-  for (int rank = 0; rank < shards; ++rank) {
-    // Only the first shard keeps the rows of hidden layers.
-    const KvCache cache = rank == 0
-                              ? backbone().make_cache()
-                              : KvCache(activation_dtype(backbone().weight_type()),
-                                        kv_layer_shapes(backbone().config(), {rank, shards}), backbone().rows_max());
-    add_kv_cost(cache, &cost);
-  }
+  for (int rank = 0; rank < place_of(backbone().shards()).count; ++rank) add_kv_cost_of(rank, &cost);
   return cost;
+}
+
+std::int64_t BackboneEngine::kv_bytes_until_full(std::span<const float> free_mib) const {
+  const Position longest = backbone().config().max_position_embeddings;
+  const auto all = static_cast<double>(kv_cost().bytes(longest));
+  double least = 0x1p62;
+  for (std::size_t rank = 0; rank < free_mib.size(); ++rank) {
+    KvCost own;
+    add_kv_cost_of(static_cast<int>(rank), &own);
+    const double full = double{free_mib[rank]} * 0x1p20 * all / static_cast<double>(own.bytes(longest));
+    least = std::max(0.0, std::min(least, full));  // whatever another host says: NaN, too
+  }
+  return static_cast<std::int64_t>(least);
 }
 
 std::vector<TokenLogprobs> BackboneEngine::logprobs_along(const Sampler& sampler, Matrix<const float> logits,

@@ -4,6 +4,7 @@
 #include <future>
 #include <map>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "common/decoding/sampling/sampler.h"
@@ -32,6 +33,9 @@ class BackboneEngine {
   const Backbone& backbone() const { return sequences_.backbone(); }
   /// Returns a session's K/V memory, on all shards together, for Capacity.
   KvCost kv_cost() const;
+  /// Returns the K/V memory of all shards together that is in use when one of them has filled its host.
+  /// @param free_mib  free memory of each shard's host, by rank
+  std::int64_t kv_bytes_until_full(std::span<const float> free_mib) const;
 
  private:
   struct Session {
@@ -39,6 +43,7 @@ class BackboneEngine {
     /// Per medium of a prompt in progress: [soft tokens, hidden_size], or empty until encoded.
     std::vector<Tensor> soft = {};
   };
+  void add_kv_cost_of(int rank, KvCost* cost) const;
   /// Opens a session at its first rows: its sequence, empty or with reused rows.
   std::map<SessionId, Session>::iterator open(const VerifyWork& work, const std::function<void()>& between_steps);
   /// Returns the soft tokens among a prompt's rows; encodes a medium at its first row.

@@ -137,16 +137,23 @@ class ShardGroup {
   std::vector<Child> children_;
 };
 
+/// Returns the free memory of this host in MiB.
+float free_mib() {
+  return static_cast<float>(available_memory_bytes().value_or(std::numeric_limits<std::int64_t>::max()) >> 20);
+}
+
 /// Returns the numeric class of a backbone computed by shards, each of which must have the same: they exchange their
-/// own. @return kMismatch if this one's differs from the first's, or, at the first, if another's does
-Result<std::string> common_numeric_class(Backbone& backbone) {
+/// own. @param free  receives free_mib() at each, by rank
+/// @return kMismatch if this one's differs from the first's, or, at the first, if another's does
+Result<std::string> common_numeric_class(Backbone& backbone, std::vector<float>& free) {
   Shards* const shards = backbone.shards();
   if (shards == nullptr) return numeric_class(backbone);
   const auto [rank, count] = shards->place();
   // Others may be loading for minutes: until they read, more than this would fill their sockets, and the kernel would
   // take a host that reads nothing for gone.
-  std::vector<float> loaded(static_cast<std::size_t>(count));
-  shards->gather({loaded.data(), {1, count}}, {rank, 1});
+  free.resize(static_cast<std::size_t>(count));
+  free[static_cast<std::size_t>(rank)] = free_mib();
+  shards->gather({free.data(), {1, count}}, {rank, 1});
   std::string own = numeric_class(backbone);
   constexpr std::int64_t kFloats = 128;  // of text; all compute the probe at its end together
   std::vector<float> said(static_cast<std::size_t>(count * kFloats));
@@ -182,16 +189,18 @@ Result<void> follow(const ModelFiles& files, const ShardTask& task, Shards& shar
   ASSIGN_OR_RETURN(std::unique_ptr<Backbone> backbone,
                    Backbone::load(files, task.weight_type, task.rows_max, &shards));
   try {
-    RETURN_IF_ERROR(common_numeric_class(*backbone));
+    std::vector<float> free;
+    RETURN_IF_ERROR(common_numeric_class(*backbone, free));
     Sequences(std::move(backbone)).follow();
-  } catch (const std::runtime_error& gone) {
+  } catch (const std::runtime_error& gone) {  // also calls that make no sense
     return Error{Errc::kPeerGone, gone.what()};
   }
 }
 
 /// Returns the core's configuration, with the available K/V memory. @param grammars, towers  outlive the core
+/// @param free  free memory of each shard's host in MiB, by rank; empty: all shards are on this host
 VerifierConfig core_config(const VerifierOptions& options, const BackboneEngine& engine, GrammarCompiler& grammars,
-                           const std::unique_ptr<Towers>& towers) {
+                           const std::unique_ptr<Towers>& towers, std::vector<float> free) {
   VerifierConfig config = options.core;
   config.link.peer_timeout = std::chrono::seconds(options.worker.peer_timeout_s);
   config.want_grammar = [&grammars](const std::string& text, const std::string& client) {
@@ -200,10 +209,12 @@ VerifierConfig core_config(const VerifierOptions& options, const BackboneEngine&
   if (towers != nullptr)
     config.soft_tokens = [&towers](const WireMedium& medium) { return towers->soft_tokens(medium); };
   config.capacity.kv_cost = engine.kv_cost();
+  if (!free.empty()) free[0] = free_mib();
+  const std::int64_t room = !free.empty()
+                                ? engine.kv_bytes_until_full(free)
+                                : available_memory_bytes().value_or(std::numeric_limits<std::int64_t>::max());
   // The rest is for scratch, messages in transit and, on a dedicated machine, the drafter.
-  config.capacity.kv_bytes_max =
-      options.memory_mib > 0 ? options.memory_mib << 20
-                             : available_memory_bytes().value_or(std::numeric_limits<std::int64_t>::max()) / 4 * 3;
+  config.capacity.kv_bytes_max = options.memory_mib > 0 ? options.memory_mib << 20 : room / 4 * 3;
   log_info("event=kv_memory limit_mib={} session_mib_at_full_context={}", config.capacity.kv_bytes_max >> 20,
            config.capacity.kv_cost.bytes(engine.backbone().config().max_position_embeddings) >> 20);
   return config;
@@ -297,7 +308,9 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
     backbone->keep_hidden(config.hidden_layers);
   }
   if (const auto tokenizer = Tokenizer::load(files)) facts.tokenizer_fingerprint = tokenizer->fingerprint();
-  ASSIGN_OR_RETURN(const std::string bits, common_numeric_class(*backbone));
+  std::vector<float> free;
+  ASSIGN_OR_RETURN(const std::string bits, common_numeric_class(*backbone, free));
+  if (remote.listen.empty()) free.clear();
   log_info("event=numeric_class class=\"{}\"", bits);
   GrammarCompiler grammars([&files, size = backbone->config().vocab_size]() -> Result<GrammarVocabulary> {
     const Result<Tokenizer> tokenizer = Tokenizer::load(files);
@@ -316,14 +329,15 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
   BackboneEngine engine(std::move(backbone), options.synthetic_acceptance, towers.get());
   ASSIGN_OR_RETURN(std::string name, chosen_name(options.worker, node_name("verifier")));
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
-  VerifierCore core(core_config(options, engine, grammars, towers), {.role = Role::kVerifier,
-                                                                     .name = std::move(name),
-                                                                     .facts = std::move(facts),
-                                                                     .numeric_class = bits,
-                                                                     .encoding_class = std::move(encoding_class),
-                                                                     .no_towers = options.no_towers,
-                                                                     .shards = shard_count,
-                                                                     .shards_over_tcp = !remote.listen.empty()});
+  VerifierCore core(core_config(options, engine, grammars, towers, std::move(free)),
+                    {.role = Role::kVerifier,
+                     .name = std::move(name),
+                     .facts = std::move(facts),
+                     .numeric_class = bits,
+                     .encoding_class = std::move(encoding_class),
+                     .no_towers = options.no_towers,
+                     .shards = shard_count,
+                     .shards_over_tcp = !remote.listen.empty()});
   ThreadsLog threads_log(sizer);
   std::vector<VerifyWork> batch;
   WorkerLoop loop(core, *endpoint, options.worker);

@@ -55,6 +55,7 @@ Result<Json> cell_plan(const Json& launch, const Axes& axes, ExperimentArm arm) 
   verifier("dtype", "dtype", axes.dtype);
   verifier("count", "verifiers", axes.verifiers);
   verifier("threads", "threads", axes.threads);
+  verifier("shards", "shards", axes.shards);
   verifier("synthetic_acceptance", "acceptance", axes.acceptance);
   drafter("dtype", "drafter_dtype", axes.drafter_dtype.empty() ? axes.dtype : axes.drafter_dtype);
   drafter("count", "drafters", axes.drafters);

@@ -38,6 +38,7 @@ struct Axes {
   std::string dtype = "bf16";              ///< of the backbone
   std::string drafter_dtype = {};          ///< of the assistant; empty: the backbone's
   int threads = 0;                         ///< of the backbone's forward pass; 0: the fastest number
+  int shards = 1;                          ///< processes that compute each verifier's backbone together
   int drafter_threads = 1;                 ///< of the assistant's
   std::string drafter_isa = kDetectedIsa;  ///< of every drafter, for OUTRIDER_ISA
   double drafter_cpu_share = 1;            ///< of the remote drafters: share of the time that they may run (CpuShare)
@@ -61,6 +62,7 @@ struct Axes {
     v("dtype", m.dtype);
     v("drafter_dtype", m.drafter_dtype);
     v("threads", m.threads, kThreads);
+    v("shards", m.shards, Range<int>{1, 64});
     v("drafter_threads", m.drafter_threads, kThreads);
     v("drafter_isa", m.drafter_isa);
     v("drafter_cpu_share", m.drafter_cpu_share, Range<double>{0.01, 1});

@@ -262,7 +262,8 @@ std::string acceptance_html(const std::vector<Json>& cells) {
               .whole_x = true};
   for (const auto& [name, group] :
        groups(cells, {"rtt_ms", "jitter_ms", "bandwidth_mbit", "loss", "drafter_added_ms", "drafter_cpu_share",
-                      "clients", "verifiers", "drafters", "threads", "drafter_threads", "drafter_isa"})) {
+                      "clients", "verifiers", "drafters", "threads", "shards", "drafter_threads",
+                      "drafter_isa"})) {
     // The first cell that has any; those of earlier programs have none of drafts made ahead.
     for (const auto& [key, kind] :
          {std::pair("acceptance_per_position", ""), {"acceptance_per_position_ahead", ", made ahead"}}) {

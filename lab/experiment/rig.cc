@@ -95,6 +95,7 @@ Rig::Rig(TransportContext& context, const PairPaths& pair, const Axes& axes) {
   ClusterOptions options{.pair = pair, .weight_type = or_throw(parse_weight_type(axes.dtype)), .processes = true};
   if (!axes.drafter_dtype.empty()) options.drafter_weight_type = or_throw(parse_weight_type(axes.drafter_dtype));
   options.verifier.threads = axes.threads;
+  options.verifier.shards = axes.shards;
   options.verifier.synthetic_acceptance = axes.acceptance;
   options.drafter.threads = axes.drafter_threads;
   options.drafter.draft_vocabulary = axes.draft_vocabulary;

@@ -399,6 +399,28 @@ TEST(BadInput, AddressesThatMakeNoSense) {
   }
 }
 
+// A command is a process of its own: it would listen, or dial, for ever.
+TEST(BadInput, AddressesWithinOneProcess) {
+  const std::string inside = "inproc://here";
+  const std::vector<std::vector<std::string>> commands = {{"coordinator", "--listen", inside},
+                                                          {"verifier", "--join", inside},
+                                                          {"drafter", "--join", inside},
+                                                          {"encoder", "--join", inside},
+                                                          {"shard", "--join", inside},
+                                                          {"run", "--connect", inside, "hi"},
+                                                          {"serve", "--connect", inside, "--port", "0"},
+                                                          {"ready", "--connect", inside},
+                                                          {"bench", "pair", "--connect", inside},
+                                                          {"experiment", "plan.json", "--connect", inside},
+                                                          {"verifier", "--join", "tcp://127.0.0.1:1", "--shards", "2",
+                                                           "--listen-shards", inside}};
+  for (const std::vector<std::string>& command : commands) {
+    SCOPED_TRACE(fmt::format("{}", fmt::join(command, " ")));
+    Program program(command);
+    expect_refused(program, {inside, "wanted tcp://HOST:PORT"});
+  }
+}
+
 TEST(BadInput, PortInUse) {
   Coordinator first;
   Program second({"coordinator", "--listen", first.address});

@@ -1560,6 +1560,7 @@ TEST(ApiServer, WhoseStreamBreaksHearsNothingOfTheServersInside) {
                                                 std::make_shared<Broken>());
   EXPECT_EQ(reply.status, 500);
   EXPECT_EQ(Json::parse(reply.body)["error"]["message"], "internal error");
+  EXPECT_EQ(server.last(1).status, 500) << "and counted";
 }
 
 TEST(ApiServer, WhoIsCutOffByItsEndIsToldSo) {

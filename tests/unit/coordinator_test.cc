@@ -1012,6 +1012,10 @@ TEST_F(Coordinator, SaysTheSameRefusalOfAPeerOnceAMinute) {
   EXPECT_EQ(said("d", 3), 0u);
   EXPECT_EQ(said("e", 3), 1u) << "another peer";
   EXPECT_EQ(said("d", 4), 1u) << "another reason";
+  EXPECT_EQ(said("d", 3) + said("d", 4) + said("d", 3), 0u) << "in turns";
+  std::size_t all = 0;
+  for (std::int32_t size = 5; size < 1000; ++size) all += said("d", size);
+  EXPECT_LT(all, 20u) << "however many reasons there are";
   now_ += seconds(61);
   EXPECT_EQ(said("d", 4), 1u);
 }

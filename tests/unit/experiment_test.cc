@@ -160,6 +160,7 @@ TEST(CellPlan, ACellsAxesAreOptionsOfTheRoles) {
   const Axes axes{.dtype = "int8",
                   .drafter_dtype = "f32",
                   .threads = 3,
+                  .shards = 2,
                   .drafter_threads = 2,
                   .drafter_isa = "scalar",
                   .draft_vocabulary = "64",
@@ -173,7 +174,7 @@ TEST(CellPlan, ACellsAxesAreOptionsOfTheRoles) {
   EXPECT_EQ(plan->at("dtype"), "int8");
   EXPECT_EQ(plan->at("verifiers"),
             Json::parse(R"([{"hosts": "big", "cpuset": "0-29", "dtype": "int8", "count": 2, "threads": 3,
-                             "synthetic_acceptance": [0.5]}])"));
+                             "shards": 2, "synthetic_acceptance": [0.5]}])"));
   EXPECT_EQ(plan->at("drafters"),
             Json::parse(R"([{"hosts": "small", "cpuset": "0-1", "dtype": "f32", "count": 3, "threads": 2,
                              "draft_vocabulary": "64", "wire": "int4", "added_draft_us": 1500,
