@@ -247,10 +247,22 @@ class Download {
 
   /// Downloads the blob, unless another process has done so meanwhile, and links it.
   Result<void> bring(const HubFile& file) {
-    ASSIGN_OR_RETURN(const DurableFile lock, locked(file));
+    const Result<DurableFile> lock = locked(file);
+    if (!lock && lock.error().code != Errc::kUnsupported) return lock.error();
     std::error_code ignored;
-    if (!fs::exists(blob(file), ignored)) RETURN_IF_ERROR(bring_blob(file));
-    return link(file);
+    if (fs::exists(blob(file), ignored)) return link(file);
+    if (lock) {
+      RETURN_IF_ERROR(bring_blob(file, incomplete(file)));
+      return link(file);
+    }
+    // Another program may download the same: each writes a part of its own, which nobody continues.
+    if (!said_.exchange(true))
+      complain("{}; programs that download the same file do not share it", lock.error().message);
+    const fs::path own = incomplete(file).concat("." + unused_name());
+    const Result<void> done = bring_blob(file, own);
+    if (done) return link(file);
+    fs::remove(own, ignored);
+    return done;
   }
 
   Result<DurableFile> locked(const HubFile& file) const {
@@ -265,8 +277,9 @@ class Download {
     }
   }
 
-  Result<void> bring_blob(const HubFile& file) {
-    ASSIGN_OR_RETURN(const DurableFile part, DurableFile::open(incomplete(file), O_RDWR | O_CREAT));
+  /// @param path  of the part until it is whole
+  Result<void> bring_blob(const HubFile& file, const fs::path& path) {
+    ASSIGN_OR_RETURN(const DurableFile part, DurableFile::open(path, O_RDWR | O_CREAT));
     FileDigest digest(file.etag, file.size);
     Body body{.have = 0, .size_max = file.size, .take = {}};
     body.take = [&](std::uint64_t at, std::string_view piece) -> Result<void> {
@@ -293,7 +306,7 @@ class Download {
         return Error(Errc::kMismatch, "{} is {}, the hub says {}; it was thrown away", digest.name(), seen, file.etag);
     }
     RETURN_IF_ERROR(part.sync());
-    if (::rename(incomplete(file).c_str(), blob(file).c_str()) != 0) return system_error(blob(file), "rename to");
+    if (::rename(path.c_str(), blob(file).c_str()) != 0) return system_error(blob(file), "rename to");
     return {};
   }
 
@@ -333,7 +346,7 @@ class Download {
   std::optional<Progress> progress_;
   std::int64_t come_ = 0;
   std::optional<Error> failure_;
-  std::atomic<bool> stopped_ = false;
+  std::atomic<bool> stopped_ = false, said_ = false;
 };
 
 Result<fs::path> fetch(const HubSettings& hub, const HubName& name, HubNeed need) {

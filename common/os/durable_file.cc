@@ -129,10 +129,14 @@ Result<void> DurableFile::sync() const {
   return {};
 }
 
-Result<void> DurableFile::lock() const {
-  if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return {};
-  if (errno != EWOULDBLOCK) return error("lock");
-  return file_error(Errc::kUnavailable, path_, "another process is writing it");
+Result<void> DurableFile::lock() const { return lock_file(descriptor_, path_); }
+
+Result<void> lock_file(int descriptor, const std::filesystem::path& path) {
+  if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return {};
+  if (errno == EWOULDBLOCK) return file_error(Errc::kUnavailable, path, "another process is writing it");
+  if (errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP)
+    return file_error(Errc::kUnsupported, path, "its file system has no locks");
+  return system_error(path, "lock");
 }
 
 Result<void> sync_folder_of(const std::filesystem::path& path) {

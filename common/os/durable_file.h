@@ -32,7 +32,7 @@ class DurableFile {
   Result<void> cut_to(std::uint64_t size) const;
   /// Syncs written data to disk.
   Result<void> sync() const;
-  /// Locks the file until it is closed: kUnavailable if it is locked already.
+  /// See lock_file().
   Result<void> lock() const;
 
  private:
@@ -42,6 +42,10 @@ class DurableFile {
   std::filesystem::path path_;
   Descriptor descriptor_;
 };
+
+/// Locks a file or folder until all copies of the descriptor are closed (flock). @param path  for messages
+/// @return kUnavailable if another process has locked it; kUnsupported if the file system has no locks; kIo
+Result<void> lock_file(int descriptor, const std::filesystem::path& path);
 
 /// Syncs the folder of `path`: its created, renamed and removed entries.
 Result<void> sync_folder_of(const std::filesystem::path& path);

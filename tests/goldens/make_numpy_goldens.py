@@ -9,6 +9,7 @@ usage: make_numpy_goldens.py odd              the folder odd: every feature at o
                                               greedy text after sounds
        make_numpy_goldens.py unified          the folder unified-media: what stands before unified-12b for pictures and sounds, and a text with both
        make_numpy_goldens.py gguf             the folder gguf: blocks of every type of GGUF that is read, and what gguf-py makes of them (pip install gguf)
+       make_numpy_goldens.py points           common/compute/tensor/iq_points.inc, from gguf-py
        make_numpy_goldens.py pictures         the folder pictures but for huggingface*.png, with Pillow, which Hugging Face's image processor calls
 
 What transformers' goldens cannot tell is whether the code took a size from them, and what hidden states cannot tell is whether the
@@ -18,6 +19,7 @@ last layer: input (the residual stream, which the router reads), chosen and weig
 import json
 import struct
 import sys
+import textwrap
 import zlib
 from pathlib import Path
 
@@ -421,7 +423,40 @@ def save_png16(path, values, colour_type):
 
 # Where the halves lie that scale a block; MXFP4 has an exponent of 8 bits instead.
 HALVES = dict(Q4_0=[0], Q4_1=[0, 2], Q5_0=[0], Q5_1=[0, 2], Q8_0=[0], Q2_K=[80, 82], Q3_K=[108], Q4_K=[0, 2], Q5_K=[0, 2], Q6_K=[208], IQ4_NL=[0],
-              IQ4_XS=[0], MXFP4=[])
+              IQ4_XS=[0], MXFP4=[], IQ2_XXS=[0], IQ2_XS=[0], IQ2_S=[0], IQ3_XXS=[0], IQ3_S=[0])
+
+POINTS = dict(IQ2_XXS=256, IQ2_XS=512, IQ2_S=1024, IQ3_XXS=256, IQ3_S=512)
+
+def every_point(name, permute, blocks):
+    """Puts each point of the type's lattice into as many of the blocks as that takes."""
+    per_block = 32 if name.startswith("IQ2") else 64
+    points = permute(POINTS[name]).reshape(-1, per_block)
+    blocks = blocks[:len(points)]
+    low, high = points & 255, points >> 8
+    if name == "IQ2_XXS":
+        blocks[:, 2:66].reshape(-1, 8, 8)[:, :, :4] = low.reshape(-1, 8, 4)
+    elif name == "IQ2_XS":
+        blocks[:, 2:66:2] = low
+        blocks[:, 3:66:2] = blocks[:, 3:66:2] & 254 | high
+    else:
+        blocks[:, 2:2 + per_block] = low
+    if name == "IQ2_S":
+        blocks[:, 66:74] = (high.reshape(-1, 8, 4) << np.array([0, 2, 4, 6])).sum(-1)
+    elif name == "IQ3_S":
+        blocks[:, 66:74] = (high.reshape(-1, 8, 8) << np.arange(8)).sum(-1)
+    return blocks
+
+def write_iq_points(path):
+    """gguf-py's lattices, 16 bits a point."""
+    from gguf import quants
+    lines = ["// Written by `make_numpy_goldens.py points` from gguf-py's tables, which are ggml's (MIT, LICENSE.ggml).",
+             "// A point has 8 elements of 2 bits (IQ2) or 4 of 4 bits (IQ3), the first lowest.", "// clang-format off"]
+    for name in POINTS:
+        points = np.frombuffer(bytes.fromhex(getattr(quants, name).grid_hex.decode()), "<u2")
+        words = name.replace("_", " ").title().replace(" ", "")
+        lines += [f"constexpr std::array<std::uint16_t, {len(points)}> k{words}Points = {{"]
+        lines += textwrap.wrap(", ".join(map(str, points)) + "};", 120)
+    path.write_text("\n".join(lines) + "\n")
 
 def make_gguf_blocks(out):
     """Random bits, so every code and every scale; halves finite, also subnormal and negative. TYPE.blocks [n, bytes], TYPE.values [n, elements]."""
@@ -432,6 +467,8 @@ def make_gguf_blocks(out):
         kind = GGMLQuantizationType[name]
         elements, size = GGML_QUANT_SIZES[kind]
         blocks = rng.integers(0, 256, (2 if elements == 256 else 8, size), dtype=np.uint8)
+        if name.startswith(("IQ2", "IQ3")):
+            blocks = every_point(name, rng.permutation, rng.integers(0, 256, (32, size), dtype=np.uint8))
         for at in halves:
             blocks[:, at + 1] &= 0xBB                     # an exponent below 31: neither infinite nor NaN
         blocks[0, halves[-1:]] = 1                        # the least scale but for its upper byte
@@ -455,6 +492,8 @@ def main(arguments):
         make_pictures(HERE / "pictures")
     elif arguments == ["gguf"]:
         make_gguf_blocks(HERE / "gguf")
+    elif arguments == ["points"]:
+        write_iq_points(HERE.parents[1] / "common/compute/tensor/iq_points.inc")
     elif arguments == ["odd"]:
         make_pair(HERE / "odd", dict(ODD), 0)
     elif arguments == ["moe"]:

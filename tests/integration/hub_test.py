@@ -2,7 +2,7 @@
 """Models by name: what is downloaded from a hub (hub_server.py), how it lies in the cache, and what is said when it
 cannot be had.
 
-usage: hub_test.py OUTRIDER
+usage: hub_test.py OUTRIDER FAULT_IO_LIBRARY
 """
 import os
 import subprocess
@@ -250,15 +250,28 @@ class Faults(HubTest):
         self.pull()
         self.assertIn("no GGUF model", self.pull("org/small:escaped", status=1).stderr)
 
-    def test_two_downloads_share_one_transfer(self):
-        programs = [subprocess.Popen([OUTRIDER, "pull", "org/small", "--no-assistant"], stderr=subprocess.PIPE, text=True,
-                                     stdout=subprocess.PIPE, env={**os.environ, "HF_HOME": str(self.home), "HF_ENDPOINT": self.hub.url})
+    def pull_at_once(self, **variables):
+        programs = [subprocess.Popen([OUTRIDER, "pull", "org/small", "--no-assistant"], stderr=subprocess.PIPE, text=True, stdout=subprocess.PIPE,
+                                     env={**os.environ, "HF_HOME": str(self.home), "HF_ENDPOINT": self.hub.url, **variables})
                     for _ in range(3)]
-        for program in programs:
-            self.assertEqual(program.wait(HANG_S), 0, program.stderr.read())
-            program.stderr.close(), program.stdout.close()
-        self.assertEqual(len(self.hub.asked("signature")), 1)
+        said = [program.communicate(timeout=HANG_S)[1] for program in programs]
+        self.assertEqual([program.returncode for program in programs], [0, 0, 0], said)
         self.assertEqual(self.blob().read_bytes(), self.weights)
+        return said
+
+    def test_two_downloads_share_one_transfer(self):
+        self.pull_at_once()
+        self.assertEqual(len(self.hub.asked("signature")), 1)
+
+    def test_without_locks_each_download_is_whole(self):
+        without = {"LD_PRELOAD": FAULT_IO, "OUTRIDER_FAULTS_NO_LOCKS": "1"}
+        said = self.pull_at_once(**without)
+        self.assertTrue(any("has no locks; programs that download the same file do not share it" in text for text in said), said)
+        self.assertEqual(sorted(os.listdir(self.blob().parent)), sorted(set(self.repository.etags.values())), "no part is left over")
+        os.remove(self.blob())
+        self.hub.spoilt["model.safetensors"] = 2
+        self.outrider("pull", "org/small", "--no-assistant", status=1, **without)
+        self.assertFalse([name for name in os.listdir(self.blob().parent) if "incomplete" in name], "a failed part is removed")
 
 
 PUBLIC = "93.184.216.34"  # of this test's own network namespace, which leads nowhere
@@ -275,7 +288,7 @@ class PublicHub(HubTest):
     def test_in_a_network_namespace(self):
         if subprocess.run([*NAMESPACE, "true"], capture_output=True, cwd=self.folder.name).returncode != 0:
             self.skipTest("redirections of a public hub were NOT tested: no namespaces here (unshare, ip)")
-        done = subprocess.run([*NAMESPACE, sys.executable, os.path.abspath(__file__), OUTRIDER, "PublicHub.redirections"],
+        done = subprocess.run([*NAMESPACE, sys.executable, os.path.abspath(__file__), OUTRIDER, FAULT_IO, "PublicHub.redirections"],
                               capture_output=True, text=True, timeout=HANG_S, cwd=self.folder.name,
                               env={**os.environ, IN_NAMESPACE: "1"})
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -301,5 +314,5 @@ class PublicHub(HubTest):
 
 
 if __name__ == "__main__":
-    OUTRIDER = os.path.abspath(sys.argv.pop(1))
+    OUTRIDER, FAULT_IO = os.path.abspath(sys.argv.pop(1)), os.path.abspath(sys.argv.pop(1))
     unittest.main()

@@ -1,6 +1,6 @@
 /* A disk that fails, for LD_PRELOAD: of the files whose path has OUTRIDER_FAULTS_IN in it, one write in
  * OUTRIDER_FAULTS_EVERY is cut short, and one in as many of those fails, as does one sync in as many squared.
- * OUTRIDER_FAULTS_SEED chooses which. */
+ * OUTRIDER_FAULTS_SEED chooses which. With OUTRIDER_FAULTS_NO_LOCKS the file system has no locks. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/syscall.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -64,4 +66,10 @@ int fdatasync(int file) {
     return -1;
   }
   return real(file);
+}
+
+int flock(int file, int operation) {
+  if (getenv("OUTRIDER_FAULTS_NO_LOCKS") == NULL) return (int)syscall(SYS_flock, file, operation);
+  errno = ENOLCK;
+  return -1;
 }

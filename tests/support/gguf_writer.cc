@@ -147,7 +147,12 @@ std::uint32_t gguf_tensor_type(DType type) {
     case DType::kQ4_K: return 12;
     case DType::kQ5_K: return 13;
     case DType::kQ6_K: return 14;
+    case DType::kIQ2_XXS: return 16;
+    case DType::kIQ2_XS: return 17;
+    case DType::kIQ3_XXS: return 18;
     case DType::kIQ4_NL: return 20;
+    case DType::kIQ3_S: return 21;
+    case DType::kIQ2_S: return 22;
     case DType::kIQ4_XS: return 23;
     case DType::kI8: return 24;
     case DType::kI32: return 26;

@@ -1,13 +1,16 @@
 #include "common/decoding/grammar/grammar.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <future>
 #include <limits>
 #include <map>
+#include <new>
 #include <regex>
 #include <set>
 #include <sstream>
@@ -26,6 +29,19 @@
 #include "common/decoding/sampling/sampler.h"
 #include "common/model/tokenizer/answer_controls.h"
 #include "common/model/tokenizer/chat_parser.h"
+
+namespace {
+/// Allocations until the one that fails, of this thread; -1: none does.
+thread_local int allocations_left = -1;
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  if (allocations_left >= 0 && allocations_left-- == 0) throw std::bad_alloc();
+  if (void* const made = std::malloc(std::max<std::size_t>(bytes, 1))) return made;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* made) noexcept { std::free(made); }
+[[gnu::noinline]] void operator delete(void* made, std::size_t) noexcept { std::free(made); }
 
 namespace outrider {
 namespace {
@@ -337,19 +353,36 @@ TEST(GrammarCompiler, RefusesWhatTakesTooLongToFollow) {
 TEST(GrammarState, IsSpentWhereTheAnswerTakesTooLongLater) {
   GrammarState state = state_of(kSlowLater);
   const TokenId a = nano_tokenizer().encode("a").back();
-  EXPECT_FALSE(state.spent());
-  for (int i = 0; i < 20 && !state.spent(); ++i) {
+  EXPECT_FALSE(state.failure());
+  for (int i = 0; i < 20 && !state.failure(); ++i) {
     ASSERT_TRUE(is_allowed(state.allowed(), a));
     ASSERT_TRUE(state.accept(a));
     state.allowed();
   }
   for (const std::uint32_t word : state.allowed()) EXPECT_EQ(word, 0u);
-  ASSERT_TRUE(state.spent());
-  EXPECT_EQ(state.spent()->code, Errc::kUnsupported);
+  ASSERT_TRUE(state.failure());
+  EXPECT_EQ(state.failure()->code, Errc::kUnsupported);
   EXPECT_FALSE(state.accept(a)) << "it stays so";
   state.roll_back(1);
   state.look_ahead({});
   for (const std::uint32_t word : state.allowed()) EXPECT_EQ(word, 0u);
+}
+
+TEST(GrammarState, AnExceptionOfXGrammarIsAnErrorThatSaysSo) {
+  SamplingParams params;
+  params.grammar = "root ::= (\"a\" | \"b\" root){1,9}";
+  Sampler sampler(params, {eos()}, 0, nano_grammars().wait_for(params.grammar).value());
+  const std::vector<float> row(static_cast<std::size_t>(nano_tokenizer().vocab_size()), 0.0f);
+  SamplingScratch scratch;
+  ASSERT_TRUE(sampler.choose(row, scratch));
+  sampler.add_text(std::vector<TokenId>{nano_tokenizer().encode("b").back()}, 1);
+  allocations_left = 0;  // the next one fails, and it is XGrammar's
+  const auto chosen = sampler.choose(row, scratch);
+  EXPECT_EQ(allocations_left, -1) << "nothing was allocated";
+  ASSERT_FALSE(chosen);
+  EXPECT_EQ(chosen.error().code, Errc::kUnsupported);
+  EXPECT_EQ(chosen.error().message, "at output 1: the grammar can be followed no further: std::bad_alloc");
+  EXPECT_FALSE(sampler.choose(row, scratch)) << "it stays so";
 }
 
 TEST(Sampler, SaysThatItsGrammarIsSpent) {

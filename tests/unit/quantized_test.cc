@@ -146,6 +146,50 @@ fs::path changed(const TemporaryDir& dir, const char* format, const std::string&
   return dir.path();
 }
 
+/// A golden's folder with every element of a tensor, or only the last one, replaced by these bytes.
+fs::path with_scales(const TemporaryDir& dir, const char* format, const char* tensor, const std::string& element,
+                     bool all) {
+  fs::copy(kGoldens / format, dir.path());
+  std::string bytes = read_text(kGoldens / format / "model.safetensors").value();
+  const Checkpoint golden = Checkpoint::open(kGoldens / format).value();
+  const TensorEntry& scales = *golden.find(tensor);
+  const std::string_view old(reinterpret_cast<const char*>(scales.bytes.data()), scales.bytes.size());
+  const std::size_t begin = bytes.find(old), end = begin + old.size();
+  for (std::size_t at = all ? begin : end - element.size(); at < end; at += element.size())
+    bytes.replace(at, element.size(), element);
+  dir.write("model.safetensors", bytes);
+  return dir.path();
+}
+
+TEST(QuantizedTensors, WhoseScalesAreNoNumbersAreRefusedByName) {
+  const std::string bf16_nan("\xc0\x7f", 2), f32_inf("\0\0\x80\x7f", 4), f32_zero("\0\0\0\0", 4),
+      f8_nan("\x7f", 1);
+  const struct {
+    const char *format, *tensor;
+    std::string element;
+    bool all;
+    const char* message;
+  } kCases[] = {
+      {"w4a16", "layers.0.proj.weight_scale", bf16_nan, false, "weight_scale\" has the scale nan at element 255"},
+      {"w4a16", "layers.0.proj.weight_scale", std::string(2, '\0'), true, "weight_scale\" has no scale but 0"},
+      {"fp8-hf-block", "layers.0.proj.weight_scale_inv", f32_inf, false, "has the scale inf at element 8"},
+      {"nvfp4", "layers.0.proj.weight_scale", f8_nan, false, "has the scale nan"},
+      {"nvfp4", "layers.0.proj.weight_global_scale", f32_zero, true, "weight_scale\" has the scale inf at element 0"},
+  };
+  for (const auto& one : kCases) {
+    SCOPED_TRACE(one.format);
+    const TemporaryDir dir;
+    const Checkpoint opened = Checkpoint::open(with_scales(dir, one.format, one.tensor, one.element, one.all)).value();
+    const Result<void> checked = opened.find("layers.0.proj.weight")->coded->check_scales();
+    ASSERT_FALSE(checked);
+    EXPECT_NE(checked.error().message.find(one.message), std::string::npos) << checked.error().message;
+  }
+  const TemporaryDir dir;  // a group of zeros
+  const Checkpoint opened =
+      Checkpoint::open(with_scales(dir, "w4a16", "layers.0.proj.weight_scale", std::string(2, '\0'), false)).value();
+  EXPECT_TRUE(opened.find("layers.0.proj.weight")->coded->check_scales());
+}
+
 TEST(QuantizedTensors, ThatDoNotFitAreRefusedByName) {
   const struct {
     const char *format, *from, *to, *message;

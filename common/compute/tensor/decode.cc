@@ -215,6 +215,91 @@ void decode_iq4_xs(const std::uint8_t* block, float* out) {
   }
 }
 
+// The 2- and 3-bit blocks IQ2 and IQ3: points of a lattice by their number, which have magnitudes of 8 (IQ2) or 4 (IQ3)
+// elements, and a sign bit for each element.
+#include "common/compute/tensor/iq_points.inc"
+
+constexpr std::array<float, 4> kIq2 = {8, 25, 43};
+constexpr std::array<float, 8> kIq3Xxs = {4, 12, 20, 28, 36, 44, 52, 62}, kIq3S = {1, 3, 5, 7, 9, 11, 13, 15};
+
+/// Decodes the elements of a point, of `kBits` bits each.
+template <int kBits, std::size_t kValues>
+void decode_point(float scale, std::uint16_t point, const std::array<float, kValues>& values, unsigned signs,
+                  float* out) {
+  for (int j = 0; j < 16 / kBits; ++j) {
+    const float x = scale * values[point >> (j * kBits) & (kValues - 1)];
+    out[j] = (signs >> j & 1) != 0 ? -x : x;
+  }
+}
+
+/// Signs of 8 elements from 7 bits: the eighth makes the number of negative elements even.
+unsigned even_signs(std::uint32_t bits) {
+  const unsigned seven = bits & 127;
+  return seven | (std::popcount(seven) & 1u) << 7;
+}
+
+template <typename Word>
+std::uint32_t read_word(const std::uint8_t* from) {
+  Word word;
+  std::memcpy(&word, from, sizeof(word));
+  return word;
+}
+
+int nibble(const std::uint8_t* from, std::size_t i) { return from[i / 2] >> (i % 2 * 4) & 15; }
+
+/// d, and for each 32 elements: points[4], then a word with 7 bits of signs for each point and a scale of 4 bits.
+void decode_iq2_xxs(const std::uint8_t* block, float* out) {
+  const float d = read_half(block);
+  for (std::size_t g = 0; g < 32; ++g) {
+    const std::uint8_t* const points = block + 2 + g / 4 * 8;
+    const auto word = read_word<std::uint32_t>(points + 4);
+    const float scale = d * (0.5f + static_cast<float>(word >> 28)) * 0.25f;
+    decode_point<2>(scale, kIq2XxsPoints[points[g % 4]], kIq2, even_signs(word >> (g % 4 * 7)), out + g * 8);
+  }
+}
+
+/// d, words[32] of a point (9 bits) and signs (7 bits), scales[8] of 4 bits for 16 elements.
+void decode_iq2_xs(const std::uint8_t* block, float* out) {
+  const float d = read_half(block);
+  for (std::size_t g = 0; g < 32; ++g) {
+    const auto word = read_word<std::uint16_t>(block + 2 + g * 2);
+    const float scale = d * (0.5f + static_cast<float>(nibble(block + 66, g / 2))) * 0.25f;
+    decode_point<2>(scale, kIq2XsPoints[word & 511], kIq2, even_signs(word >> 9), out + g * 8);
+  }
+}
+
+/// d, points[32], signs[32], upper two bits of the points[8], scales[8] of 4 bits for 16 elements.
+void decode_iq2_s(const std::uint8_t* block, float* out) {
+  const float d = read_half(block);
+  for (std::size_t g = 0; g < 32; ++g) {
+    const int point = block[2 + g] | (block[66 + g / 4] >> (g % 4 * 2) & 3) << 8;
+    const float scale = d * (0.5f + static_cast<float>(nibble(block + 74, g / 2))) * 0.25f;
+    decode_point<2>(scale, kIq2SPoints[static_cast<std::size_t>(point)], kIq2, block[34 + g], out + g * 8);
+  }
+}
+
+/// d, points[64], and for each 32 elements a word with 7 bits of signs for each 8, and a scale of 4 bits.
+void decode_iq3_xxs(const std::uint8_t* block, float* out) {
+  const float d = read_half(block);
+  for (std::size_t i = 0; i < 64; ++i) {
+    const auto word = read_word<std::uint32_t>(block + 66 + i / 8 * 4);
+    const float scale = d * (0.5f + static_cast<float>(word >> 28)) * 0.5f;
+    const unsigned signs = even_signs(word >> (i / 2 % 4 * 7)) >> (i % 2 * 4);
+    decode_point<4>(scale, kIq3XxsPoints[block[2 + i]], kIq3Xxs, signs, out + i * 4);
+  }
+}
+
+/// d, points[64], their ninth bits[8], signs[32], scales[4] of 4 bits for 32 elements.
+void decode_iq3_s(const std::uint8_t* block, float* out) {
+  const float d = read_half(block);
+  for (std::size_t i = 0; i < 64; ++i) {
+    const int point = block[2 + i] | (block[66 + i / 8] >> (i % 8) & 1) << 8;
+    const float scale = d * static_cast<float>(1 + 2 * nibble(block + 106, i / 8));
+    decode_point<4>(scale, kIq3SPoints[static_cast<std::size_t>(point)], kIq3S, block[74 + i / 2] >> (i % 2 * 4),
+                    out + i * 4);
+  }
+}
+
 /// E8M0 exponent, nibbles[16]. The scale is half of 2^(e - 127), for the doubled values; e = 0 is subnormal.
 void decode_mxfp4(const std::uint8_t* block, float* out) {
   look_up(std::ldexp(1.0f, block[0] - 128), kE2m1, block + 1, out);
@@ -236,6 +321,11 @@ DecodeBlock block_decoder(DType dtype) {
     case DType::kQ3_K: return decode_q3_k;
     case DType::kIQ4_NL: return decode_iq4_nl;
     case DType::kIQ4_XS: return decode_iq4_xs;
+    case DType::kIQ2_XXS: return decode_iq2_xxs;
+    case DType::kIQ2_XS: return decode_iq2_xs;
+    case DType::kIQ2_S: return decode_iq2_s;
+    case DType::kIQ3_XXS: return decode_iq3_xxs;
+    case DType::kIQ3_S: return decode_iq3_s;
     case DType::kMXFP4: return decode_mxfp4;
     default: return nullptr;
   }

@@ -37,6 +37,11 @@ Block block_of(DType dtype) {
     case DType::kQ3_K: return {256, 110};
     case DType::kIQ4_NL: return {32, 18};
     case DType::kIQ4_XS: return {256, 136};
+    case DType::kIQ2_XXS: return {256, 66};
+    case DType::kIQ2_XS: return {256, 74};
+    case DType::kIQ2_S: return {256, 82};
+    case DType::kIQ3_XXS: return {256, 98};
+    case DType::kIQ3_S: return {256, 110};
     case DType::kMXFP4: return {32, 17};
   }
   CHECK(false, "DType {}", static_cast<int>(dtype));
@@ -80,6 +85,11 @@ const char* to_string(DType dtype) {
     case DType::kQ3_K: return "Q3_K";
     case DType::kIQ4_NL: return "IQ4_NL";
     case DType::kIQ4_XS: return "IQ4_XS";
+    case DType::kIQ2_XXS: return "IQ2_XXS";
+    case DType::kIQ2_XS: return "IQ2_XS";
+    case DType::kIQ2_S: return "IQ2_S";
+    case DType::kIQ3_XXS: return "IQ3_XXS";
+    case DType::kIQ3_S: return "IQ3_S";
     case DType::kMXFP4: return "MXFP4";
     case DType::kF8_E4M3: return "F8_E4M3";
   }

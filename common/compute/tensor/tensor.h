@@ -38,6 +38,11 @@ enum class DType : std::uint8_t {
   kQ3_K,
   kIQ4_NL,
   kIQ4_XS,
+  kIQ2_XXS,
+  kIQ2_XS,
+  kIQ2_S,
+  kIQ3_XXS,
+  kIQ3_S,
   kMXFP4,
   kF8_E4M3,  ///< one byte: no block type
 };

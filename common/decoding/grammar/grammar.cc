@@ -84,16 +84,16 @@ struct MasksAhead {
 };
 
 struct GrammarState::Matcher {
-  std::optional<xgrammar::GrammarMatcher> matcher = {};  ///< none: construction failed, or the budget is exhausted
+  std::optional<xgrammar::GrammarMatcher> matcher = {};  ///< none: `failure` says why
   std::vector<TokenId> stop_ids = {};
   std::int64_t words = 0;  ///< words of a mask
   int beyond = 0;          ///< stop tokens accepted after the one that ended the answer; never emitted
   double seconds_left = kFollowSeconds;
-  bool spent = false;
+  std::optional<Error> failure = {};  ///< then there is no matcher any more
   MasksAhead ahead = {};
 
   bool terminated() const { return matcher && matcher->IsTerminated(); }
-  /// Makes one call of XGrammar within the budget. @return false if it refuses, or exceeds the budget
+  /// Makes one call of XGrammar within the budget. @return false if it refuses, exceeds the budget, or fails
   template <typename Call>
   bool attempt(Call&& call);
   bool accept(TokenId token);
@@ -115,13 +115,7 @@ GrammarState::~GrammarState() = default;
 GrammarState::GrammarState(GrammarState&&) noexcept = default;
 GrammarState& GrammarState::operator=(GrammarState&&) noexcept = default;
 
-std::optional<Error> GrammarState::spent() const {
-  if (!matcher_->spent) return std::nullopt;
-  return Error(Errc::kUnsupported,
-               "to follow the grammar takes more than {} s of processor time, and {} s more for each token: it can go "
-               "on in too many ways at once",
-               kFollowSeconds, kFollowSecondsOfToken);
-}
+std::optional<Error> GrammarState::failure() const { return matcher_->failure; }
 
 template <typename Call>
 bool GrammarState::Matcher::attempt(Call&& call) {
@@ -131,10 +125,14 @@ bool GrammarState::Matcher::attempt(Call&& call) {
   try {
     done = call();
   } catch (const EngineSpent&) {
-    spent = true;
-    matcher.reset();
-  } catch (const std::exception&) {
+    failure = Error(Errc::kUnsupported,
+                    "to follow the grammar takes more than {} s of processor time, and {} s more for each token: it "
+                    "can go on in too many ways at once",
+                    kFollowSeconds, kFollowSecondsOfToken);
+  } catch (const std::exception& error) {
+    failure = Error(Errc::kUnsupported, "the grammar can be followed no further: {}", error.what());
   }
+  if (failure) matcher.reset();
   seconds_left -= budget.seconds();
   return done;
 }
@@ -292,7 +290,7 @@ class GrammarCompiler::Engine {
     if (tokens_ > 0) {
       GrammarState state(grammar, {0});
       state.allowed();
-      if (const std::optional<Error> spent = state.spent()) return *spent;
+      if (const std::optional<Error> failure = state.failure()) return *failure;
     }
     return Result<std::shared_ptr<const Grammar>>(std::move(grammar));
   }

@@ -53,8 +53,8 @@ class GrammarState {
   /// Returns the mask of allowed tokens: bit t % 32 of word t / 32. Empty: all are allowed.
   /// @return valid until the next call of any function
   std::span<const std::uint32_t> allowed();
-  /// The error, if nothing is allowed any more because the time bound was exceeded.
-  std::optional<Error> spent() const;
+  /// The error, if nothing is allowed any more because the time bound was exceeded or XGrammar failed.
+  std::optional<Error> failure() const;
 
  private:
   struct Matcher;

@@ -50,8 +50,8 @@ Result<std::span<const float>> Sampler::scores(std::span<const float> logits, Sa
   RETURN_IF_ERROR(check_finite(logits));
   const std::span<const std::uint32_t> allowed =
       grammar_ && !diverged_ ? grammar_->allowed() : std::span<const std::uint32_t>();
-  if (const auto spent = grammar_ ? grammar_->spent() : std::nullopt)
-    return Error(spent->code, "at output {}: {}", answer_length_, spent->message);
+  if (const auto failure = grammar_ ? grammar_->failure() : std::nullopt)
+    return Error(failure->code, "at output {}: {}", answer_length_, failure->message);
   // For example, another verifier began the answer with another tokenizer.
   if (diverged_)
     return Error(Errc::kInvalidArgument, "at output {} the answer follows its grammar no more", answer_length_);

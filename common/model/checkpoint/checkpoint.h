@@ -25,6 +25,8 @@ class CodedMatrix {
   virtual void read(std::int64_t row, std::span<float> out) const = 0;
   /// Returns true when the format and its zeros put every row on a 4-bit grid (q4_grid.h), whatever the codes.
   virtual bool is_on_q4_grid() const = 0;
+  /// @return kMalformed, with the tensor's name, if a scale is not finite or all are 0 (some are, of groups of zeros)
+  virtual Result<void> check_scales() const = 0;
   /// Name for messages, such as "int4 by 32".
   virtual std::string name() const = 0;
 };

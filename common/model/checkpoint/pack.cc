@@ -1,7 +1,6 @@
 #include "common/model/checkpoint/pack.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 
 #include <cstdio>
@@ -152,14 +151,15 @@ Result<void> Pack::verify() const {
 
 namespace {
 
-/// Locks a folder for as long as the descriptor is open. @return kIo, also if it is locked already
+/// See lock_file().
 Result<Descriptor> lock_folder(const fs::path& folder) {
   Descriptor lock(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (lock < 0 || ::flock(lock, LOCK_EX | LOCK_NB) != 0) return system_error(folder, "lock");
+  if (lock < 0) return system_error(folder, "open");
+  RETURN_IF_ERROR(lock_file(lock, folder));
   return lock;
 }
 
-/// Removes unfinished folders of killed programs.
+/// Removes unfinished folders of killed programs; none where there are no locks, which tell who is alive.
 void remove_abandoned(const fs::path& final_name) {
   const std::string beginning = final_name.filename().string() + kPartial;
   std::error_code error;
@@ -185,6 +185,7 @@ Result<NewDirectory> NewDirectory::create(const fs::path& dir) {
   fs::create_directories(final_name.parent_path(), error);
   if (::mkdir(partial.c_str(), 0777) != 0) return system_error(partial, "create");
   Result<Descriptor> lock = lock_folder(partial);
+  if (!lock && lock.error().code == Errc::kUnsupported) lock = Descriptor();
   if (lock) return NewDirectory(final_name, partial, std::move(*lock));
   fs::remove(partial, error);
   return lock.error();

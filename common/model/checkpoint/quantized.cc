@@ -1,6 +1,7 @@
 #include "common/model/checkpoint/quantized.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -96,6 +97,26 @@ class GroupedMatrix final : public CodedMatrix {
         if (const float zero = zero_at(o, g); zero != 8 && zero != 7) return false;  // 7: the step has the other sign
     }
     return true;
+  }
+
+  Result<void> check_scales() const override {
+    std::vector<float> some(4096);
+    const std::int64_t count = scales_.element_count();
+    bool all_zero = true;
+    for (std::int64_t first = 0; first < count; first += std::ssize(some)) {
+      some.resize(static_cast<std::size_t>(std::min<std::int64_t>(std::ssize(some), count - first)));
+      decode(scales_.dtype, scales_.bytes.data() + first * static_cast<std::int64_t>(size_bytes(scales_.dtype)), some);
+      for (std::size_t i = 0; i < some.size(); ++i) {
+        const float scale = some[i] * codes_.factor / codes_.divisor;
+        all_zero = all_zero && scale == 0;
+        if (!std::isfinite(scale))
+          return file_error(Errc::kMalformed, scales_.file, "tensor {} has the scale {} at element {}, wanted a number",
+                            quote(scales_.name), scale, first + static_cast<std::int64_t>(i));
+      }
+    }
+    if (!all_zero) return {};
+    return file_error(Errc::kMalformed, scales_.file, "tensor {} has no scale but 0, wanted another",
+                      quote(scales_.name));
   }
 
   std::string name() const override {

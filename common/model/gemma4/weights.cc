@@ -101,10 +101,12 @@ class CheckpointWeights final : public WeightSource {
           entry->bytes.size() / static_cast<std::size_t>(std::max<std::int64_t>(1, part.slices));
       rows.push_back(
           {entry->dtype, entry->bytes.data() + static_cast<std::size_t>(part.slice) * slice_bytes, part.rows});
-      if (entry->coded)
+      if (entry->coded) {
+        RETURN_IF_ERROR(entry->coded->check_scales());
         rows.back().read = [coded = entry->coded, first = part.slice * part.rows](std::int64_t row, auto out) {
           coded->read(first + row, out);
         };
+      }
     }
     return Linear::pack(type == WeightType::kQ4 ? kept : type, in_features, rows);
   }
