@@ -26,6 +26,11 @@ for overlay in "$here"/../../launch/kubernetes/overlays/{one-pool,tiers} "$plan/
   [[ $overlay != "$plan"* ]] || claims=(outrider-bundles)
   "$venv/bin/python" "$here/kubernetes_test.py" "$rendered" "$outrider" "${claims[@]}" || status=1
 done
+# Both overlays as a DisaggregatedSet.
+for overlay in one-pool tiers; do
+  "$venv/bin/python" "$here/../../launch/kubernetes/disaggregated_set.py" <"$venv/$overlay.yaml" >"$venv/set.yaml" || exit 1
+  "$venv/bin/python" "$here/kubernetes_test.py" "$venv/set.yaml" "$outrider" || status=1
+done
 # The example of a verifier on two hosts, beside the cluster that it joins.
 { cat "$venv/tiers.yaml"; echo ---; cat "$here/../../launch/kubernetes/examples/sharded-verifier.yaml"; } >"$venv/sharded.yaml"
 "$venv/bin/python" "$here/kubernetes_test.py" "$venv/sharded.yaml" "$outrider" || status=1
