@@ -41,6 +41,10 @@ class DrafterSeats {
     return sequence_.drafts_have_a_say() || sequence_.request.stepwise ? 1 : environment_.drafters_per_sequence;
   }
   bool can_draft() const;
+  /// Returns true if a further drafter could draft for the sequence.
+  bool more_help(const Worker& verifier) const {
+    return !none_ && environment_.fleet.more_drafters_help(wish(verifier));
+  }
   /// The first drafter's input; without drafters the last one's.
   DraftInput needs() const { return needs_; }
   /// @param verifier  whose rows they get

@@ -16,7 +16,7 @@ if grep -rqi private "$plan/run/kubernetes" || [[ $(grep -c ^kubectl "$plan/type
   printf 'the overlay of a plan has a key in it, or other commands are printed than expected\n'
   exit 1
 fi
-for overlay in "$here"/../../launch/kubernetes/overlays/{one-pool,tiers} "$plan/run/kubernetes"; do
+for overlay in "$here"/../../launch/kubernetes/overlays/{one-pool,tiers,missed-drafts} "$plan/run/kubernetes"; do
   rendered=$venv/$(basename "$overlay").yaml
   kubectl kustomize "$overlay" >"$rendered" || exit 1
   for version in 1.25 1.37; do  # the oldest and the newest that it knows
