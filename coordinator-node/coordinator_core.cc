@@ -115,7 +115,9 @@ CoordinatorOutput CoordinatorCore::take_output() {
 }
 
 Status CoordinatorCore::status() const {
-  Status status{.failovers = environment_.failovers};
+  Status status{.failovers = environment_.failovers,
+                .drafts_made = environment_.drafts_made,
+                .drafts_missed = environment_.drafts_missed};
   sessions_.describe(status);
   fleet_.describe(status);
   return status;

@@ -1,6 +1,7 @@
 #include "coordinator-node/fleet.h"
 
 #include <algorithm>
+#include <ranges>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -138,13 +139,17 @@ Worker* Fleet::usable_drafter(const PeerId& peer) {
   return drafter == nullptr || drafter->suspect || drafter->reputation.paused() ? nullptr : drafter;
 }
 
+bool Worker::suits(const DrafterWish& wish) const {
+  return drafts() && !(wish.proven && hello.unproven) && kv_of(wish.in_all) <= hello.capacity.kv_bytes_max &&
+         !(needs_rows() ? wish.no_rows : wish.no_tokens) && context() >= wish.positions;
+}
+
 PeerId Fleet::choose_drafter(const DrafterWish& wish) const {
   const auto may = [&](const auto& entry) {
-    const Hello& hello = entry.second.hello;
-    return entry.second.may_draft() && !(wish.proven && hello.unproven) &&
-           entry.second.kv_of(wish.in_all) <= hello.capacity.kv_bytes_max - entry.second.kv_bytes &&
-           !(entry.second.needs_rows() ? wish.no_rows : wish.no_tokens) && entry.second.context() >= wish.positions &&
-           std::ranges::find(wish.except, entry.first) == wish.except.end();
+    const auto& [peer, worker] = entry;
+    return worker.may_draft() && worker.suits(wish) &&
+           worker.kv_of(wish.in_all) <= worker.hello.capacity.kv_bytes_max - worker.kv_bytes &&
+           std::ranges::find(wish.except, peer) == wish.except.end();
   };
   const auto best = std::ranges::min_element(workers_, {}, [&](const auto& entry) {
     const Worker& worker = entry.second;
@@ -152,6 +157,11 @@ PeerId Fleet::choose_drafter(const DrafterWish& wish) const {
                                       speeds.slowness(worker.hello.needs));
   });
   return best == workers_.end() || !may(*best) ? "" : best->first;
+}
+
+bool Fleet::more_drafters_help(const DrafterWish& wish) const {
+  auto drafters = workers_ | std::views::values | std::views::filter(&Worker::drafts);
+  return drafters.empty() || std::ranges::any_of(drafters, [&](const Worker& worker) { return worker.suits(wish); });
 }
 
 void DrafterSpeeds::count(DraftInput needs, int tokens, double seconds) {

@@ -24,6 +24,16 @@ struct Load {
   bool operator==(const Load&) const = default;
 };
 
+/// A sequence's requirements of a drafter.
+struct DrafterWish {
+  std::vector<PeerId> except = {};  ///< excluded drafters
+  bool proven = false;              ///< only one of known identity (Hello::unproven)
+  bool no_rows = false;             ///< not one that needs its verifier's rows
+  bool no_tokens = false;           ///< not one that needs tokens: some rows of the sequence are not tokens
+  Position positions = 0;           ///< with K/V of its own: least context
+  Position in_all = 0;              ///< with K/V of its own: least memory, in positions
+};
+
 /// A worker, as its coordinator sees it.
 struct Worker : Load {
   Hello hello;
@@ -81,6 +91,8 @@ struct Worker : Load {
   bool may_draft() const {
     return drafts() && !draining && !suspect && !reputation.paused() && sessions < hello.capacity.sessions_max;
   }
+  /// Returns true if a session with this wish can be assigned to it while it has room; regardless of `wish.except`.
+  bool suits(const DrafterWish& wish) const;
   /// Records a message.
   void hear(TimePoint now);
   /// Records bytes of a long message.
@@ -91,16 +103,6 @@ struct Worker : Load {
   void measure(Duration time);
   /// Records that this worker did not answer in time.
   void miss(TimePoint now);
-};
-
-/// A sequence's requirements of a drafter.
-struct DrafterWish {
-  std::vector<PeerId> except = {};  ///< excluded drafters
-  bool proven = false;              ///< only one of known identity (Hello::unproven)
-  bool no_rows = false;             ///< not one that needs its verifier's rows
-  bool no_tokens = false;           ///< not one that needs tokens: some rows of the sequence are not tokens
-  Position positions = 0;           ///< with K/V of its own: least context
-  Position in_all = 0;              ///< with K/V of its own: least memory, in positions
 };
 
 /// Speed of sequences by their drafters' input. Older rounds count less.
@@ -165,6 +167,8 @@ class Fleet {
   /// Returns the best drafter with room: the one with the fewest sessions relative to its yield (Reputation), its link
   /// and its kind's speed; "" if there is none.
   PeerId choose_drafter(const DrafterWish& wish = {}) const;
+  /// Returns true if a further drafter of the kinds that are there, or a first one, could draft for such a sequence.
+  bool more_drafters_help(const DrafterWish& wish) const;
   /// Returns an encoder with room for the sequences of a verifier, the one with the fewest sessions; "" if there is
   /// none. Its soft tokens have the bits of the verifier's own towers, if it has any.
   /// @param encoding_class  see Requirements

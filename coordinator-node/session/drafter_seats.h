@@ -41,6 +41,10 @@ class DrafterSeats {
     return sequence_.drafts_have_a_say() || sequence_.request.stepwise ? 1 : environment_.drafters_per_sequence;
   }
   bool can_draft() const;
+  /// Returns true if a further drafter could draft for the sequence.
+  bool more_help(const Worker& verifier) const {
+    return !none_ && environment_.fleet.more_drafters_help(wish(verifier));
+  }
   /// Returns the input of the first drafter; without drafters, the input of the last one.
   DraftInput needs() const { return needs_; }
   /// Chooses drafters until there are as many as wanted. @param verifier  the sequence's, whose rows the drafters get

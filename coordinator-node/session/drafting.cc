@@ -48,6 +48,7 @@ Next Drafting::begin() {
   const DraftAhead::Guess* at_hand = drafters_.ahead.find(sequence_.tokens);
   std::int64_t most = request.added.any() || drafters_.can_draft() ? room : 0;
   if (at_hand != nullptr) most = std::min(room, std::ssize(at_hand->drafts.tokens));
+  if (room > 0 && at_hand == nullptr && lacks_drafter()) ++environment_.drafts_missed;
   round_.choose(
       verifier_.policy->choose({.assistant = static_cast<int>(most),
                                 .ngram = static_cast<int>(ngram.tokens.size()),
@@ -68,6 +69,13 @@ bool Drafting::spares_drafters() const {
   const Worker* verifier = verifier_.place().worker();
   return verifier_.policy != nullptr && (request.policy == DraftPolicy::kAuto || request.governed) &&
          verifier != nullptr && !verifier->costs_with(drafters_.needs()).wants_drafts();
+}
+
+bool Drafting::lacks_drafter() const {
+  const Generate& request = sequence_.request;
+  const Worker* verifier = verifier_.place().worker();
+  const bool welcome = (request.policy != DraftPolicy::kFixed || request.draft_length > 0) && !spares_drafters();
+  return welcome && !drafters_.can_draft() && verifier != nullptr && drafters_.more_help(*verifier);
 }
 
 Next Drafting::ask(std::int64_t draft_length) {
@@ -189,6 +197,7 @@ Next Drafting::on_candidates(const PeerId& drafter, const Candidates& candidates
   const Duration waited = state_.waited();
   state_.ledger.on_candidates(waited, round_.on_candidates(drafter, candidates, waited));
   if (sound) round_.drafts.add(0, candidates, DraftSource::kAssistant, limit);
+  ++(sound ? environment_.drafts_made : environment_.drafts_missed);
   for (const DrafterSeats::Replica& other : drafters_.replicas) {  // the round begins without theirs
     Worker* late = other.asked ? other.place.worker() : nullptr;
     if (late != nullptr) ++late->late_rounds;
@@ -207,6 +216,7 @@ Next Drafting::on_tick() {
   const Duration waited = state_.waited();
   if (waited < kTimeout && to_seconds(waited) < round_.choice.patience_s) return {};
   round_.count_wait(waited);
+  ++environment_.drafts_missed;
   for (const PeerId& peer : drafters_.peers()) {
     if (!drafters_.find(peer)->asked) continue;
     environment_.judge(peer, false);
@@ -267,6 +277,7 @@ std::int64_t Drafting::take_ahead(std::int64_t draft_length) {
   const DraftAhead::Guess* guess = drafters_.ahead.find(sequence_.tokens);
   if (guess == nullptr) return 0;
   round_.take_ahead(guess->drafter, guess->drafts, draft_length);
+  ++environment_.drafts_made;
   return std::ssize(guess->drafts.tokens);
 }
 

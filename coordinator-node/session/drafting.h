@@ -35,6 +35,8 @@ class Drafting {
   Next lose(const PeerId& drafter);
 
  private:
+  /// Returns true if drafts would be welcome, and a drafter with room could make them.
+  bool lacks_drafter() const;
   /// Time-out of a drafter in a round. The drafter is asked again after its next message. Losing a round of drafts
   /// costs little; waiting for a dead drafter costs the user much.
   static constexpr Duration kTimeout = std::chrono::milliseconds(500);

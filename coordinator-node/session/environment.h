@@ -47,6 +47,7 @@ struct Environment {
   const int drafters_per_sequence;
   const bool want_rejections;
   FailoverCounts failovers = {};
+  std::int64_t drafts_made = 0, drafts_missed = 0;  ///< see Status
   CoordinatorOutput output = {};
   TimePoint now{};  ///< of the current event; set by the core
 

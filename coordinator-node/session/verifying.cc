@@ -209,7 +209,8 @@ void Verifying::account(const Verdict& verdict) {
   const bool assisted = round_.has_drafts_of(DraftSource::kAssistant);
   if (verifier_.policy != nullptr && !round_.moved) {
     Estimates& costs = verifier_.costs();
-    costs.wanted.observe(round_.choice.length > 0 && !is_looked_up(round_.choice.source));
+    if (round_.choice.length > 0 || drafters_.can_draft())  // else they had no choice
+      costs.wanted.observe(round_.choice.length > 0 && !is_looked_up(round_.choice.source));
     // Drafts of several sources cannot be attributed to one.
     const bool telling = round_.is_tree() ? !sequence_.request.added.any() : round_.is_plain();
     if (telling && !round_.choice.catches_up)

@@ -35,7 +35,8 @@ class Scale {
           if (tick >= low_ * 0.999 && tick <= high_ * 1.001) result.push_back(tick);
         }
       }
-      return result;
+      if (result.size() >= 3) return result;
+      result.clear();  // a short span has more round values between these
     }
     const double rough = (high_ - low_) / 5, decade = std::pow(10, std::floor(std::log10(rough)));
     const double fine = decade * (rough / decade > 5 ? 10 : rough / decade > 2 ? 5 : rough / decade > 1 ? 2 : 1);

@@ -129,11 +129,21 @@ class Renderer {
   Component main_, drafters_;
 };
 
-Result<void> check_header(const SlurmHeader& lines) {
+/// Checks lines for a script, a second component or an array.
+Result<void> check_header(const SlurmHeader& lines, std::int64_t drain_seconds) {
   for (const auto& [option, value] : lines) {
     if (!option.starts_with("-") || option.find_first_of(" \t\n\r=#'\"\\") != option.npos)
       return no_job(option + " is no option of sbatch, wanted one with its dashes");
     if (value && value->find_first_of("\n\r") != value->npos) return no_job(option + " has a line break in it");
+  }
+  for (const char* option : {"--time", "-t"}) {
+    const auto time = lines.find(option);
+    if (time == lines.end() || !time->second) continue;
+    const std::optional<std::int64_t> limit = seconds_of(*time->second);
+    if (!limit) return no_job(fmt::format("{}={} is no time, wanted HH:MM:SS or UNLIMITED", option, *time->second));
+    if (*limit <= drain_seconds + 60)
+      return no_job(fmt::format("{}={} is {} s; the signal may come {} s before its end, a minute early", option,
+                                *time->second, *limit, drain_seconds + 60));
   }
   return {};
 }
@@ -145,10 +155,10 @@ Result<void> Renderer::check() const {
         fmt::format("the run folder is {}, which has a backslash or a line break: Slurm would write its logs "
                     "elsewhere",
                     shell_line({run_})));
-  RETURN_IF_ERROR(check_header(slurm.header));
-  RETURN_IF_ERROR(check_header(slurm.drafter_header));
+  RETURN_IF_ERROR(check_header(slurm.header, slurm.drain_seconds));
+  RETURN_IF_ERROR(check_header(slurm.drafter_header, slurm.drain_seconds));
   for (const DrafterPlan& group : plan_.drafters) {
-    RETURN_IF_ERROR(check_header(group.slurm_header));
+    RETURN_IF_ERROR(check_header(group.slurm_header, slurm.drain_seconds));
     if (!elastic() && !group.slurm_header.empty())
       return no_job("drafters.slurm_header is for the shape elastic; wanted slurm.drafter_header");
   }
@@ -163,15 +173,6 @@ Result<void> Renderer::check() const {
       signal != slurm.header.end() && signal->second && !signal->second->starts_with("B:"))
     return no_job(
         fmt::format("--signal={}: without B: it reaches the steps and not the script, wanted B:...", *signal->second));
-  for (const char* option : {"--time", "-t"}) {
-    const auto time = slurm.header.find(option);
-    if (time == slurm.header.end() || !time->second) continue;
-    const std::optional<std::int64_t> limit = seconds_of(*time->second);
-    if (!limit) return no_job(fmt::format("{}={} is no time, wanted HH:MM:SS or UNLIMITED", option, *time->second));
-    if (*limit <= slurm.drain_seconds + 60)
-      return no_job(fmt::format("{}={} is {} s; the signal may come {} s before its end, a minute early", option,
-                                *time->second, *limit, slurm.drain_seconds + 60));
-  }
   if (elastic() && !processes_.open())
     return no_job(
         fmt::format("elastic: coordinator.listen is {}, which drafters of other jobs cannot dial", processes_.listen));

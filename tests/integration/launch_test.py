@@ -390,6 +390,8 @@ class Launch(unittest.TestCase):
                              ({"slurm": {"header": {"--signal": "USR1@60"}}}, "wanted B:"),
                              ({"slurm": {"header": {"--time": "00:02:00"}}}, "--time=00:02:00 is 120 s"),
                              ({"slurm": {"header": {"--time": "soon"}}}, "--time=soon is no time"),
+                             ({"slurm": {"shape": "het", "drafter_header": {"--time": "00:03:00"}}}, "--time=00:03:00 is 180 s"),
+                             ({"slurm": {"shape": "elastic"}, "drafters": [{"hosts": "small1", "slurm_header": {"-t": "3"}}]}, "-t=3 is 180 s"),
                              ({"slurm": {"header": {"time": "1"}}}, "time is no option of sbatch"),
                              ({"slurm": {"header": {"--time 5": ""}}}, "--time 5 is no option of sbatch"),
                              ({"slurm": {"shape": "het"}, "drafters": [{"hosts": "big"}]}, "het: big has drafters and another role"),

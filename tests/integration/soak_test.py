@@ -5,11 +5,12 @@ Each cluster (a coordinator, two verifiers, two drafters and a server, each a pr
 requests: greedy and seeded, one choice and two, by a schema, completions and chats, streams and not, 1 to 16 tokens.
 One client in twenty leaves in mid-stream. Every `--kill-every` seconds one process is killed with SIGKILL and started
 again. Each answer must be that of the undisturbed cluster; only one whose own server died, or is being started, may
-fail. From when a process has warmed up until its end its memory may grow by no more than --growth MiB; afterwards no
+fail. With `--batch N` a job of N lines runs meanwhile, again and again; its files must have the undisturbed job's bytes,
+whoever dies. From when a process has warmed up until its end its memory may grow by no more than --growth MiB; afterwards no
 session, no K/V of one and no file handle is left.
 
 usage: soak_test.py OUTRIDER [--requests N] [--seconds S] [--clusters K] [--kill-every S] [--growth MIB]
-                    [--model DIR] [--dtype TYPE]
+                    [--batch N] [--model DIR] [--dtype TYPE]
 """
 import argparse
 import collections
@@ -18,11 +19,13 @@ import itertools
 import json
 import multiprocessing
 import random
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 
+from batch_support import Job, nano_lines
 from cluster_support import AS_SCHEMA, HANG, ROLES, SERVE, Answer, Cluster, resident_mib
 from launch_support import eventually
 
@@ -96,14 +99,17 @@ class Soak:
         failed = [answer.error for answer in answers if answer.error]
         if failed:
             return {"wrong": [f"undisturbed: {failed}"]}
+        if self.options.batch > 0:
+            self.wanted_batch = self.batch("undisturbed")
         handles = self.cluster.handles()
         begin = time.monotonic()
         self.end = begin + self.options.seconds
         clients = [threading.Thread(target=self.ask_on, args=(random.Random(f"{self.options.seed} {i}"),)) for i in range(CLIENTS)]
-        for client in clients:
+        jobs = threading.Thread(target=self.batches, args=(clients,))
+        for client in [*clients, jobs]:
             client.start()
         next_kill = begin + self.options.kill_every
-        while any(client.is_alive() for client in clients):
+        while jobs.is_alive() or any(client.is_alive() for client in clients):
             time.sleep(SAMPLE_S)
             self.sample()
             if time.monotonic() > next_kill:
@@ -120,6 +126,28 @@ class Soak:
                 self.wrong.append(f"a {life.role} grew from {life.warm:.1f} to {life.last:.1f} MiB within {life.until - life.begin} requests")
         return {"seconds": seconds, "counts": self.counts, "wrong": self.wrong, "lives": [
             {"role": life.role, "requests": life.until - life.begin, "warm_mib": life.warm, "end_mib": life.last} for life in self.past]}
+
+    def batch(self, name):
+        """The files of a job, once it has ended well; None otherwise."""
+        options = ["--connect", f"tcp://127.0.0.1:{self.cluster.ports['coordinator']}", "--failover-wait", str(HANG)]
+        model = ["--model", self.options.model] if self.options.model else []
+        job = Job(self.options.outrider, self.cluster.folder, nano_lines(self.options.batch), *options, *model, name=name)
+        done = subprocess.run(job.command(), capture_output=True, text=True)
+        if done.returncode != 0:
+            self.wrong.append(f"a batch ended with status {done.returncode}: {done.stderr[-1000:]}")
+        return job.files()
+
+    def batches(self, clients):
+        """Runs jobs beside the clients: at least one, however slow the machine is."""
+        while self.options.batch > 0 and not self.wrong:
+            files = self.batch("again")
+            if files != self.wanted_batch:
+                self.wrong.append("a batch has other bytes than the undisturbed one")
+            self.counts["batches with the undisturbed bytes"] += files == self.wanted_batch
+            for file in self.cluster.folder.glob("again.*"):
+                file.unlink()
+            if not any(client.is_alive() for client in clients):
+                return
 
     def finish(self, handles):
         status = eventually(self.cluster.whole, HANG)
@@ -182,6 +210,7 @@ def main():
     parser.add_argument("--clusters", type=int, default=1, help="side by side")
     parser.add_argument("--kill-every", type=float, default=60, metavar="S", help="seconds")
     parser.add_argument("--growth", type=float, default=32, metavar="MIB", help="of a process, at most")
+    parser.add_argument("--batch", type=int, default=0, metavar="LINES", help="of a job beside the requests")
     parser.add_argument("--model", help="a pair's folder or pack; else the one beside the program")
     parser.add_argument("--dtype")
     parser.add_argument("--seed", type=int, default=1)

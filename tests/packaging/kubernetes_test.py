@@ -100,6 +100,14 @@ for item in objects:
         claims = {claim["metadata"]["name"] for claim in group["volumeClaimTemplates"]}
         for role in ("leaderTemplate", "workerTemplate"):
             check_pod(f"LeaderWorkerSet {item['metadata']['name']}, {role}", group[role], claims)
+    elif item["kind"] == "DisaggregatedSet":
+        roles = {role["name"]: role for role in item["spec"]["roles"]}
+        pods += len(roles)
+        for name, role in roles.items():
+            check_pod(f"DisaggregatedSet, {name}", role["spec"]["leaderWorkerTemplate"]["workerTemplate"], set())
+        scaled = {f"{item['metadata']['name']}-{name}" for name, role in roles.items() if "replicas" not in role["spec"]}
+        targets = {other["spec"]["scaleTargetRef"]["name"] for other in objects if other["kind"] == "HorizontalPodAutoscaler"}
+        expect(scaled == targets, f"DisaggregatedSet: {scaled} have no number of replicas, and autoscalers are for {targets}")
 expect(pods == 4, f"{pods} workloads, wanted 4")
 for problem in problems:
     print(f"{rendered}: {problem}", file=sys.stderr)

@@ -16,7 +16,7 @@ if grep -rqi private "$plan/run/kubernetes" || [[ $(grep -c ^kubectl "$plan/type
   printf 'the overlay of a plan has a key in it, or other commands are printed than expected\n'
   exit 1
 fi
-for overlay in "$here"/../../launch/kubernetes/overlays/{one-pool,tiers} "$plan/run/kubernetes"; do
+for overlay in "$here"/../../launch/kubernetes/overlays/{one-pool,tiers,missed-drafts} "$plan/run/kubernetes"; do
   rendered=$venv/$(basename "$overlay").yaml
   kubectl kustomize "$overlay" >"$rendered" || exit 1
   for version in 1.25 1.37; do  # the oldest and the newest that it knows
@@ -25,6 +25,11 @@ for overlay in "$here"/../../launch/kubernetes/overlays/{one-pool,tiers} "$plan/
   claims=()
   [[ $overlay != "$plan"* ]] || claims=(outrider-bundles)
   "$venv/bin/python" "$here/kubernetes_test.py" "$rendered" "$outrider" "${claims[@]}" || status=1
+done
+# Both overlays as a DisaggregatedSet.
+for overlay in one-pool tiers; do
+  "$venv/bin/python" "$here/../../launch/kubernetes/disaggregated_set.py" <"$venv/$overlay.yaml" >"$venv/set.yaml" || exit 1
+  "$venv/bin/python" "$here/kubernetes_test.py" "$venv/set.yaml" "$outrider" || status=1
 done
 # The example of a verifier on two hosts, beside the cluster that it joins.
 { cat "$venv/tiers.yaml"; echo ---; cat "$here/../../launch/kubernetes/examples/sharded-verifier.yaml"; } >"$venv/sharded.yaml"

@@ -601,6 +601,46 @@ TEST_F(Coordinator, SilentDrafterCostsOneWarningAndNoText) {
   EXPECT_EQ(core_.status().drafters, 0);
 }
 
+// What an autoscaler of drafters follows: a drafter more would have helped.
+TEST_F(Coordinator, CountsDraftsThatWereWantedAndNotMade) {
+  join("v", Role::kVerifier);
+  generate(10, 2);
+  using Counts = std::pair<std::int64_t, std::int64_t>;
+  const auto counts = [&] { return Counts(core_.status().drafts_made, core_.status().drafts_missed); };
+  verdict(0, 0, 40, 3);
+  EXPECT_EQ(counts(), Counts(0, 1)) << "there is no drafter";
+  join("d", Role::kDrafter);
+  verdict(1, 0, 41, 4);
+  Message draft;
+  ASSERT_NE(find<Draft>(sent(), "d", &draft), nullptr);
+  core_.on_message("d", {.session = SessionId{50}, .round = draft.round, .body = Candidates{{41, 42}, 5}}, now_);
+  EXPECT_EQ(counts(), Counts(1, 1));
+  verdict(2, 2, 43, 7, false, 4);
+  ASSERT_NE(find<Draft>(sent(), "d"), nullptr);
+  now_ += milliseconds(600);
+  core_.on_message("v", {.body = Heartbeat{}}, now_);
+  core_.on_tick(now_);
+  EXPECT_EQ(counts(), Counts(1, 2)) << "it was late";
+}
+
+TEST_F(Coordinator, CountsNoMissedDraftsThatNoDrafterCouldMakeOrNobodyWanted) {
+  join("v", Role::kVerifier);
+  generate(10, 0);
+  verdict(0, 0, 40, 3);
+  EXPECT_EQ(core_.status().drafts_missed, 0) << "drafts were not asked for";
+  core_.on_message("c", {.session = SessionId{9}, .body = Cancel{}}, now_);
+  Hello narrow = token_hello();
+  narrow.facts.context_max = 2;
+  core_.on_message("t", {.body = narrow}, now_);
+  generate(10, 2);
+  core_.on_message("v",
+                   {.session = SessionId{51},
+                    .body = Verdict{.next_token = 40, .committed = 3, .hidden = zeros({2}), .kv = rows(0, 3)}},
+                   now_);
+  ASSERT_NE(find<Verify>(sent(), "v"), nullptr);
+  EXPECT_EQ(core_.status().drafts_missed, 0) << "another one of that context would not help";
+}
+
 // As over a link that is too long: its answers come, all of them for rounds that are over.
 TEST_F(Coordinator, ADrafterThatIsAlwaysLateIsAskedEverMoreRarely) {
   for (const Role role : {Role::kVerifier, Role::kDrafter}) {

@@ -44,7 +44,9 @@ Status busy() {
                        .late_rounds = 3,
                        .paused = true}},
           .failovers = {.exact = 7, .failed = 1, .resume_ns = 2'500'000'000},
-          .audits = {.same = 4, .different = 1, .tokens = 300}};
+          .audits = {.same = 4, .different = 1, .tokens = 300},
+          .drafts_made = 6,
+          .drafts_missed = 2};
 }
 
 std::string text(const ServerMetrics& metrics) { return metrics.reply(busy()).body; }
@@ -193,6 +195,8 @@ TEST(ServerMetrics, WorkersAreThoseOfTheMoment) {
   EXPECT_EQ(value(all, R"(drafter_yield{role="drafter",worker="small"})"), 0.25);
   EXPECT_EQ(value(all, R"(drafter_late_rounds_total{role="drafter",worker="small"})"), 3);
   EXPECT_EQ(value(all, R"(drafter_paused{role="drafter",worker="small"})"), 1);
+  EXPECT_EQ(value(all, "draft_rounds_total{result=\"made\"}"), 6);
+  EXPECT_EQ(value(all, "draft_rounds_total{result=\"missed\"}"), 2);
   EXPECT_EQ(value(all, "audits_total{result=\"same\"}"), 4);
   EXPECT_EQ(value(all, "audits_total{result=\"different\"}"), 1);
   EXPECT_EQ(value(all, "audited_tokens_total"), 300);

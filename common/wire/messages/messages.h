@@ -956,6 +956,9 @@ struct Status {
   FailoverCounts failovers = {};
   AuditCounts audits = {};
   std::int32_t encoders = 0;
+  // Rounds that wanted a drafter's drafts, since the coordinator started.
+  std::int64_t drafts_made = 0;    ///< a drafter answered in time
+  std::int64_t drafts_missed = 0;  ///< its answer was late, or no drafter had room for the sequence
 
   static constexpr const char* kName = "status";
   bool operator==(const Status&) const = default;
@@ -968,6 +971,8 @@ struct Status {
     v("failovers", m.failovers);
     v("audits", m.audits);
     v("encoders", m.encoders, kNatural);
+    v("drafts_made", m.drafts_made, kNatural);
+    v("drafts_missed", m.drafts_missed, kNatural);
   }
 };
 
