@@ -115,7 +115,7 @@ std::optional<double> predicted_tok_per_sec(const Run& run, const std::vector<Ru
   return tokens_per_second(forecast.tau(run.wanted.length), forecast.terms(run.wanted.length));
 }
 
-/// Has all clients ask all prompts at once, each client from another prompt on. @return the answers by client and prompt
+/// Has all clients ask all prompts at once, each from another one on. @return the answers by client and prompt
 std::vector<std::vector<TokenId>> ask_all(const std::vector<Asker>& clients, const std::vector<Question>& prompts,
                                           const DraftLength& length, Answers& sums) {
   const std::size_t count = prompts.size();
@@ -138,8 +138,8 @@ std::vector<std::vector<TokenId>> ask_all(const std::vector<Asker>& clients, con
   return texts;
 }
 
-/// Asks every prompt `repeat` times, plainly and with drafts: a client alone prompt by prompt, so that a noisy neighbour
-/// affects both alike, several clients one after the other. @param progress  of questions
+/// Asks every prompt `repeat` times, plainly and with drafts. One client does so prompt by prompt, so that a noisy
+/// neighbour affects both alike; several clients ask all prompts plainly first. @param progress  of questions
 void measure(Run& run, const std::vector<Asker>& clients, const std::vector<Question>& prompts, const BenchFlags& flags,
              Progress& progress) {
   const auto check = [&](const std::string& prompt, const std::vector<TokenId>& alone,
@@ -188,7 +188,8 @@ void bench_pair(const BenchFlags& flags) {
   std::vector<Client> others;
   for (int i = 1; i < flags.clients; ++i) {
     others.push_back(or_throw(
-        Client::connect(context, cluster.cluster ? cluster.cluster->address() : flags.connect, {.failover_wait = {}})));
+        Client::connect(context, cluster.cluster ? cluster.cluster->address() : flags.connect,
+                        {.failover_wait = {}, .own = cluster.cluster != nullptr})));
   }
   std::vector<Asker> clients;
   const auto add_asker = [&](Client& client) {
@@ -200,12 +201,14 @@ void bench_pair(const BenchFlags& flags) {
   std::vector<Run> runs;
   for (const double round_trip_ms : linked ? flags.round_trips_ms : std::vector<double>{0}) {
     for (const std::string& draft_length : flags.draft_lengths)
-      runs.push_back({draft_length, or_throw(parse_draft_length(draft_length)), round_trip_ms, flags.clients, {}, {}, {}});
+      runs.push_back(
+          {draft_length, or_throw(parse_draft_length(draft_length)), round_trip_ms, flags.clients, {}, {}, {}});
   }
   Answers warm_up;  // first use compiles kernels and maps pages
   clients[0].ask(prompts.front(), runs.front().wanted, warm_up);
   {
-    Progress progress("bench pair, questions", static_cast<int>(runs.size() * prompts.size() * clients.size()) * flags.repeat);
+    Progress progress("bench pair, questions",
+                      static_cast<int>(runs.size() * prompts.size() * clients.size()) * flags.repeat);
     for (Run& run : runs) {
       if (link) link->set({.rtt_ms = run.round_trip_ms});
       measure(run, clients, prompts, flags, progress);

@@ -54,8 +54,8 @@ void declare_options(Visitor&& visit, VerifierOptions& options) {
         {"For measurements on random weights: a coin accepts at least 1, 2, ... drafts of a round at these rates",
          {0, 1}});
   visit("--added-verify-us", options.added_verify_us,
-        {"For measurements of a larger model: forward passes of 1, 2, 4, 8, ... rows take so many microseconds longer; one "
-         "value: every pass",
+        {"For measurements of a larger model: forward passes of 1, 2, 4, 8, ... rows take so many microseconds longer; "
+         "one value: every pass",
          {0, 10'000'000}});
   visit("--hidden-rows-for", options.hidden_rows_for,
         {"Keep and send what the block drafter (DSpark, DFlash) in this directory needs, instead of an assistant's "
