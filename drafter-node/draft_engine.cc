@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <thread>
 #include <utility>
 
 #include "common/base/check.h"
@@ -161,7 +160,7 @@ const DraftEngine::Said* DraftEngine::recall(const Text& text, const std::vector
   return known == text.said.end() ? nullptr : &known->second;
 }
 
-std::vector<DraftProgress> DraftEngine::step(std::span<const DraftTurn> turns, Duration added) {
+std::vector<DraftProgress> DraftEngine::step(std::span<const DraftTurn> turns, const std::function<void()>& wait) {
   const TimePoint start = now();
   std::vector<DraftPoint> points;
   std::vector<Text*> texts;        // of the turns
@@ -182,7 +181,7 @@ std::vector<DraftProgress> DraftEngine::step(std::span<const DraftTurn> turns, D
       return take(*texts[turn], point - first[turn], ids, scores, state);
     });
   }
-  if (added > Duration::zero()) std::this_thread::sleep_for(added);
+  if (passed) wait();
   const std::int64_t took = (now() - start).count();
   std::vector<DraftProgress> all;
   for (std::size_t i = 0; i < texts.size(); ++i) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -24,9 +25,9 @@ class DraftEngine {
   /// Does work without a forward pass.
   void run(const DraftWork& work);
   /// Runs one forward pass for several sessions; the bits of each do not depend on the others.
-  /// @param added  for measurements: simulated additional time
+  /// @param wait  for measurements: called during the pass
   /// @return the progress of each turn
-  std::vector<DraftProgress> step(std::span<const DraftTurn> turns, Duration added = {});
+  std::vector<DraftProgress> step(std::span<const DraftTurn> turns, const std::function<void()>& wait = [] {});
 
  private:
   /// A grammar's state that advances along drafts, and is rolled back at the end.

@@ -4,6 +4,7 @@
 #include "common/compute/kernels/team.h"
 #include "common/model/checkpoint/model_files.h"
 #include "common/model/tokenizer/tokenizer.h"
+#include "common/os/added_time.h"
 #include "common/os/host.h"
 #include "common/os/logging.h"
 #include "common/pair/pair_files.h"
@@ -51,8 +52,8 @@ Result<void> run_drafter(TransportContext& context, const DrafterOptions& option
         for (const DraftWork& work : asked.work) engine.run(work);
         const std::vector<DraftTurn>& pass = asked.pass;
         if (pass.empty()) return false;
-        const Duration added = std::chrono::microseconds(options.added_draft_us) * pass.size();
-        std::vector<DraftProgress> progress = engine.step(pass, added);
+        std::vector<DraftProgress> progress =
+            engine.step(pass, [&] { add_time(options.added_draft_us, std::ssize(pass)); });
         for (std::size_t i = 0; i < progress.size(); ++i) core.on_turn(pass[i], std::move(progress[i]));
         return true;  // the next pass may be due
       });

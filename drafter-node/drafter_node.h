@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <stop_token>
 #include <string>
+#include <vector>
 
 #include "common/base/option.h"
 #include "common/compute/kernels/linear.h"
@@ -28,7 +29,8 @@ struct DrafterOptions {
   std::string draft_vocabulary = "all";  ///< see draft_vocabulary.h
   std::string wire = "auto";             ///< a WireForm
   std::int64_t memory_mib = 0;           ///< for K/V of its own, of all sessions; 0: a quarter of the free memory
-  int added_draft_us = 0;                ///< for measurements: added time of a draft, microseconds
+  /// For measurements: longer forward passes, as added_time() takes them; a row is a sequence.
+  std::vector<double> added_draft_us = {};
   DrafterConfig core = {};
 };
 
@@ -56,7 +58,9 @@ void declare_options(Visitor&& visit, DrafterOptions& options) {
          {0, 1 << 30}});
   visit("--exit-when-refused", options.core.link.exit_when_refused, kExitWhenRefused);
   visit("--added-draft-us", options.added_draft_us,
-        {"For measurements of a slower host: every draft takes so many microseconds longer", {0, 10'000'000}});
+        {"For measurements of a slower host: forward passes for 1, 2, 4, 8, ... sequences take so many microseconds "
+         "longer; one value: every pass",
+         {0, 10'000'000}});
 }
 
 /// Loads the draft model, joins the coordinator and drafts until `stop` (then Ok), or until an error at the start or a

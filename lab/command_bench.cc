@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cmath>
+#include <future>
 #include <memory>
 #include <optional>
 
@@ -28,7 +30,7 @@ struct BenchFlags {
   ReportFlags report;
   VerifierOptions verifier;
   DrafterOptions drafter;
-  int repeat = 3;
+  int repeat = 3, clients = 1;
   std::int64_t max_tokens = 96;
   std::vector<std::string> draft_lengths = {"1", "2", "4", "8", "auto"};
   std::vector<double> round_trips_ms;
@@ -43,12 +45,15 @@ struct Run {
   std::string draft_length;
   DraftLength wanted;
   double round_trip_ms;
+  int clients;
   Answers plain, speculative;
   std::optional<double> predicted;  ///< tokens per second
 
   bool fixed() const { return wanted.policy == DraftPolicy::kFixed; }
+  /// Returns tokens per second of all clients.
+  double speed_of(const Answers& answers) const { return clients * answers.tok_per_sec(); }
   std::optional<double> prediction_error() const {
-    const double measured = speculative.tok_per_sec();
+    const double measured = speed_of(speculative);
     return predicted && measured > 0 ? std::optional(*predicted / measured - 1) : std::nullopt;
   }
 
@@ -56,7 +61,7 @@ struct Run {
     const RequestMetrics& metrics = speculative.metrics;
     const auto ratio = [](double a, auto b) { return b == 0 ? 0 : a / static_cast<double>(b); };
     const auto ms = [&](std::int64_t ns) { return speculative.per_round_ms(ns); };
-    const double plain_speed = plain.tok_per_sec(), speed = speculative.tok_per_sec();
+    const double plain_speed = speed_of(plain), speed = speed_of(speculative);
     return {{"draft_length", fixed() ? Json(wanted.length) : Json(draft_length)},
             {"", draft_length, "draft"},
             {"round_trip_ms", round_trip_ms, "RTT ms", 1},
@@ -85,9 +90,9 @@ struct Run {
 
 /// Returns tokens per second by the closed form (common/decoding/drafting/forecast.h), from the rounds of other runs:
 /// the other draft lengths over the same link. Times are in units of a plain round, of which every run has its own,
-/// since the machine's speed drifts. None for a policy, which has no single length.
+/// since the machine's speed drifts. None for a policy, which has no single length, and for several clients.
 std::optional<double> predicted_tok_per_sec(const Run& run, const std::vector<Run>& runs) {
-  if (!run.fixed()) return std::nullopt;
+  if (!run.fixed() || run.clients > 1) return std::nullopt;
   Forecast forecast;
   bool drafted = false;
   for (const Run& other : runs) {
@@ -110,18 +115,50 @@ std::optional<double> predicted_tok_per_sec(const Run& run, const std::vector<Ru
   return tokens_per_second(forecast.tau(run.wanted.length), forecast.terms(run.wanted.length));
 }
 
-/// Asks every prompt `repeat` times, plainly and with drafts. @param progress  of questions
-void measure(Run& run, const Asker& asker, const std::vector<Question>& prompts, const BenchFlags& flags,
+/// Has all clients ask all prompts at once, each from another one on. @return the answers by client and prompt
+std::vector<std::vector<TokenId>> ask_all(const std::vector<Asker>& clients, const std::vector<Question>& prompts,
+                                          const DraftLength& length, Answers& sums) {
+  const std::size_t count = prompts.size();
+  std::vector<std::vector<TokenId>> texts(clients.size() * count);
+  std::vector<std::future<Answers>> parts;
+  for (std::size_t c = 0; c < clients.size(); ++c) {
+    parts.push_back(std::async(std::launch::async, [&, c] {
+      Answers own;
+      for (std::size_t i = c; i < c + count; ++i)
+        texts[c * count + i % count] = clients[c].ask(prompts[i % count], length, own);
+      return own;
+    }));
+  }
+  for (auto& part : parts) {
+    const Answers own = part.get();
+    sums.tokens += own.tokens;
+    add(sums.metrics, own.metrics);
+    sums.rounds.insert(sums.rounds.end(), own.rounds.begin(), own.rounds.end());
+  }
+  return texts;
+}
+
+/// Asks every prompt `repeat` times, plainly and with drafts. One client does so prompt by prompt, so that a noisy
+/// neighbour affects both alike; several clients ask all prompts plainly first. @param progress  of questions
+void measure(Run& run, const std::vector<Asker>& clients, const std::vector<Question>& prompts, const BenchFlags& flags,
              Progress& progress) {
+  const auto check = [&](const std::string& prompt, const std::vector<TokenId>& alone,
+                         const std::vector<TokenId>& drafted) {
+    progress.step();
+    if (flags.verifier.synthetic_acceptance.empty() && alone != drafted)
+      throw CommandError("'{}': speculative and plain tokens differ at draft length {}", prompt, run.draft_length);
+  };
   for (int i = 0; i < flags.repeat; ++i) {
-    for (std::size_t p = 0; p < prompts.size(); ++p) {
-      const auto [alone, drafted] = asker.ask_both(prompts[p], run.wanted, run.plain, run.speculative);
-      progress.step();
-      if (flags.verifier.synthetic_acceptance.empty() && alone != drafted) {
-        throw CommandError("'{}': speculative and plain tokens differ at draft length {}", flags.prompts[p],
-                           run.draft_length);
+    if (clients.size() == 1) {
+      for (std::size_t p = 0; p < prompts.size(); ++p) {
+        const auto [alone, drafted] = clients[0].ask_both(prompts[p], run.wanted, run.plain, run.speculative);
+        check(flags.prompts[p], alone, drafted);
       }
+      continue;
     }
+    const auto alone = ask_all(clients, prompts, {}, run.plain),
+               drafted = ask_all(clients, prompts, run.wanted, run.speculative);
+    for (std::size_t t = 0; t < alone.size(); ++t) check(flags.prompts[t % prompts.size()], alone[t], drafted[t]);
   }
 }
 
@@ -148,20 +185,33 @@ void bench_pair(const BenchFlags& flags) {
   }
   ClusterClient cluster = or_throw(connect_or_start(context, flags.connect, options));
   // With random acceptance answers are noise, which no stop token ends: all have the same length.
-  const Asker asker(cluster.client, text, flags.max_tokens, /*endless=*/!flags.verifier.synthetic_acceptance.empty());
+  std::vector<Client> others;
+  for (int i = 1; i < flags.clients; ++i) {
+    others.push_back(or_throw(
+        Client::connect(context, cluster.cluster ? cluster.cluster->address() : flags.connect,
+                        {.failover_wait = {}, .own = cluster.cluster != nullptr})));
+  }
+  std::vector<Asker> clients;
+  const auto add_asker = [&](Client& client) {
+    clients.emplace_back(client, text, flags.max_tokens, /*endless=*/!flags.verifier.synthetic_acceptance.empty());
+  };
+  add_asker(cluster.client);
+  std::ranges::for_each(others, add_asker);
 
   std::vector<Run> runs;
   for (const double round_trip_ms : linked ? flags.round_trips_ms : std::vector<double>{0}) {
     for (const std::string& draft_length : flags.draft_lengths)
-      runs.push_back({draft_length, or_throw(parse_draft_length(draft_length)), round_trip_ms, {}, {}, {}});
+      runs.push_back(
+          {draft_length, or_throw(parse_draft_length(draft_length)), round_trip_ms, flags.clients, {}, {}, {}});
   }
   Answers warm_up;  // first use compiles kernels and maps pages
-  asker.ask(prompts.front(), runs.front().wanted, warm_up);
+  clients[0].ask(prompts.front(), runs.front().wanted, warm_up);
   {
-    Progress progress("bench pair, questions", static_cast<int>(runs.size() * prompts.size()) * flags.repeat);
+    Progress progress("bench pair, questions",
+                      static_cast<int>(runs.size() * prompts.size() * clients.size()) * flags.repeat);
     for (Run& run : runs) {
       if (link) link->set({.rtt_ms = run.round_trip_ms});
-      measure(run, asker, prompts, flags, progress);
+      measure(run, clients, prompts, flags, progress);
     }
   }
   std::vector<Row> rows;
@@ -175,6 +225,7 @@ void bench_pair(const BenchFlags& flags) {
                 {"dtype", to_string(options.weight_type)},
                 {"read_bandwidth_gb_s", bandwidth},
                 {"processes", options.processes ? 3 : 1},
+                {"clients", flags.clients},
                 {"synthetic", !flags.verifier.synthetic_acceptance.empty()},
                 {"runs", rows}};
   const std::filesystem::path& draft_model = flags.drafter.draft_model;
@@ -213,6 +264,9 @@ void add_bench_command(Command& app) {
   command->add_option("--prompt", flags->prompts, "User messages (default: five kinds of text)");
   add_number(*command, "--max-tokens", flags->max_tokens, 1, 1 << 20, "Longest answer");
   add_number(*command, "--repeat", flags->repeat, 1, 1 << 20, "Times each prompt is answered");
+  add_number(*command, "--clients", flags->clients, 1, 256, "Clients that ask all prompts at once; rates are of all");
+  add_number(*command, "--drafter-threads", flags->drafter.threads, kThreadsOfFamily, kThreadsMax,
+             "Threads of the drafter; 0: every core; -1: as 'outrider drafter'");
   auto* processes = command->add_flag("--processes", flags->processes, "Three processes over TCP instead of one");
   auto* connect =
       command->add_option("--connect", flags->connect,

@@ -8,7 +8,9 @@
 #include <csignal>
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -22,6 +24,7 @@
 #include "common/model/checkpoint/pack.h"
 #include "common/model/gemma4/numeric_class.h"
 #include "common/model/tokenizer/tokenizer.h"
+#include "common/os/added_time.h"
 #include "common/os/child.h"
 #include "common/os/host.h"
 #include "common/os/logging.h"
@@ -38,10 +41,9 @@ namespace outrider {
 namespace {
 
 /// Simulates a longer forward pass.
-void slow_down(std::vector<VerifyResult>& results, int added_verify_us) {
-  if (added_verify_us == 0) return;
+void slow_down(std::vector<VerifyResult>& results, std::span<const double> added_verify_us, std::int64_t rows) {
   const TimePoint start = now();
-  std::this_thread::sleep_for(std::chrono::microseconds(added_verify_us));
+  add_time(added_verify_us, rows);
   for (VerifyResult& result : results) result.verdict.verify_ns += (now() - start).count();
 }
 
@@ -353,7 +355,9 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
           return false;
         }
         std::vector<VerifyResult> results = engine.run(batch, [&] { loop.between_steps(); });
-        slow_down(results, options.added_verify_us);
+        const auto rows = std::transform_reduce(batch.begin(), batch.end(), std::int64_t{0}, std::plus<>(),
+                                                [](const VerifyWork& work) { return std::ssize(work.tokens); });
+        slow_down(results, options.added_verify_us, rows);
         core.on_batch_done(std::move(results), loop.now());
         threads_log.look();
         return true;

@@ -27,7 +27,7 @@ struct VerifierOptions {
   /// For measurements on random weights: probabilities that at least 1, 2, ... drafts of a round are accepted, at
   /// random instead of by the rule (vLLM's synthetic mode). Empty: the rule. The answer is then meaningless.
   std::vector<double> synthetic_acceptance = {};
-  int added_verify_us = 0;  ///< for measurements: added time of a forward pass, microseconds
+  std::vector<double> added_verify_us = {};  ///< for measurements: longer forward passes, as added_time() takes them
   /// A block drafter's files, of which the configuration is read: its rows are kept and sent, instead of an
   /// assistant's. Empty: an assistant's.
   std::filesystem::path hidden_rows_for = {};
@@ -54,7 +54,9 @@ void declare_options(Visitor&& visit, VerifierOptions& options) {
         {"For measurements on random weights: a coin accepts at least 1, 2, ... drafts of a round at these rates",
          {0, 1}});
   visit("--added-verify-us", options.added_verify_us,
-        {"For measurements of a larger model: every forward pass takes so many microseconds longer", {0, 10'000'000}});
+        {"For measurements of a larger model: forward passes of 1, 2, 4, 8, ... rows take so many microseconds longer; "
+         "one value: every pass",
+         {0, 10'000'000}});
   visit("--hidden-rows-for", options.hidden_rows_for,
         {"Keep and send what the block drafter (DSpark, DFlash) in this directory needs, instead of an assistant's "
          "K/V; of the directory config.json is read"});

@@ -1,6 +1,7 @@
-// Writes a pair of random weights with the widths of a published Gemma 4, so that its memory and speed can be measured
-// without its weights. Its output is noise.
+// Writes a pair of random weights with the widths of a published Gemma 4, as a checkpoint or packed, so that its memory
+// and speed can be measured without its weights. Its output is noise.
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
@@ -22,9 +23,14 @@
 #include "common/base/random.h"
 #include "common/compute/tensor/bf16.h"
 #include "common/model/gemma4/assistant.h"
+#include "common/model/checkpoint/pack.h"
 #include "common/model/gemma4/backbone.h"
+#include "common/os/files.h"
+#include "common/pair/pair_files.h"
+#include "lab/random_weights.h"
 #include "lab/shapes.h"
 #include "launch/command_line.h"
+#include "launch/command_support.h"
 
 namespace outrider {
 namespace {
@@ -163,18 +169,21 @@ void write_text(const fs::path& path, const std::string& text) {
   if (!file) throw std::runtime_error(fmt::format("{}: cannot be written", path.string()));
 }
 
+const std::string kGeneration =
+    json({{"bos_token_id", 2}, {"eos_token_id", {1, 106, 50}}, {"pad_token_id", 0}}).dump(2) + "\n";
+/// The tokenizer and chat template of every variant.
+const fs::path kTexts = fs::path(OUTRIDER_SOURCE_DIR) / "models/nano/backbone";
+constexpr std::array kTextFiles = {"tokenizer.json", "tokenizer_config.json"};
+
 void make_pair(const ModelShape& v, const fs::path& out) {
   CounterRng rng(1);
   fs::create_directories(out / "backbone");
   fs::create_directories(out / "assistant");
   write_text(out / "backbone/config.json", backbone_config_json(v));
-  const json generation = {{"bos_token_id", 2}, {"eos_token_id", {1, 106, 50}}, {"pad_token_id", 0}};
-  write_text(out / "backbone/generation_config.json", generation.dump(2) + "\n");
+  write_text(out / "backbone/generation_config.json", kGeneration);
   write_text(out / "assistant/config.json", assistant_config_json(v));
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
-    fs::copy_file(fs::path(OUTRIDER_SOURCE_DIR) / "models/nano/backbone" / name, out / "backbone" / name,
-                  fs::copy_options::overwrite_existing);
-  }
+  for (const char* name : kTextFiles)
+    fs::copy_file(kTexts / name, out / "backbone" / name, fs::copy_options::overwrite_existing);
   const TextConfig config = parse_text_config(backbone_config_json(v), v.name).value();
   const auto backbone = std::make_shared<AskedFor>(), assistant = std::make_shared<AskedFor>();
   Backbone::load(config, backbone, 1).value();
@@ -182,6 +191,34 @@ void make_pair(const ModelShape& v, const fs::path& out) {
   Assistant::load(parse_assistant_config(assistant_config_json(v), v.name).value(), assistant, config, *backbone)
       .value();
   write_weights(out / "assistant", *assistant, rng);
+}
+
+/// Writes the pair as `outrider pack --pair` would, without a checkpoint in between.
+void make_packs(const ModelShape& v, WeightType type, const fs::path& out) {
+  fs::create_directories(out);
+  const std::string name = v.name, text = backbone_config_json(v), assistant_text = assistant_config_json(v);
+  const TextConfig config = or_throw(parse_text_config(text, name));
+  const AssistantConfig assistant_config = or_throw(parse_assistant_config(assistant_text, name));
+  const auto target = or_throw(PackWriter::create(out / "target")),
+             drafter = or_throw(PackWriter::create(out / "assistant"));
+  const auto weights = packing_weights(random_weights(type, name), *target),
+             assistant_weights = packing_weights(random_weights(type, name + " assistant"), *drafter);
+  or_throw(Assistant::load(assistant_config, assistant_weights, config, *weights));
+  or_throw(Backbone::load(config, weights, 1));
+  or_throw(target->add_file("config.json", text));
+  or_throw(target->add_file("generation_config.json", kGeneration));
+  for (const char* file : kTextFiles) or_throw(target->add_file(file, or_throw(read_text(kTexts / file))));
+  or_throw(drafter->add_file("config.json", assistant_text));
+  const auto finish = [&](PackWriter& writer, const WeightSource& source) {
+    or_throw(writer.finish({.dtype = to_string(type),
+                            .source = source.path().string(),
+                            .fingerprint = source.fingerprint(),
+                            .embedding_fingerprint = source.embedding_fingerprint()}));
+  };
+  finish(*target, *weights);
+  finish(*drafter, *assistant_weights);
+  write_text(out / "pair.json", pair_json(config, assistant_config, weights->fingerprint(),
+                                          assistant_weights->fingerprint(), activation_dtype(type)));
 }
 
 }  // namespace
@@ -203,9 +240,15 @@ int main(int argc, char** argv) {
   app.add_option("--shrink", shrink, "Divides every width and the vocabulary, for tests")
       ->check(CLI::IsMember(std::vector<std::int64_t>{1, 2, 4, 8, 16}))
       ->capture_default_str();
+  std::string dtype;
+  app.add_option("--dtype", dtype, "Write packs of this type: DIR/target and DIR/assistant (default: a checkpoint)")
+      ->check(CLI::IsMember({"int4", "int8"}));
   app.callback([&] {
     const outrider::ModelShape variant = outrider::published_shape(name).value();
-    outrider::make_pair(outrider::reduced(variant, layers > 0 ? layers : variant.num_hidden_layers, shrink), out);
+    const outrider::ModelShape shape =
+        outrider::reduced(variant, layers > 0 ? layers : variant.num_hidden_layers, shrink);
+    if (dtype.empty()) return outrider::make_pair(shape, out);
+    outrider::make_packs(shape, outrider::parse_weight_type(dtype).value(), out);
   });
   return outrider::run_command_line(app, argc, argv);
 }

@@ -63,7 +63,7 @@ Result<Json> cell_plan(const Json& launch, const Axes& axes, ExperimentArm arm) 
   drafter("draft_vocabulary", "draft_vocabulary", axes.draft_vocabulary);
   drafter("wire", "wire", axes.wire);
   drafter("added_draft_us", "drafter_added_ms",
-          arm == ExperimentArm::kRemote ? static_cast<int>(axes.drafter_added_ms * 1e3) : 0);
+          Json::array({arm == ExperimentArm::kRemote ? axes.drafter_added_ms * 1e3 : 0}));
   if (axes.drafter_isa != kDetectedIsa) {
     Json& environment = (*drafters)["environment"];
     if (environment.is_null()) environment = Json::object();

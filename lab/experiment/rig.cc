@@ -106,7 +106,7 @@ Rig::Rig(TransportContext& context, const PairPaths& pair, const Axes& axes) {
   alone_ = started(context, options);
   options.drafters = axes.drafters;
   colocated_ = started(context, options);
-  options.drafter.added_draft_us = static_cast<int>(axes.drafter_added_ms * 1e3);
+  options.drafter.added_draft_us = {axes.drafter_added_ms * 1e3};
   options.drafter_route = [this](const std::string& coordinator) -> Result<std::string> {
     ASSIGN_OR_RETURN(link_, LinkEmulator::start(coordinator));
     return link_->address();

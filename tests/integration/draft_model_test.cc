@@ -8,11 +8,11 @@
 namespace outrider {
 namespace {
 
-ClusterOptions with_draft_model(std::optional<WeightType> type, int drafters = 1, int verify_us = 0) {
+ClusterOptions with_draft_model(std::optional<WeightType> type, int drafters = 1, double verify_us = 0) {
   return {.pair = nano_pair(),
           .drafter_weight_type = type,
           .drafters = drafters,
-          .verifier = {.added_verify_us = verify_us},
+          .verifier = {.added_verify_us = {verify_us}},
           .drafter = {.draft_model = nano_pair().backbone}};
 }
 

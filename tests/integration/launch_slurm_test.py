@@ -161,7 +161,7 @@ class LaunchWithSlurm(unittest.TestCase):
         job = Job(OUTRIDER, folder.name, None, *few, name="job")
         began = time.monotonic()
         # Or a fast machine would be through with a short file before anything is requeued.
-        run = self.submit("elastic", run=self.batch(job), verifier={"added_verify_us": 250_000} if LINES < 1000 else {})
+        run = self.submit("elastic", run=self.batch(job), verifier={"added_verify_us": [250_000]} if LINES < 1000 else {})
         ids = {entry["name"]: entry["job"] for entry in run.ledger()}
         done = lambda: json.loads(job.progress.read_text())["completed"] if job.progress.exists() else 0
 

@@ -100,7 +100,7 @@ TEST_P(Lossless, PoliciesDoNotChangeTheText) {
 TEST_P(Lossless, TreesThatAutoTakesDoNotChangeTheText) {
   TransportContext context;
   const auto cluster = start_threads(
-      context, {.pair = nano_pair(), .weight_type = GetParam(), .verifier = {.added_verify_us = 100'000}});
+      context, {.pair = nano_pair(), .weight_type = GetParam(), .verifier = {.added_verify_us = {100'000}}});
   ASSERT_TRUE(cluster) << cluster.error().message;
   Client client = connect_when_joined(context, **cluster);
   int trees = 0;

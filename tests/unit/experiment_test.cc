@@ -177,7 +177,7 @@ TEST(CellPlan, ACellsAxesAreOptionsOfTheRoles) {
                              "shards": 2, "synthetic_acceptance": [0.5]}])"));
   EXPECT_EQ(plan->at("drafters"),
             Json::parse(R"([{"hosts": "small", "cpuset": "0-1", "dtype": "f32", "count": 3, "threads": 2,
-                             "draft_vocabulary": "64", "wire": "int4", "added_draft_us": 1500,
+                             "draft_vocabulary": "64", "wire": "int4", "added_draft_us": [1500.0],
                              "environment": {"OUTRIDER_ISA": "scalar"}}])"));
 }
 
@@ -185,7 +185,7 @@ TEST(CellPlan, ColocatedDraftersAreOnTheVerifiersHostsAndPlainHasNone) {
   const Axes axes{.drafter_added_ms = 1};
   const Json drafters = cell_plan(kLaunch, axes, ExperimentArm::kColocated)->at("drafters")[0];
   EXPECT_EQ(drafters["hosts"], "big");
-  EXPECT_EQ(drafters["added_draft_us"], 0);
+  EXPECT_EQ(drafters["added_draft_us"], Json::array({0.0}));
   EXPECT_FALSE(drafters.contains("cpuset"));  // of the other host
   Json one_host = kLaunch;
   one_host["drafters"][0]["hosts"] = "big";
