@@ -199,6 +199,7 @@ std::vector<DraftProgress> DraftEngine::step(std::span<const DraftTurn> turns, c
       for (Chain& guess : round->guesses) count(guess.made);
     all.push_back(round == nullptr ? DraftProgress{.more = behind > 0} : progress(*round));
     all.back().behind = behind;
+    all.back().waiting_bytes = texts[i]->rows->waiting_bytes();
   }
   return all;
 }

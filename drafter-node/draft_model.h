@@ -22,6 +22,8 @@ class DraftText {
   virtual Position length() const = 0;
   /// Rows of these whose K/V steps have yet to compute.
   virtual std::int64_t behind() const { return 0; }
+  /// Memory of the rows that it keeps until their K/V are computed.
+  virtual std::int64_t waiting_bytes() const { return 0; }
 };
 
 /// A position where a draft is wanted: after a sequence's rows and `path`.
@@ -48,8 +50,8 @@ struct DraftTraits {
   /// Its output after a path depends on the tokens alone, and not on where the round began: it stays valid when the
   /// sequence has reached the path's middle. One step takes one point of such a sequence.
   bool by_tokens_alone = false;
-  /// Most drafts on a path, with none made ahead: a block of this size is one pass, and longer paths have no scores. 0:
-  /// unbounded.
+  /// Most drafts on a path, with none made ahead, since a round begins with rows that the target has yet to compute. A
+  /// block's longer paths have no scores. 0: unbounded.
   std::int32_t block = 0;
 };
 

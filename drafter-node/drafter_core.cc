@@ -43,22 +43,29 @@ DrafterCore::Session* DrafterCore::find_or_open(SessionId id, TimePoint now) {
   return &session;
 }
 
-Result<void> DrafterCore::set_aside(Session& session, Position positions) {
-  const std::int64_t needed = config_.kv_cost.bytes(positions),
-                     left = config_.kv_bytes_max - (kv_bytes_ - session.kv_bytes);
+Result<void> DrafterCore::set_aside(Session& session, Position positions, std::int64_t waiting) {
+  const std::int64_t kv_bytes = std::max(session.kv_bytes, config_.kv_cost.bytes(positions)),
+                     needed = kv_bytes + session.waiting_bytes + waiting,
+                     held = session.kv_bytes + session.waiting_bytes, left = config_.kv_bytes_max - (kv_bytes_ - held);
   if (needed > left) {
     const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
     return Error(Errc::kUnavailable,
-                 "{} positions need {:.1f} MiB of K/V, {:.1f} MiB are left of this drafter's {:.1f}", positions,
-                 mib(needed), mib(left), mib(config_.kv_bytes_max));
+                 "{} positions need {:.1f} MiB of K/V and {:.1f} of rows that wait for theirs, {:.1f} MiB are left of "
+                 "this drafter's {:.1f}",
+                 positions, mib(kv_bytes), mib(needed - kv_bytes), mib(left), mib(config_.kv_bytes_max));
   }
-  kv_bytes_ += std::max<std::int64_t>(0, needed - session.kv_bytes);
-  session.kv_bytes = std::max(session.kv_bytes, needed);
+  kv_bytes_ += needed - held;
+  session.kv_bytes = kv_bytes;
+  session.waiting_bytes += waiting;
   return {};
 }
 
 bool DrafterCore::accept_rows(const Session& session, SessionId id, const KvRows& kv) {
   if (kv.from > session.replica_end) return false;  // earlier rows were lost
+  if (takes_hidden_rows(membership_.facts()) && !kv.empty() && kv.tokens.empty()) {
+    membership_.warn(fmt::format("hidden rows with 0 tokens, wanted {}; dropped", kv.to - kv.from), id);
+    return false;
+  }
   if (auto ok = check_rows(membership_.facts(), kv, needs_); !ok) {
     membership_.warn(ok.error().message + "; dropped", id);
     return false;
@@ -68,7 +75,11 @@ bool DrafterCore::accept_rows(const Session& session, SessionId id, const KvRows
 
 bool DrafterCore::extend(Session& session, SessionId id, KvRows kv) {
   if (kv.empty() || !accept_rows(session, id, kv) || kv.to <= session.replica_end) return false;
-  if (!set_aside(session, kv.to)) return false;  // its Draft gets the error
+  if (auto ok = set_aside(session, kv.to, own_kv_ ? bytes_of(kv) : 0); !ok) {
+    session.no_room = ok.error();  // its Draft gets the error
+    return false;
+  }
+  session.no_room.reset();
   if (own_kv_) session.behind += kv.to - session.replica_end;
   session.replica_end = kv.to;
   next_work_.push_back({.kind = DraftWork::Kind::kExtend, .session = id, .kv = std::move(kv)});
@@ -128,11 +139,19 @@ void DrafterCore::on_draft(Message message, TimePoint now) {
     return answer(Failed{Errc::kMismatch, "a tree that is to be gone on from, wanted a chain"});
   if (auto ok = set_aside(*session, message.base + draft.draft_length); !ok)
     return answer(Failed{ok.error().code, ok.error().message});
+  if (session->no_room && session->behind == 0) {  // no other row of it waits
+    const Error why = *std::exchange(session->no_room, std::nullopt);
+    return answer(Failed{why.code, why.message});
+  }
   session->round = message.round;
   session->last_answer.reset();
-  // A delta was lost or is late: requests the missing rows. Rows that did arrive are kept.
-  if (session->replica_end != message.base || message.base == 0)
+  // A delta was lost or is late: requests the missing rows. Rows that did arrive are kept. Rows for which there was no
+  // room are requested when those before them have their K/V.
+  const bool waits = session->no_room && session->behind > kCatchUpRows;
+  if (!waits && (session->replica_end != message.base || message.base == 0)) {
+    catch_up(*session, message.session);
     return answer(NeedKv{std::min(session->replica_end, message.base)});
+  }
   if (session->behind > kCatchUpRows) {
     catch_up(*session, message.session);
     return answer(NeedKv{message.base});
@@ -154,10 +173,13 @@ void DrafterCore::on_turn(const DraftTurn& turn, DraftProgress progress) {
   const auto job = find_job(turn.session);
   if (job == jobs_.end() || job->turn != turn) return;  // freed or overtaken meanwhile
   const bool asked = job->asked;
-  sessions_.at(turn.session).behind = progress.behind;
+  Session& session = sessions_.at(turn.session);
+  session.behind = progress.behind;
+  kv_bytes_ -= session.waiting_bytes - progress.waiting_bytes;
+  session.waiting_bytes = progress.waiting_bytes;
   for (Candidates& drafts : progress.drafts) {
     Message answer{.session = turn.session, .round = turn.round, .base = turn.base, .body = std::move(drafts)};
-    if (asked) sessions_.at(turn.session).last_answer = answer;
+    if (asked) session.last_answer = answer;
     membership_.send(std::move(answer));
     job->asked = false;
   }
@@ -203,7 +225,7 @@ void DrafterCore::on_tick(TimePoint now) {
 void DrafterCore::free(SessionId id) {
   const auto known = sessions_.find(id);
   if (known == sessions_.end()) return;
-  kv_bytes_ -= known->second.kv_bytes;
+  kv_bytes_ -= known->second.kv_bytes + known->second.waiting_bytes;
   sessions_.erase(known);
   drop_job(id);
   next_work_.push_back({.kind = DraftWork::Kind::kRelease, .session = id});

@@ -55,6 +55,7 @@ struct DraftProgress {
   std::vector<Candidates> drafts = {};  ///< complete ones: the requested drafts, or with `after` drafts ahead
   bool more = false;                    ///< there is more to draft or to compute
   std::int64_t behind = 0;              ///< rows of the replica without K/V of the drafter's own
+  std::int64_t waiting_bytes = 0;       ///< memory of these
 };
 
 /// The drafter's side of all its sessions, as a pure state machine. It tracks the committed positions of each replica;
@@ -87,7 +88,7 @@ class DrafterCore {
 
   const Membership& membership() const { return membership_; }
   std::size_t session_count() const { return sessions_.size(); }
-  /// K/V memory of its own reserved for sessions.
+  /// Memory of sessions: K/V of its own reserved for them, and rows that wait for theirs.
   std::int64_t kv_bytes() const { return kv_bytes_; }
 
  private:
@@ -98,18 +99,21 @@ class DrafterCore {
     bool asked = true;     ///< its drafts were requested; else it drafts ahead
   };
   struct Session {
-    Position replica_end = 0;   ///< committed positions [0, replica_end) are here
-    RoundId round{};            ///< of the last Draft
-    std::int64_t behind = 0;    ///< DraftProgress::behind, at most
-    std::int64_t kv_bytes = 0;  ///< reserved for it
-    std::uint64_t asked = 0;    ///< number of its last request for drafts, over all sessions; 0: none
+    Position replica_end = 0;           ///< committed positions [0, replica_end) are here
+    RoundId round{};                    ///< of the last Draft
+    std::int64_t behind = 0;            ///< DraftProgress::behind, at most
+    std::int64_t kv_bytes = 0;          ///< reserved for it
+    std::int64_t waiting_bytes = 0;     ///< DraftProgress::waiting_bytes, at most
+    std::optional<Error> no_room = {};  ///< why its last rows were dropped
+    std::uint64_t asked = 0;            ///< number of its last request for drafts, over all sessions; 0: none
     std::optional<Message> last_answer;
     TimePoint heard{};
   };
 
   Session* find_or_open(SessionId id, TimePoint now);
-  /// Reserves K/V of `positions` positions for the session. @return kUnavailable if there is no memory for them
-  Result<void> set_aside(Session& session, Position positions);
+  /// Reserves K/V of `positions` positions for the session, and memory for `waiting` more bytes of rows.
+  /// @return kUnavailable if there is no memory for them
+  Result<void> set_aside(Session& session, Position positions, std::int64_t waiting = 0);
   /// Returns true if rows continue the replica, and fit the handshake's facts.
   bool accept_rows(const Session& session, SessionId id, const KvRows& kv);
   /// Appends accepted rows that the replica lacks. @return true if there were any

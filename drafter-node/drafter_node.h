@@ -20,7 +20,7 @@ struct DrafterOptions {
   std::filesystem::path assistant = {};
   /// The target's checkpoint, of which only config and embedding table are read. Empty beside a whole model.
   std::filesystem::path backbone = {};
-  std::filesystem::path draft_model = {};  ///< with a backbone a block drafter for it, else a whole model
+  std::filesystem::path draft_model = {};  ///< with a backbone a drafter with hidden rows of it, else a whole model
   WeightType weight_type = WeightType::kBf16;
   std::string join = {};  ///< the coordinator's address
   WorkerOptions worker = {};
@@ -39,8 +39,8 @@ void declare_options(Visitor&& visit, DrafterOptions& options) {
   declare_options(visit, options.worker);
   visit("--draft-model", options.draft_model,
         {.help =
-             "Draft with a whole model of the target's tokens, mostly a smaller Gemma 4, or with a block drafter that "
-             "was trained for the target (DSpark, DFlash), instead of an assistant: a Hugging Face directory, a "
+             "Draft with a whole model of the target's tokens, mostly a smaller Gemma 4, or with a drafter that was "
+             "trained for the target (DSpark, DFlash, EAGLE-3), instead of an assistant: a Hugging Face directory, a "
              ".gguf file, a pack, a name on the hub, or a pair's directory, whose assistant drafts for the model",
          .of_cluster = true});
   visit("--threads", options.threads,

@@ -1,5 +1,7 @@
 #include "drafter-node/families.h"
 
+#include "common/model/block_drafter/block_config.h"
+
 namespace outrider {
 namespace {
 
@@ -11,6 +13,8 @@ struct Family {
 
 /// The first named one is loaded.
 constexpr Family kFamilies[] = {
+    {[](const DrafterOptions& options) { return !options.backbone.empty() && is_eagle3_drafter(options.draft_model); },
+     load_eagle3_drafter},
     {[](const DrafterOptions& options) { return !options.draft_model.empty() && !options.backbone.empty(); },
      load_block_drafter},
     {[](const DrafterOptions& options) { return !options.draft_model.empty(); }, load_whole_model_drafter},

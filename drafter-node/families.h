@@ -24,6 +24,7 @@ Result<LoadedDrafter> load_drafter(const DrafterOptions& options);
 // One per family, in its folder.
 Result<LoadedDrafter> load_assistant_drafter(const DrafterOptions& options);
 Result<LoadedDrafter> load_block_drafter(const DrafterOptions& options);
+Result<LoadedDrafter> load_eagle3_drafter(const DrafterOptions& options);
 Result<LoadedDrafter> load_whole_model_drafter(const DrafterOptions& options);
 
 }  // namespace outrider

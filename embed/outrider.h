@@ -84,7 +84,7 @@ outrider_status pair_open_remote(const char* address, const char* target, outrid
  *              ORG/NAME[@REVISION][:GGUF] on the Hugging Face hub, which is downloaded once (docs/models.md); NULL: the
  *              nano pair of Outrider's.
  * draft_model  what `outrider run --draft-model` takes, which drafts instead of the assistant: a whole model, a pair (a
- *              cascade) or a block drafter for the target (docs/drafters.md); NULL: the assistant drafts, if any.
+ *              cascade) or a block or EAGLE-3 drafter for it (docs/drafters.md); NULL: the assistant drafts, if any.
  * dtype        also of a pack: the one that it was written with; also of the draft model. NULL: each has its own. */
 outrider_status outrider_open_model(const char* model, const char* draft_model, const char* dtype, int32_t threads,
                                     outrider_pair** pair, outrider_error* error);

@@ -29,7 +29,7 @@ struct ClusterOptions {
   std::optional<WeightType> drafter_weight_type = {};
   int verifiers = 1, drafters = 1;
   bool processes = false;  ///< start_cluster(): a process per role, over TCP
-  // The start fills in addresses, the pair's models, weight types and the hidden rows of a block drafter.
+  // The start fills in addresses, the pair's models, weight types and the hidden rows of a drafter.
   CoordinatorOptions coordinator = {};
   VerifierOptions verifier = {};
   DrafterOptions drafter = {};

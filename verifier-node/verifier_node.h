@@ -28,7 +28,7 @@ struct VerifierOptions {
   /// random instead of by the rule (vLLM's synthetic mode). Empty: the rule. The answer is then meaningless.
   std::vector<double> synthetic_acceptance = {};
   std::vector<double> added_verify_us = {};  ///< for measurements: longer forward passes, as added_time() takes them
-  /// A block drafter's files, of which the configuration is read: its rows are kept and sent, instead of an
+  /// A block or EAGLE-3 drafter's files, of which the configuration is read: its rows are kept and sent, instead of an
   /// assistant's. Empty: an assistant's.
   std::filesystem::path hidden_rows_for = {};
   bool no_towers = false;    ///< media must be encoded by an encoder
@@ -58,7 +58,7 @@ void declare_options(Visitor&& visit, VerifierOptions& options) {
          "one value: every pass",
          {0, 10'000'000}});
   visit("--hidden-rows-for", options.hidden_rows_for,
-        {"Keep and send what the block drafter (DSpark, DFlash) in this directory needs, instead of an assistant's "
+        {"Keep and send what the drafter (DSpark, DFlash, EAGLE-3) in this directory needs, instead of an assistant's "
          "K/V; of the directory config.json is read"});
   visit("--no-towers", options.no_towers, {"Load no towers: pictures and sounds are for 'outrider encoder' to encode"});
   visit("--drain-wait", options.drain_wait_s,

@@ -97,8 +97,16 @@ void DrafterSeats::forward(KvRows kv, const PeerId& from) {
   if (std::ranges::none_of(replicas, continues)) return;
   if (auto ok = check_rows(environment_.fleet.at(from).hello.facts, kv); !ok)
     return session_.warn_of_worker(from, ok.error().message + "; dropped");
+  if (kv.to > std::ssize(sequence_.tokens)) {
+    return session_.warn_of_worker(
+        from, fmt::format("K/V rows up to {}, wanted at most {}; dropped", kv.to, sequence_.tokens.size()));
+  }
   for (Replica& replica : replicas) {
-    if (continues(replica)) send(replica, rows_from(kv, replica.end));
+    if (!continues(replica)) continue;
+    KvRows rows = rows_from(kv, replica.end);
+    const auto begin = sequence_.tokens.begin();
+    if (takes_hidden_rows(replica.place.worker()->hello.facts)) rows.tokens = {begin + rows.from, begin + rows.to};
+    send(replica, std::move(rows));
   }
 }
 

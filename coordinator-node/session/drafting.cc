@@ -249,7 +249,7 @@ bool Drafting::may_draft_ahead() const {
   if (!request.sampling.grammar.empty()) return false;
   // Drafts ahead are chains too; a tree and added sources have too many outcomes.
   if (request.policy == DraftPolicy::kTree || request.added.any()) return false;
-  // A block drafter must wait for the target's rows.
+  // A drafter with hidden rows must wait for the target's.
   if (std::ranges::any_of(drafters_.replicas, [](const DrafterSeats::Replica& replica) {
         const Worker* drafter = replica.place.worker();
         return drafter != nullptr && takes_hidden_rows(drafter->hello.facts);

@@ -6,12 +6,7 @@
 #include <utility>
 
 #include "common/compute/kernels/ops.h"
-#include "common/compute/tensor/decode.h"
-#include "common/model/checkpoint/pack.h"
-#include "common/model/gemma4/generation_config.h"
-#include "common/pair/pair_files.h"
-#include "common/wire/messages/donor_rows.h"
-#include "drafter-node/families.h"
+#include "drafter-node/hidden_rows.h"
 
 namespace outrider {
 namespace {
@@ -22,39 +17,28 @@ class BlockText final : public DraftText {
   BlockText(KvCache cache, std::shared_ptr<std::int64_t> changes)
       : cache_(std::move(cache)), changes_(std::move(changes)) {}
   void extend(const KvRows& rows) override {
-    waiting_.push_back(rows);
+    waiting_.add(rows);
     length_ = rows.to;
     version_ = ++*changes_;
   }
   Position length() const override { return length_; }
   std::int64_t behind() const override { return length_ - cache_.length(); }
+  std::int64_t waiting_bytes() const override { return waiting_.bytes(); }
   KvCache& cache() { return cache_; }
   /// Unique among sequences, and new after each extension.
   std::int64_t version() const { return version_; }
 
   /// Computes K/V of the next rows, at most BlockDrafter::kRowsMax. @return true if there were any
   bool catch_up(BlockDrafter& drafter, Buffer& scratch) {
-    while (!waiting_.empty() && waiting_.front().to <= cache_.length()) waiting_.pop_front();
-    if (waiting_.empty()) return false;
-    const DonorDelta& halves = waiting_.front().donors.front();
-    const std::int64_t half = halves.key.shape[1] * halves.key.shape[2], skipped = cache_.length() - halves.first;
-    const std::int64_t count = std::min(BlockDrafter::kRowsMax, halves.key.shape[0] - skipped);
-    const Matrix<float> rows = scratch.view(count, 2 * half);
-    const auto read = [&](const WireTensor& from, std::int64_t row, Matrix<float> to) {
-      const std::size_t row_bytes = stored_bytes(from.dtype, static_cast<std::size_t>(half));
-      decode(from.dtype, from.data.bytes().data() + static_cast<std::size_t>(skipped + row) * row_bytes,
-             to[row].span());
-    };
-    for (std::int64_t r = 0; r < count; ++r) {
-      read(halves.key, r, rows.columns(0, half));
-      read(halves.value, r, rows.columns(half, half));
-    }
-    drafter.add_rows(cache_, rows);
+    const auto rows = waiting_.take(cache_.length(), BlockDrafter::kRowsMax, scratch);
+    if (!rows) return false;
+    drafter.add_rows(cache_, *rows);
+    waiting_.drop(cache_.length());
     return true;
   }
 
  private:
-  std::deque<KvRows> waiting_;  ///< the first may have K/V in part
+  WaitingRows waiting_;
   Position length_ = 0;
   std::int64_t version_ = 0;
   KvCache cache_;
@@ -165,22 +149,7 @@ std::unique_ptr<DraftModel> make_draft_model(std::unique_ptr<BlockDrafter> draft
 }
 
 Result<LoadedDrafter> load_block_drafter(const DrafterOptions& options) {
-  if (options.worker.verify_weights) RETURN_IF_ERROR(verify_packs({options.backbone}));
-  ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(options.backbone));
-  ASSIGN_OR_RETURN(const ModelFiles drafter_files, ModelFiles::open(options.draft_model));
-  ASSIGN_OR_RETURN(const TextConfig backbone, load_text_config(files));
-  ASSIGN_OR_RETURN(const std::shared_ptr<const WeightSource> backbone_weights,
-                   open_weights(files, options.weight_type));
-  ASSIGN_OR_RETURN(std::unique_ptr<BlockDrafter> drafter,
-                   BlockDrafter::load(drafter_files, backbone, *backbone_weights, options.weight_type));
-  ASSIGN_OR_RETURN(GenerationConfig generation, load_generation_config(files));
-  PairFacts facts = pair_facts(backbone, *backbone_weights);
-  facts.donors = {hidden_rows_donor(drafter->config().hidden_layers, backbone.hidden_size)};
-  return LoadedDrafter{.model = make_draft_model(std::move(drafter)),
-                       .facts = std::move(facts),
-                       .path = options.draft_model.string(),
-                       .stop_ids = std::move(generation.eos_token_ids),
-                       .tokenizer = options.backbone};
+  return load_with_hidden_rows<BlockDrafter>(options);
 }
 
 }  // namespace outrider

@@ -127,8 +127,8 @@ std::string refusal(const std::string& from, const std::string& to) {
 
 // What another implementation may accept is refused by name, and what cannot be is too.
 TEST(BlockDrafter, OtherConfigsAreRefusedByName) {
-  EXPECT_EQ(refusal("\"dspark\",\n  \"speculators_version", "\"eagle3\",\n  \"speculators_version"),
-            "config.json: speculators_model_type is \"eagle3\", wanted dflash or dspark");
+  EXPECT_EQ(refusal("\"dspark\",\n  \"speculators_version", "\"peagle\",\n  \"speculators_version"),
+            "config.json: speculators_model_type is \"peagle\", wanted dflash or dspark or eagle3");
   EXPECT_NE(refusal("vanilla", "gated").find("markov_head_type is \"gated\""), std::string::npos);
   EXPECT_NE(refusal("\"qwen3\"", "\"gemma4_text\"").find("transformer_layer_config.model_type"), std::string::npos);
   EXPECT_NE(refusal("\"default\"", "\"yarn\"").find("rope_parameters.rope_type"), std::string::npos);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "drafter-node/draft_engine.h"
+#include "tests/support/hidden_rows.h"
 #include "tests/support/model_at.h"
 #include "tests/support/test_pairs.h"
 
@@ -16,32 +17,6 @@ std::unique_ptr<BlockDrafter> load(const std::string& name) {
   return BlockDrafter::load(model_at(in_source("tests/goldens/block") / name), load_text_config(target).value(),
                             *open_weights(target, WeightType::kF32).value(), WeightType::kF32)
       .value();
-}
-
-/// A row of a text's hidden states, any numbers.
-std::vector<float> row_of(std::uint64_t text, Position at, std::int64_t width) {
-  CounterRng rng(text * 1000 + static_cast<std::uint64_t>(at));
-  std::vector<float> row(static_cast<std::size_t>(width));
-  for (float& x : row) x = static_cast<float>(2 * rng.uniform() - 1);
-  return row;
-}
-
-/// A text's rows [from, to) as a verifier sends them.
-KvRows rows_of(std::uint64_t text, const BlockConfig& config, Position from, Position to) {
-  std::vector<float> halves[2];
-  for (Position at = from; at < to; ++at) {
-    const std::vector<float> row = row_of(text, at, config.target_row());
-    const auto middle = row.begin() + std::ssize(row) / 2;
-    halves[0].insert(halves[0].end(), row.begin(), middle);
-    halves[1].insert(halves[1].end(), middle, row.end());
-  }
-  const auto tensor = [&](std::vector<float> numbers) {
-    const auto owner = std::make_shared<const std::vector<float>>(std::move(numbers));
-    return WireTensor{.dtype = DType::kF32,
-                      .shape = {to - from, std::ssize(config.hidden_layers), config.hidden_size / 2},
-                      .data = SharedBytes(owner, std::as_bytes(std::span(*owner)))};
-  };
-  return {.from = from, .to = to, .donors = {{from, tensor(std::move(halves[0])), tensor(std::move(halves[1]))}}};
 }
 
 /// What follows `token` behind a text of so many rows, by a drafter of its own.
@@ -99,6 +74,7 @@ TEST_P(BlockModelProperty, DraftsAreThoseOfTheTextAlone) {
       turns.push_back({SessionId{text + 1}, RoundId{round}, length});
     }
     std::vector<DraftTurn> left = turns;
+    std::int64_t waited = 0;
     for (int pass = 0; !left.empty() && pass < 1000; ++pass) {
       // As the core does: at most so many texts in a pass.
       const auto size = std::min<std::size_t>(left.size(), 16);
@@ -108,11 +84,16 @@ TEST_P(BlockModelProperty, DraftsAreThoseOfTheTextAlone) {
         const std::size_t text = static_cast<std::size_t>(value(left[i].session)) - 1;
         for (const Candidates& drafts : progress[i].drafts) made[text] = drafts.tokens;
         if (progress[i].more) next.push_back(left[i]);
+        waited += progress[i].waiting_bytes;
+        if (!progress[i].more) {
+          EXPECT_EQ(progress[i].waiting_bytes, 0) << "text " << text;
+        }
       }
       next.insert(next.begin(), left.begin() + static_cast<std::ptrdiff_t>(size), left.end());
       left = std::move(next);
     }
     ASSERT_TRUE(left.empty());
+    EXPECT_GT(waited, 0);
     for (std::uint64_t text = 0; text < kTexts; ++text)
       EXPECT_EQ(made[text], expected(*alone, text, lengths[text], tokens[text])) << "text " << text;
   }

@@ -934,6 +934,7 @@ void Simulator::change_replica(Drafter& drafter, const DraftWork& work) {
     token_rows_ += std::ssize(work.kv.tokens);
     return;
   }
+  if (by_blocks(drafter) && work.kv.tokens.empty()) violated("hidden rows without their tokens");
   for (std::size_t i = 0; i < work.kv.donors.size(); ++i) {
     const DonorDelta& donor = work.kv.donors[i];
     Rows& rows = i + 1 < work.kv.donors.size() ? replica.sliding : replica.full;

@@ -541,7 +541,7 @@ const std::vector<Wrong> kWrongs = {
            wire::Body::Heartbeat, [](FlatBufferBuilder& builder) { return wire::CreateHeartbeat(builder).Union(); },
            kProtocolVersion + 1)};
      },
-     Errc::kVersionMismatch, "version 14, this node speaks 13"},
+     Errc::kVersionMismatch, "version 15, this node speaks 14"},
     // A later version may change whatever it likes; only the version field must be found.
     {"other_version_with_another_body",
      [] {
@@ -552,7 +552,7 @@ const std::vector<Wrong> kWrongs = {
                kProtocolVersion + 1),
            zeros(3)};
      },
-     Errc::kVersionMismatch, "version 14, this node speaks 13"},
+     Errc::kVersionMismatch, "version 15, this node speaks 14"},
     {"unknown_body_type", bare(static_cast<wire::Body>(99), true), kBad, "body type is 99, wanted 1 to 25"},
     {"body_type_none", bare(wire::Body::NONE, true), kBad, "body type is 0, wanted 1 to 25"},
     {"no_body", bare(wire::Body::Heartbeat, false), kBad, "there is no body"},
@@ -638,7 +638,7 @@ const std::vector<Wrong> kWrongs = {
     {"kv_empty_with_donors", verdict_with([](Verdict& d) { d.kv.from = 12; }), kBad,
      "kv: [12, 12) has 2 donors and 0 tokens, wanted none"},
     {"kv_without_donors", verdict_with([](Verdict& d) { d.kv.donors.clear(); }), kBad,
-     "kv: [10, 12) has 0 donors and 0 tokens, wanted either"},
+     "kv: [10, 12) has 0 donors and 0 tokens, wanted either or both"},
     {"kv_too_many_donors",
      [] {
        return Frames{header(wire::Body::KvChunk, [](FlatBufferBuilder& builder) {

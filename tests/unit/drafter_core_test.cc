@@ -99,5 +99,87 @@ TEST(TokenDrafter, RefusesATextThatItHasNoMemoryFor) {
   EXPECT_FALSE(ask(2, 15, 3).pass.empty()) << "1800 bytes came back";
 }
 
+/// Facts and rows of a drafter with hidden rows: 128 bytes a row.
+Hello hidden_hello() {
+  Hello hello = outrider::hello(Role::kDrafter);
+  hello.facts.donors = {{.layer = 7, .num_key_value_heads = 2, .head_dim = 8}};
+  hello.facts.kv_dtype = DType::kF32;
+  return hello;
+}
+KvRows hidden_rows(Position from, Position to) {
+  return {.from = from,
+          .to = to,
+          .donors = {{from, zeros({to - from, 2, 8}), zeros({to - from, 2, 8})}},
+          .tokens = std::vector<TokenId>(static_cast<std::size_t>(to - from), 1)};
+}
+
+// Rows count from when they come until their K/V are computed. Those that find no room are asked for again when the
+// ones before them have theirs.
+TEST(HiddenRowsDrafter, CountsTheRowsThatWait) {
+  Loop loop;
+  DrafterCore core({.kv_cost = {.bytes_per_position = 10}, .kv_bytes_max = 20'000}, hidden_hello());
+  core.on_message({.body = Welcome{1}}, loop.now());
+  const SessionId id{1};
+  std::uint32_t round = 0;
+  const auto send = [&](KvRows kv) {
+    core.on_message({.session = id, .body = KvChunk{std::move(kv)}}, loop.now());
+  };
+  const auto ask = [&](Position base) {
+    core.on_message({.session = id,
+                     .round = RoundId{++round},
+                     .base = base,
+                     .body = Draft{.token = 5, .draft_length = 3, .hidden = zeros({2})}},
+                    loop.now());
+    core.on_tick(loop.now());
+    return core.take_output();
+  };
+  const auto catch_up = [&](std::int64_t behind) {
+    core.on_tick(loop.now());
+    const DrafterCore::Output output = core.take_output();
+    ASSERT_EQ(output.pass.size(), 1u);
+    core.on_turn(output.pass[0], {.more = behind > 0, .behind = behind, .waiting_bytes = behind * 128});
+  };
+  send(hidden_rows(0, 100));
+  EXPECT_EQ(core.kv_bytes(), 100 * 10 + 100 * 128);
+  send(hidden_rows(100, 200));  // would need 2000 + 25,600
+  EXPECT_EQ(core.kv_bytes(), 100 * 10 + 100 * 128);
+  DrafterCore::Output output = ask(200);
+  ASSERT_TRUE(said<NeedKv>(output));
+  EXPECT_EQ(said<NeedKv>(output)->have, 200) << "nothing is sent twice while rows wait";
+  ASSERT_EQ(output.pass.size(), 1u);
+  core.on_turn(output.pass[0], {.more = true, .behind = 40, .waiting_bytes = 40 * 128});
+  EXPECT_EQ(core.kv_bytes(), 203 * 10 + 40 * 128);
+  catch_up(0);
+  EXPECT_EQ(core.kv_bytes(), 203 * 10);
+  output = ask(200);
+  ASSERT_TRUE(said<Failed>(output));
+  EXPECT_NE(said<Failed>(output)->message.find("of rows that wait for theirs"), std::string::npos);
+  output = ask(200);
+  ASSERT_TRUE(said<NeedKv>(output));
+  EXPECT_EQ(said<NeedKv>(output)->have, 100);
+  send(hidden_rows(100, 200));
+  EXPECT_EQ(core.kv_bytes(), 203 * 10 + 100 * 128);
+  core.on_message({.session = id, .body = Free{}}, loop.now());
+  EXPECT_EQ(core.kv_bytes(), 0);
+}
+
+TEST(HiddenRowsDrafter, DropsRowsWithoutTheirTokens) {
+  Loop loop;
+  DrafterCore core({}, hidden_hello());
+  core.on_message({.body = Welcome{1}}, loop.now());
+  KvRows rows = hidden_rows(0, 3);
+  rows.tokens.clear();
+  core.on_message({.session = SessionId{1}, .body = KvChunk{rows}}, loop.now());
+  core.on_tick(loop.now());
+  EXPECT_TRUE(core.take_output().work.empty());
+  rows.tokens = {1, 2, hidden_hello().facts.vocab_size};
+  core.on_message({.session = SessionId{1}, .body = KvChunk{rows}}, loop.now());
+  core.on_tick(loop.now());
+  EXPECT_TRUE(core.take_output().work.empty());
+  core.on_message({.session = SessionId{1}, .body = KvChunk{hidden_rows(0, 3)}}, loop.now());
+  core.on_tick(loop.now());
+  EXPECT_EQ(core.take_output().work.size(), 1u);
+}
+
 }  // namespace
 }  // namespace outrider

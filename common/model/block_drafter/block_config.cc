@@ -42,24 +42,29 @@ double read_rope_theta(const JsonFields& text) {
     const bool nested = both.find("sliding_attention") != nullptr;
     const JsonFields rope = nested ? both.object("sliding_attention") : both;
     rope.choice("rope_type", "default", {"default"});
+    if (rope.number("partial_rotary_factor", 1, 0, 1) < 1) rope.wrong("partial_rotary_factor", "1");
     if (rope.find("rope_theta") != nullptr) return rope.number("rope_theta", std::nullopt, 1, 1e12);
   }
   return text.number("rope_theta", 1e4, 1, 1e12);
 }
 
-/// Reads the layers. Defaults are Qwen3Config's, since speculators omits default values.
+/// Reads the layers. Defaults are those of Qwen3Config and LlamaConfig, since speculators omits default values.
 void read_layers(const JsonFields& text, BlockConfig* config) {
-  text.choice("model_type", "qwen3", {"qwen3"});
-  config->vocab_size = text.integer("vocab_size", 151936, 1, kVocabMax);
+  config->qk_norm = !config->eagle3 || text.choice("model_type", "qwen3", {"qwen3", "llama"}) == "qwen3";
+  if (!config->eagle3) text.choice("model_type", "qwen3", {"qwen3"});
+  const bool llama = !config->qk_norm;
+  config->vocab_size = text.integer("vocab_size", llama ? 32000 : 151936, 1, kVocabMax);
   config->hidden_size = text.integer("hidden_size", 4096, 2, kWidthMax);
-  config->intermediate_size = text.integer("intermediate_size", 22016, 1, kWidthMax);
-  config->num_attention_heads = text.integer("num_attention_heads", 32, 1, kHeadsMax);
-  config->num_key_value_heads = text.integer("num_key_value_heads", 32, 1, kHeadsMax);
-  config->head_dim = text.integer("head_dim", 128, 2, kHeadDimMax);
+  config->intermediate_size = text.integer("intermediate_size", llama ? 11008 : 22016, 1, kWidthMax);
+  const std::int64_t heads = config->num_attention_heads = text.integer("num_attention_heads", 32, 1, kHeadsMax);
+  config->num_key_value_heads = text.integer("num_key_value_heads", llama ? heads : 32, 1, kHeadsMax);
+  const std::int64_t head_dim = llama ? std::max<std::int64_t>(2, config->hidden_size / heads) : 128;
+  config->head_dim = text.integer("head_dim", head_dim, 2, kHeadDimMax);
   config->rms_norm_eps = static_cast<float>(text.number("rms_norm_eps", 1e-6, 1e-12, 1));
   config->rope_theta = read_rope_theta(text);
   config->silu = text.choice("hidden_act", "silu", {"silu", "gelu_pytorch_tanh"}) == "silu";
   text.only("attention_bias", false);
+  text.only("mlp_bias", false);
   if (config->num_attention_heads % config->num_key_value_heads != 0)
     text.fail(Errc::kMalformed, "num_attention_heads", config->num_attention_heads,
               fmt::format("a multiple of num_key_value_heads = {}", config->num_key_value_heads));
@@ -76,13 +81,30 @@ void read_layers(const JsonFields& text, BlockConfig* config) {
   for (std::size_t i = 0; i < types.size(); ++i) config->sliding[i] = types[i] == "sliding_attention";
 }
 
+void read_eagle3(const JsonFields& top, BlockConfig* config) {
+  if (std::ranges::count(config->sliding, true) > 0)
+    top.object("transformer_layer_config").wrong("use_sliding_window", "false");
+  if (top.integer("target_hidden_size", config->hidden_size, 1, kWidthMax) != config->hidden_size)
+    top.wrong("target_hidden_size", fmt::format("hidden_size = {}", config->hidden_size));
+  config->norm_before_residual = top.boolean("norm_before_residual", false);
+  config->norm_before_fc = top.boolean("norm_before_fc", false);
+  config->fc_norm = top.boolean("fc_norm", false);
+  config->norm_output = top.boolean("norm_output", false);
+  if (config->norm_before_fc && config->fc_norm) top.wrong("fc_norm", "false with norm_before_fc");
+  if (top.find("eagle_aux_hidden_state_layer_ids") != nullptr)
+    config->hidden_layers = read_hidden_layers(top, "eagle_aux_hidden_state_layer_ids", 1);
+}
+
 void read_speculators(const JsonFields& top, BlockConfig* config) {
-  const bool dspark = top.choice("speculators_model_type", std::nullopt, {"dflash", "dspark"}) == "dspark";
+  const std::string type = top.choice("speculators_model_type", std::nullopt, {"dflash", "dspark", "eagle3"});
+  const bool dspark = type == "dspark";
+  config->eagle3 = type == "eagle3";
   read_layers(top.object("transformer_layer_config"), config);
   constexpr std::int64_t kDrafted = 32000;  // speculators' default
   const bool may_be_default = kDrafted <= config->vocab_size;
   config->draft_vocab_size =
       top.integer("draft_vocab_size", may_be_default ? std::optional(kDrafted) : std::nullopt, 1, config->vocab_size);
+  if (config->eagle3) return read_eagle3(top, config);
   config->block_size = static_cast<std::int32_t>(top.integer("block_size", 8, 2, kBlockMax));
   config->drafts_from_anchor = top.boolean("sample_from_anchor", dspark);
   config->sliding_causal = !top.boolean("sliding_window_non_causal", false);
@@ -121,16 +143,24 @@ Result<void> check_target(const BlockConfig& config, const TextConfig& target, c
                name, highest, target.num_hidden_layers);
 }
 
+/// Returns null without a config.json.
+json config_of(const std::filesystem::path& model) {
+  const auto files = ModelFiles::open(model);
+  if (!files) return {};
+  const auto text = files->config_json();
+  return text && *text ? parse_json((*text)->text) : json();
+}
+
 }  // namespace
 
 bool is_block_drafter(const std::filesystem::path& model) {
-  const auto files = ModelFiles::open(model);
-  if (!files) return false;
-  const auto text = files->config_json();
-  if (!text || !*text) return false;
-  const json config = parse_json((*text)->text);
+  const json config = config_of(model);
   constexpr const char* kKeys[] = {"speculators_model_type", "dflash_config", "target_layer_ids"};
   return std::ranges::any_of(kKeys, [&](const char* key) { return config.contains(key); });
+}
+
+bool is_eagle3_drafter(const std::filesystem::path& model) {
+  return member(config_of(model), "speculators_model_type") == "eagle3";
 }
 
 Result<BlockConfig> parse_block_config(std::string_view json_text, std::string_view file) {
@@ -141,7 +171,8 @@ Result<BlockConfig> parse_block_config(std::string_view json_text, std::string_v
     } else if (top.find("dflash_config") != nullptr) {
       read_dflash(top, &config);
     } else {
-      top.wrong("speculators_model_type", "a DSpark or DFlash drafter in the format of speculators, or dflash_config");
+      top.wrong("speculators_model_type",
+                "a DSpark, DFlash or EAGLE-3 drafter in the format of speculators, or dflash_config");
     }
     return config;
   });
@@ -150,6 +181,16 @@ Result<BlockConfig> parse_block_config(std::string_view json_text, std::string_v
 Result<BlockConfig> load_block_config(const ModelFiles& files, const TextConfig& target) {
   ASSIGN_OR_RETURN(const ModelText text, files.need_config_json());
   ASSIGN_OR_RETURN(BlockConfig config, parse_block_config(text.text, text.name));
+  const auto layers = static_cast<int>(target.num_hidden_layers);
+  // The default of speculators and of vLLM, hidden states 2, layers / 2 and layers - 3.
+  if (config.hidden_layers.empty()) {
+    if (layers < 7) {
+      return Error(Errc::kMismatch,
+                   "{}: eagle_aux_hidden_state_layer_ids is missing, wanted with a target of {} layers", text.name,
+                   layers);
+    }
+    config.hidden_layers = {1, layers / 2 - 1, layers - 4};
+  }
   RETURN_IF_ERROR(check_target(config, target, text.name));
   return config;
 }

@@ -12,9 +12,9 @@
 
 namespace outrider {
 
-/// The config.json of a block drafter: a DFlash or DSpark checkpoint of github.com/vllm-project/speculators, or a
-/// DFlash checkpoint in z-lab's format. Every value has been checked against bounds that keep sizes computed from it
-/// well inside 64 bits.
+/// The config.json of a drafter with hidden rows: a DFlash, DSpark or EAGLE-3 checkpoint of
+/// github.com/vllm-project/speculators, or a DFlash checkpoint in z-lab's format. Every value has been checked against
+/// bounds that keep sizes computed from it well inside 64 bits.
 struct BlockConfig {
   std::int64_t vocab_size;        ///< the target's
   std::int64_t draft_vocab_size;  ///< rows of the drafter's own head
@@ -23,6 +23,7 @@ struct BlockConfig {
   float rms_norm_eps;
   double rope_theta;
   bool silu;                       ///< the MLP's activation; else GELU by tanh
+  bool qk_norm;                    ///< Q and K have norms, as Qwen3's; else Llama's layers
   std::vector<bool> sliding;       ///< by layer: attends only to the last sliding_window rows before the block
   std::int64_t sliding_window;     ///< 0: no layer slides
   bool sliding_causal;             ///< in sliding layers a position of the block does not attend to later ones
@@ -33,6 +34,12 @@ struct BlockConfig {
   TokenId mask_token_id;           ///< token of the other positions
   std::vector<int> hidden_layers;  ///< target layers whose outputs a row concatenates, in this order
   std::int64_t markov_rank;        ///< rank of DSpark's Markov head; 0: none
+  // EAGLE-3, whose block_size is 0:
+  bool eagle3;
+  bool norm_before_residual;  ///< the first layer's residual is the normed hidden state
+  bool norm_before_fc;        ///< fc's input is normed as a whole
+  bool fc_norm;               ///< fc's input is normed by layer of the target
+  bool norm_output;           ///< the next step continues from the state after the final norm
 
   /// Drafts per block.
   std::int32_t drafts() const { return block_size - (drafts_from_anchor ? 0 : 1); }
@@ -44,8 +51,12 @@ struct BlockConfig {
 /// False without a config.json.
 bool is_block_drafter(const std::filesystem::path& model);
 
+/// Returns true if it is that of an EAGLE-3 drafter.
+bool is_eagle3_drafter(const std::filesystem::path& model);
+
 /// @return errors as load_text_config(); kMismatch if the drafter is for another target
 Result<BlockConfig> load_block_config(const ModelFiles& files, const TextConfig& target);
+/// An EAGLE-3 drafter may leave hidden_layers empty: the target's default ones.
 Result<BlockConfig> parse_block_config(std::string_view json, std::string_view file);
 
 }  // namespace outrider

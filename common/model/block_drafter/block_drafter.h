@@ -6,28 +6,19 @@
 #include <span>
 #include <vector>
 
-#include "common/model/block_drafter/block_config.h"
-#include "common/model/gemma4/embedding.h"
-#include "common/model/gemma4/kv_cache.h"
-#include "common/model/gemma4/weights.h"
-#include "common/model/gemma4/workspace.h"
+#include "common/model/block_drafter/rows_drafter.h"
 
 namespace outrider {
 
 /// A block drafter (DFlash, arXiv 2602.06036; DSpark): a few decoder layers like Qwen3's, whose K/V are computed from
 /// the target's hidden rows. A block is the sequence's last token followed by mask tokens; one pass predicts all of its
 /// positions. DSpark's Markov head adds scores that depend on the preceding token. One pass at a time.
-class BlockDrafter {
+class BlockDrafter final : public RowsDrafter {
  public:
-  /// Most rows of a pass: positions of blocks, or rows of the target.
-  static constexpr std::int64_t kRowsMax = 128;
-
   /// @param backbone  the target: its embedding table and head are used if the checkpoint has none
   static Result<std::unique_ptr<BlockDrafter>> load(const ModelFiles& files, const TextConfig& backbone,
                                                     const WeightSource& backbone_weights, WeightType type);
 
-  /// Makes the K/V cache of a sequence: computed from the target's rows, all positions in every layer.
-  KvCache make_cache() const;
   /// Appends rows of the target's hidden states, [rows, target_row()], at most kRowsMax, to a sequence.
   void add_rows(KvCache& text, Matrix<const float> rows);
 
@@ -44,42 +35,24 @@ class BlockDrafter {
   /// call. @pre there is a Markov head
   Matrix<const float> markov(std::span<const TokenId> tokens);
 
-  /// The tokens of the scores' columns; empty: the whole vocabulary in order.
-  std::span<const TokenId> vocabulary() const { return vocabulary_; }
-  const BlockConfig& config() const { return config_; }
-
  private:
-  struct Layer {
-    std::vector<float> input_norm, post_attention_norm, q_norm, k_norm;
-    Linear q, kv, o, gate_up, down;  ///< kv: k, then v
-  };
   /// Position and cache of a row in a pass.
   struct Place {
     KvCache* text;
     Position position;
   };
   BlockDrafter() = default;
-  Result<void> load_layers(const WeightReader& weights);
-  /// Loads the embedding and the heads. @param files  the drafter's
-  Result<void> load_vocabulary(const ModelFiles& files, const WeightReader& weights, const WeightSource& backbone);
+  Result<void> load_markov_head(const WeightReader& weights);
   /// Writes layer l's K and V of these rows, normed and rotated, at their positions.
   void write_kv(std::size_t l, Matrix<const float> x, std::span<const Place> places);
   /// h := o(attention of h), rows of blocks.
   void attention(std::size_t l, std::span<const Place> places, Matrix<float> h);
-  /// h := down(activation(gate(h)) * up(h))
-  void mlp(const Layer& layer, Matrix<float> h);
 
-  BlockConfig config_{};
-  DType kv_dtype_ = DType::kF32;
-  std::optional<Embedding> embedding_;
-  Linear fc_, head_, markov_head_;
+  Linear markov_head_;
   std::optional<Embedding> markov_rows_;
-  std::vector<float> hidden_norm_, norm_, inv_freq_;
-  std::vector<Layer> layers_;
-  std::vector<TokenId> vocabulary_;
-  Workspace workspace_;
+  std::vector<float> hidden_norm_;
   struct {
-    Buffer x, q, kv, selected, scores, markov_rows, markov;
+    Buffer x, selected, scores, markov_rows, markov;
   } scratch_;
 };
 

@@ -76,11 +76,13 @@ DonorFacts hidden_rows_donor(std::span<const int> layers, std::int64_t hidden_si
 
 Result<void> check_rows(const PairFacts& facts, const KvRows& kv, DraftInput needs) {
   if (kv.empty()) return {};
-  if (needs == DraftInput::kTokens) {
+  if (needs == DraftInput::kTokens || !kv.tokens.empty()) {
     const TokenId highest = kv.tokens.empty() ? facts.vocab_size : std::ranges::max(kv.tokens);
-    if (highest < facts.vocab_size) return {};
-    return Error(Errc::kMismatch, "rows with {} tokens, the highest {}, wanted {} below {}", kv.tokens.size(), highest,
-                 kv.to - kv.from, facts.vocab_size);
+    if (highest >= facts.vocab_size) {
+      return Error(Errc::kMismatch, "rows with {} tokens, the highest {}, wanted {} below {}", kv.tokens.size(),
+                   highest, kv.to - kv.from, facts.vocab_size);
+    }
+    if (needs == DraftInput::kTokens) return {};
   }
   if (kv.donors.size() != facts.donors.size())
     return Error(Errc::kMismatch, "K/V rows of {} donors, wanted {}", kv.donors.size(), facts.donors.size());
@@ -104,6 +106,12 @@ Result<void> check_rows(const PairFacts& facts, const KvRows& kv, DraftInput nee
       return Error(Errc::kMismatch, "K/V rows of donor {} start at {}, wanted {} or less", i, seen.first, latest_first);
   }
   return {};
+}
+
+std::int64_t bytes_of(const KvRows& kv) {
+  std::size_t bytes = 0;
+  for (const DonorDelta& donor : kv.donors) bytes += donor.key.data.bytes().size() + donor.value.data.bytes().size();
+  return static_cast<std::int64_t>(bytes);
 }
 
 KvRows rows_from(const KvRows& kv, Position from) {

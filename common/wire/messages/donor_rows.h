@@ -17,9 +17,13 @@ inline bool takes_hidden_rows(const PairFacts& facts) { return facts.donors.size
 inline constexpr std::int64_t kCatchUpRows = 32;
 
 /// Checks rows against the facts: one entry per donor, with its shape and its type (or a WireForm's), all values
-/// finite, and no gap that a draft could see (a sliding donor may leave out positions before its window).
+/// finite, no gap that a draft could see (a sliding donor may leave out positions before its window), and tokens beside
+/// them, if any, of the vocabulary.
 /// @param needs  with kTokens, the rows must be tokens of the vocabulary instead
 Result<void> check_rows(const PairFacts& facts, const KvRows& kv, DraftInput needs = DraftInput::kTargetRows);
+
+/// Memory of the donors' rows.
+std::int64_t bytes_of(const KvRows& kv);
 
 /// Returns the rows from position `from` on, in the same memory.
 /// @pre check_rows() accepts `kv`, and `from` is one of its positions

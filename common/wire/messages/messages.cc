@@ -15,9 +15,9 @@ Result<void> check_logprobs(const std::vector<TokenLogprobs>& logprobs, std::siz
 
 Result<void> KvRows::settle() const {
   if (from > to) return Error(Errc::kMalformed, "from is {}, wanted at most its to, {}", from, to);
-  if (empty() ? !donors.empty() || !tokens.empty() : donors.empty() == tokens.empty()) {
+  if (empty() ? !donors.empty() || !tokens.empty() : donors.empty() && tokens.empty()) {
     return Error(Errc::kMalformed, "[{}, {}) has {} donors and {} tokens, wanted {}", from, to, donors.size(),
-                 tokens.size(), empty() ? "none" : "either");
+                 tokens.size(), empty() ? "none" : "either or both");
   }
   if (!tokens.empty() && std::ssize(tokens) != to - from)
     return Error(Errc::kMalformed, "[{}, {}) has {} tokens, wanted {}", from, to, tokens.size(), to - from);

@@ -29,7 +29,7 @@ namespace outrider {
 
 /// Version that both sides of a connection must share. Raised when a message changes its meaning or gets a field that a
 /// receiver must not ignore, such as a sampling parameter. Other optional fields do not raise it (schemas/README.md).
-inline constexpr std::uint32_t kProtocolVersion = 13;
+inline constexpr std::uint32_t kProtocolVersion = 14;
 
 /// Limits of the frames of one message. A larger message is refused before it is read.
 struct WireLimits {
@@ -128,7 +128,7 @@ inline const char* to_string(DraftInput input) {
 }
 
 /// Drafter input for the committed positions [from, to): donor K/V, one entry per donor in handshake order, or the
-/// tokens there (DraftInput). from == to with neither means "nothing".
+/// tokens there (DraftInput). Hidden rows come to a drafter with their tokens. from == to with neither means "nothing".
 struct KvRows {
   Position from = 0, to = 0;
   std::vector<DonorDelta> donors = {};
