@@ -524,8 +524,8 @@ Result<void> BatchApi::finish(const std::string& id, BatchJob& job, const char* 
 
 void BatchApi::fail(const std::string& id, const Error& error) {
   if (error.code == Errc::kIo) log_error("event=disk_failed batch={} reason=\"{}\"", id, error.message);
-  const Error told(error.code, replaced(error.message, (options_.dir / "").string(), ""));  // clients do not see where
-  update(id, {{"status", "failed"}, {"failed_at", unix_seconds()}, {"errors", errors_of(told)}});
+  const Error shown(error.code, replaced(error.message, (options_.dir / "").string(), ""));  // clients do not see where
+  update(id, {{"status", "failed"}, {"failed_at", unix_seconds()}, {"errors", errors_of(shown)}});
   std::error_code ignored;
   std::filesystem::remove_all(path(kBatches, id, ".d"), ignored);
 }

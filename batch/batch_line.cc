@@ -139,12 +139,12 @@ BatchError error_of(const BatchRequest& request, const HttpReply& reply) {
   BatchError error{.custom_id = request.custom_id, .status = reply.status, .code = {}, .message = {}};
   error.body = json_nesting(reply.body) > kJsonDepthMax ? Json() : Json::parse(reply.body, nullptr, false);
   if (error.body.is_discarded()) error.body = reply.body;
-  const Json& said = member(error.body, "error");
+  const Json& details = member(error.body, "error");
   for (const char* key : {"type", "code"}) {
-    if (member(said, key).is_string()) error.code = member(said, key).get<std::string>();
+    if (member(details, key).is_string()) error.code = member(details, key).get<std::string>();
   }
-  error.message = member(said, "message").is_string() ? member(said, "message").get<std::string>()
-                                                      : fmt::format("HTTP status {}", reply.status);
+  error.message = member(details, "message").is_string() ? member(details, "message").get<std::string>()
+                                                         : fmt::format("HTTP status {}", reply.status);
   return error;
 }
 

@@ -19,13 +19,13 @@ Result<void> AdmissionQueue::enter(SessionId id, const PeerId& peer, const std::
   const auto [client, is_new] = clients_.try_emplace(key);
   if (is_new) client->second.turn = ++turn_;
   client->second.waiting.push_back(id);
-  texts_[id] = {.client = key, .prompt_bytes = prompt_bytes};
+  entries_[id] = {.client = key, .prompt_bytes = prompt_bytes};
   return {};
 }
 
-void AdmissionQueue::give_back(const Text& text) {
-  places_.give_back(text.client, 1);
-  bytes_.give_back(text.client, text.prompt_bytes);
+void AdmissionQueue::give_back(const Entry& entry) {
+  places_.give_back(entry.client, 1);
+  bytes_.give_back(entry.client, entry.prompt_bytes);
 }
 
 std::size_t AdmissionQueue::waiting_of(const ClientKey& client) const {
@@ -44,37 +44,37 @@ std::optional<SessionId> AdmissionQueue::next(const std::function<bool(SessionId
   return first == nullptr ? std::nullopt : std::optional(first->waiting.front());
 }
 
-void AdmissionQueue::let_in(SessionId id) {
-  Text& text = texts_.at(id);
-  Client& client = clients_.at(text.client);
+void AdmissionQueue::start(SessionId id) {
+  Entry& entry = entries_.at(id);
+  Client& client = clients_.at(entry.client);
   CHECK(!client.waiting.empty() && client.waiting.front() == id, "session {} is not the next of its client", value(id));
   client.waiting.pop_front();
   client.turn = ++turn_;
   ++client.open;
   ++client.starting;
-  text.state = State::kStarting;
-  give_back(text);
+  entry.state = State::kStarting;
+  give_back(entry);
 }
 
 void AdmissionQueue::started(SessionId id) {
-  Text& text = texts_.at(id);
-  if (text.state != State::kStarting) return;
-  text.state = State::kStarted;
-  --clients_.at(text.client).starting;
+  Entry& entry = entries_.at(id);
+  if (entry.state != State::kStarting) return;
+  entry.state = State::kStarted;
+  --clients_.at(entry.client).starting;
 }
 
 void AdmissionQueue::leave(SessionId id) {
-  const auto text = texts_.find(id);
-  const auto client = clients_.find(text->second.client);
-  if (text->second.state == State::kWaiting) {
+  const auto entry = entries_.find(id);
+  const auto client = clients_.find(entry->second.client);
+  if (entry->second.state == State::kWaiting) {
     std::erase(client->second.waiting, id);
-    give_back(text->second);
+    give_back(entry->second);
   } else {
     started(id);
     --client->second.open;
   }
   if (client->second.open == 0 && client->second.waiting.empty()) clients_.erase(client);
-  texts_.erase(text);
+  entries_.erase(entry);
 }
 
 }  // namespace outrider

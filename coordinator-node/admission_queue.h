@@ -40,7 +40,7 @@ class AdmissionQueue {
   /// has none is overtaken
   std::optional<SessionId> next(const std::function<bool(SessionId)>& possible = [](SessionId) { return true; }) const;
   /// Marks the sequence that next() returned as running.
-  void let_in(SessionId id);
+  void start(SessionId id);
   /// Records that a running sequence has its first token. May be called again.
   void started(SessionId id);
   /// Removes a queued or running sequence.
@@ -48,12 +48,12 @@ class AdmissionQueue {
 
   std::size_t waiting() const { return static_cast<std::size_t>(places_.used()); }
   /// Returns true when open_max sequences are running.
-  bool is_full() const { return texts_.size() - waiting() >= config_.open_max; }
+  bool is_full() const { return entries_.size() - waiting() >= config_.open_max; }
 
  private:
   using ClientKey = std::string;  ///< a peer, or a name that a front end gave; its first letter tells which
   enum class State { kWaiting, kStarting, kStarted };
-  struct Text {
+  struct Entry {
     ClientKey client;
     std::int64_t prompt_bytes = 0;
     State state = State::kWaiting;
@@ -65,11 +65,11 @@ class AdmissionQueue {
   };
 
   /// Gives back a sequence's share of the queue.
-  void give_back(const Text& text);
+  void give_back(const Entry& entry);
   std::size_t waiting_of(const ClientKey& client) const;
 
   AdmissionConfig config_;
-  std::map<SessionId, Text> texts_;
+  std::map<SessionId, Entry> entries_;
   std::map<ClientKey, Client> clients_;  ///< those with sequences here
   Shares places_, bytes_;                ///< of the queue
   std::uint64_t turn_ = 0;

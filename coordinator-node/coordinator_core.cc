@@ -41,12 +41,12 @@ CoordinatorCore::CoordinatorCore(const CoordinatorConfig& config)
 
 bool CoordinatorCore::on_message(const PeerId& from, Message message, TimePoint now) {
   environment_.now = now;
-  const bool of_use = deal_with(from, std::move(message));
+  const bool of_use = handle(from, std::move(message));
   sessions_.audit();
   return of_use;
 }
 
-bool CoordinatorCore::deal_with(const PeerId& from, Message message) {
+bool CoordinatorCore::handle(const PeerId& from, Message message) {
   // From clients and unknown peers.
   if (const auto* hello = std::get_if<Hello>(&message.body)) return on_hello(from, *hello);
   if (auto* request = std::get_if<Generate>(&message.body))
@@ -62,7 +62,7 @@ bool CoordinatorCore::deal_with(const PeerId& from, Message message) {
     environment_.send(from, {.body = WhoAreYou{}});
     return false;
   }
-  worker->hear(environment_.now);
+  worker->on_message(environment_.now);
   return on_worker(from, *worker, std::move(message));
 }
 
@@ -85,7 +85,7 @@ bool CoordinatorCore::on_client(const PeerId& from, const Message& message) {
 }
 
 void CoordinatorCore::on_arriving(const PeerId& from, TimePoint now) {
-  if (Worker* worker = fleet_.find(from)) worker->hear_bytes(now);
+  if (Worker* worker = fleet_.find(from)) worker->on_bytes(now);
 }
 
 void CoordinatorCore::on_leaving(const PeerId& to, TimePoint now) {

@@ -57,7 +57,7 @@ class CoordinatorCore {
   std::map<PeerId, Load> loads() const;
 
  private:
-  bool deal_with(const PeerId& from, Message message);
+  bool handle(const PeerId& from, Message message);
   /// Handles a client's Step or Cancel.
   bool on_client(const PeerId& from, const Message& message);
   bool on_hello(const PeerId& from, const Hello& hello);

@@ -13,7 +13,7 @@ void DraftAhead::expect(Position base, int most) {
   base_ = base;
   most_ = most;
   for (std::size_t i = 0; i < guesses_.size(); ++i)
-    if (i != right_) vain_ += std::ssize(guesses_[i].drafts.tokens);
+    if (i != right_) wasted_ += std::ssize(guesses_[i].drafts.tokens);
   guesses_.clear();
   right_.reset();
 }

@@ -48,17 +48,17 @@ bool Fleet::takes(const Worker& worker, const Requirements& wanted) const {
          hello.facts.context_max >= wanted.context_min;
 }
 
-void Worker::hear(TimePoint now) {
-  heard = spoke = now;
+void Worker::on_message(TimePoint now) {
+  last_bytes = last_message = now;
   arriving.since.reset();
   if (!verifies() && now >= ask_again) suspect = false;
   reputation.on_time(now);
 }
 
-void Worker::hear_bytes(TimePoint now) {
+void Worker::on_bytes(TimePoint now) {
   constexpr Duration kMessageMax = std::chrono::minutes(10);  // otherwise a trickle would keep it alive for ever
-  if (now - spoke > kMessageMax) return;
-  heard = arriving.last = now;
+  if (now - last_message > kMessageMax) return;
+  last_bytes = arriving.last = now;
   if (!arriving.since) arriving.since = now;
 }
 
@@ -105,7 +105,7 @@ Worker& Fleet::join(const PeerId& peer, const Hello& hello, TimePoint now) {
   const auto [entry, is_new] = workers_.try_emplace(peer);
   Worker& worker = entry->second;
   worker.hello = hello;
-  worker.heard = worker.spoke = now;
+  worker.last_bytes = worker.last_message = now;
   if (!is_new) return worker;
   worker.membership = next_membership_++;
   if (!worker.drafts()) return worker;
@@ -129,7 +129,7 @@ Fleet::Workers::node_type Fleet::remove(const PeerId& peer) {
 std::vector<PeerId> Fleet::silent(Duration timeout, TimePoint now) const {
   std::vector<PeerId> peers;
   for (const auto& [peer, worker] : workers_) {
-    if (now - worker.heard > timeout) peers.push_back(peer);
+    if (now - worker.last_bytes > timeout) peers.push_back(peer);
   }
   return peers;
 }
@@ -139,17 +139,18 @@ Worker* Fleet::usable_drafter(const PeerId& peer) {
   return drafter == nullptr || drafter->suspect || drafter->reputation.paused() ? nullptr : drafter;
 }
 
-bool Worker::suits(const DrafterWish& wish) const {
-  return drafts() && !(wish.proven && hello.unproven) && kv_of(wish.in_all) <= hello.capacity.kv_bytes_max &&
-         !(needs_rows() ? wish.no_rows : wish.no_tokens) && context() >= wish.positions;
+bool Worker::suits(const DrafterRequirements& requirements) const {
+  return drafts() && !(requirements.proven && hello.unproven) &&
+         kv_of(requirements.in_all) <= hello.capacity.kv_bytes_max &&
+         !(needs_rows() ? requirements.no_rows : requirements.no_tokens) && context() >= requirements.positions;
 }
 
-PeerId Fleet::choose_drafter(const DrafterWish& wish) const {
+PeerId Fleet::choose_drafter(const DrafterRequirements& requirements) const {
   const auto may = [&](const auto& entry) {
     const auto& [peer, worker] = entry;
-    return worker.may_draft() && worker.suits(wish) &&
-           worker.kv_of(wish.in_all) <= worker.hello.capacity.kv_bytes_max - worker.kv_bytes &&
-           std::ranges::find(wish.except, peer) == wish.except.end();
+    return worker.may_draft() && worker.suits(requirements) &&
+           worker.kv_of(requirements.in_all) <= worker.hello.capacity.kv_bytes_max - worker.kv_bytes &&
+           std::ranges::find(requirements.except, peer) == requirements.except.end();
   };
   const auto best = std::ranges::min_element(workers_, {}, [&](const auto& entry) {
     const Worker& worker = entry.second;
@@ -159,9 +160,10 @@ PeerId Fleet::choose_drafter(const DrafterWish& wish) const {
   return best == workers_.end() || !may(*best) ? "" : best->first;
 }
 
-bool Fleet::more_drafters_help(const DrafterWish& wish) const {
+bool Fleet::more_drafters_help(const DrafterRequirements& requirements) const {
   auto drafters = workers_ | std::views::values | std::views::filter(&Worker::drafts);
-  return drafters.empty() || std::ranges::any_of(drafters, [&](const Worker& worker) { return worker.suits(wish); });
+  return drafters.empty() ||
+         std::ranges::any_of(drafters, [&](const Worker& worker) { return worker.suits(requirements); });
 }
 
 void DrafterSpeeds::count(DraftInput needs, int tokens, double seconds) {
@@ -206,7 +208,7 @@ PeerId Fleet::choose_encoder(const Hello& verifier, const std::string& encoding_
   return best == workers_.end() || rank(*best).first ? "" : best->first;
 }
 
-std::optional<std::string> Fleet::count_round(const PeerId& drafter, bool held, TimePoint now) {
+std::optional<std::string> Fleet::count_round(const PeerId& drafter, bool accepted, TimePoint now) {
   Worker* worker = find(drafter);
   if (worker == nullptr) return std::nullopt;
   double best_other = 0;
@@ -214,7 +216,7 @@ std::optional<std::string> Fleet::count_round(const PeerId& drafter, bool held, 
     if (peer != drafter && other.may_draft() && other.reputation.is_known())
       best_other = std::max(best_other, other.reputation.yield());
   }
-  if (!worker->reputation.count(held, best_other, now)) return std::nullopt;
+  if (!worker->reputation.count(accepted, best_other, now)) return std::nullopt;
   return fmt::format(
       "drafter {}: a first draft holds in {:.0f} % of its rounds, in {:.0f} % of another's; no sequences for {:.0f} s",
       worker->hello.name, 100 * worker->reputation.yield(), 100 * best_other, to_seconds(worker->reputation.pause()));
@@ -236,9 +238,9 @@ std::optional<Fleet::Offer> Fleet::choose_verifier(Position positions, const Req
     if (full && !offer.refuses) continue;
     const double known_s = worker.plain_pass_s();
     const auto new_rows = static_cast<double>(wanted.prompt - worker.given.common(wanted.prefixes));
-    const double texts = worker.sessions + 1 + new_rows / kRowsOfAText;
+    const double sequences = worker.sessions + 1 + new_rows / kRowsOfAText;
     const std::tuple rank(offer.refuses, worker.suspect, worker.hello.name != wanted.name,
-                          texts * (known_s > 0 ? known_s : typical_s));
+                          sequences * (known_s > 0 ? known_s : typical_s));
     if (best && best_rank <= rank) continue;
     best = std::move(offer);
     best_rank = rank;
@@ -259,13 +261,12 @@ std::int64_t Fleet::max_tokens_that_fit(std::int64_t prompt) const {
 }
 
 bool Fleet::is_news(const PeerId& peer, const std::string& text, TimePoint now) {
-  std::erase_if(reported_, [&](auto& of_peer) {
-    std::erase_if(of_peer.second, [&](const auto& said) { return now - said.second > kRepeat; });
-    return of_peer.second.empty();
-  });
+  for (auto& [other, warnings] : reported_)
+    std::erase_if(warnings, [&](const auto& warning) { return now - warning.second > kRepeat; });
+  std::erase_if(reported_, [](const auto& of_peer) { return of_peer.second.empty(); });
   if (!reported_.contains(peer) && reported_.size() >= kReportedMax) return true;
-  std::map<std::string, TimePoint>& texts = reported_[peer];
-  return texts.size() < kTextsMax && texts.emplace(text, now).second;
+  std::map<std::string, TimePoint>& warnings = reported_[peer];
+  return warnings.size() < kWarningsMax && warnings.emplace(text, now).second;
 }
 
 void Fleet::describe(Status& status) const {

@@ -25,7 +25,7 @@ struct Load {
 };
 
 /// A sequence's requirements of a drafter.
-struct DrafterWish {
+struct DrafterRequirements {
   std::vector<PeerId> except = {};  ///< excluded drafters
   bool proven = false;              ///< only one of known identity (Hello::unproven)
   bool no_rows = false;             ///< not one that needs its verifier's rows
@@ -38,7 +38,7 @@ struct DrafterWish {
 struct Worker : Load {
   Hello hello;
   std::uint64_t membership = 0;  ///< see Welcome
-  TimePoint heard{}, spoke{};    ///< time of its last bytes, and of its last message
+  TimePoint last_bytes{}, last_message{};  ///< time of its last bytes, and of its last message
   /// A long message that is arriving, perhaps slowly.
   struct Arriving {
     TimePoint last{};                     ///< of its last bytes
@@ -92,11 +92,11 @@ struct Worker : Load {
     return drafts() && !draining && !suspect && !reputation.paused() && sessions < hello.capacity.sessions_max;
   }
   /// Returns true if a session with this wish can be assigned to it while it has room; regardless of `wish.except`.
-  bool suits(const DrafterWish& wish) const;
+  bool suits(const DrafterRequirements& requirements) const;
   /// Records a message.
-  void hear(TimePoint now);
+  void on_message(TimePoint now);
   /// Records bytes of a long message.
-  void hear_bytes(TimePoint now);
+  void on_bytes(TimePoint now);
   /// Records that this verifier's rows take too long.
   void pause_rows(TimePoint now);
   /// Records a heartbeat's round trip.
@@ -166,9 +166,9 @@ class Fleet {
   Worker* usable_drafter(const PeerId& peer);
   /// Returns the best drafter with room: the one with the fewest sessions relative to its yield (Reputation), its link
   /// and its kind's speed; "" if there is none.
-  PeerId choose_drafter(const DrafterWish& wish = {}) const;
+  PeerId choose_drafter(const DrafterRequirements& requirements = {}) const;
   /// Returns true if a further drafter of the kinds that are there, or a first one, could draft for such a sequence.
-  bool more_drafters_help(const DrafterWish& wish) const;
+  bool more_drafters_help(const DrafterRequirements& requirements) const;
   /// Returns an encoder with room for the sequences of a verifier, the one with the fewest sessions; "" if there is
   /// none. Its soft tokens have the bits of the verifier's own towers, if it has any.
   /// @param encoding_class  see Requirements
@@ -178,9 +178,9 @@ class Fleet {
   /// Returns the number of drafters with sessions; 1 if none has.
   int drafters_at_work() const;
   /// Counts a round in which a drafter was asked for drafts. Ignores an unknown peer, and "".
-  /// @param held  its first draft was accepted
+  /// @param accepted  its first draft was accepted
   /// @return a message if the drafter is paused for it
-  std::optional<std::string> count_round(const PeerId& drafter, bool held, TimePoint now);
+  std::optional<std::string> count_round(const PeerId& drafter, bool accepted, TimePoint now);
 
   /// A verifier for a sequence, and the sequence's maximal K/V rows there.
   struct Offer {
@@ -197,7 +197,7 @@ class Fleet {
   std::int64_t max_tokens_that_fit(std::int64_t prompt) const;
 
   /// Returns true if this warning about a peer is to be logged: of each text the first in kRepeat, and of a peer
-  /// kTextsMax texts at most.
+  /// kWarningsMax at most.
   bool is_news(const PeerId& peer, const std::string& text, TimePoint now);
   /// Adds the workers to a Status.
   void describe(Status& status) const;
@@ -208,7 +208,7 @@ class Fleet {
   /// Returns true if a worker is a verifier for such a sequence, room aside.
   bool takes(const Worker& worker, const Requirements& wanted) const;
   static constexpr Duration kRepeat = std::chrono::minutes(1);
-  static constexpr std::size_t kReportedMax = 1024, kTextsMax = 16, kDepartedMax = 1024;
+  static constexpr std::size_t kReportedMax = 1024, kWarningsMax = 16, kDepartedMax = 1024;
 
   Workers workers_;
   std::optional<PairFacts> facts_;              ///< fixed by keep_facts()

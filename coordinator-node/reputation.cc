@@ -19,9 +19,9 @@ bool Reputation::is_better_than(const Reputation& other) const {
          std::tuple(other.paused_, other.until_, other.pause_, -other.yield_);
 }
 
-bool Reputation::count(bool held, double best_other, TimePoint now) {
+bool Reputation::count(bool accepted, double best_other, TimePoint now) {
   if (paused_) return false;  // a round that was in progress when it was paused
-  yield_ += kWeight * ((held ? 1 : 0) - yield_);
+  yield_ += kWeight * ((accepted ? 1 : 0) - yield_);
   if (rounds_ < kTrial) ++rounds_;
   if (rounds_ < kTrial) return false;
   if (yield_ < kPausedBelow * best_other) {

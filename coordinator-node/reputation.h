@@ -37,7 +37,7 @@ class Reputation {
   /// Counts one round.
   /// @param best_other  yield among the other known ones; 0: there is none
   /// @return true if this round pauses it
-  bool count(bool held, double best_other, TimePoint now);
+  bool count(bool accepted, double best_other, TimePoint now);
   /// Ends a pause whose time is over.
   void on_time(TimePoint now);
   /// Ends a pause because there is no other drafter.

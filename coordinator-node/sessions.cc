@@ -60,7 +60,7 @@ void Sessions::start_waiting() {
   }
   while (const std::optional<SessionId> next = next_queued()) {
     if (!find(*next)->start()) return;  // on_hello or on_tick try again
-    queue_.let_in(*next);
+    queue_.start(*next);
     reap(*next);
   }
 }
@@ -79,8 +79,8 @@ std::optional<SessionId> Sessions::next_queued() const {
 void Sessions::make_room() {
   if (queue_.waiting() == 0 || !environment_.fleet.has_verifier({}) || !(next_queued() || queue_.is_full())) return;
   const auto longest =
-      std::ranges::max_element(all_, {}, [](const auto& entry) { return entry.second->state().resting(); });
-  const Duration rested = longest->second->state().resting();
+      std::ranges::max_element(all_, {}, [](const auto& entry) { return entry.second->state().paused_for(); });
+  const Duration rested = longest->second->state().paused_for();
   if (rested < kStepTimeout) return;
   const std::string why = fmt::format("no step for {:.0f} s, and others wait for the place", to_seconds(rested));
   longest->second->finish(Failed{Errc::kUnavailable, why});
@@ -120,7 +120,7 @@ void Sessions::audit() {
   }
   begin_audit();
   take_words_to_auditor();  // the end of one that the auditor cancelled
-  for (Notice& said : auditor_.take_notices()) environment_.output.notices.push_back(std::move(said));
+  for (Notice& notice : auditor_.take_notices()) environment_.output.notices.push_back(std::move(notice));
 }
 
 void Sessions::begin_audit() {

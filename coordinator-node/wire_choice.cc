@@ -16,14 +16,14 @@ bool WireChoice::observe(double bytes, double wire_s, double round_s) {
   const double spread = sums_.variance_x(), along = sums_.covariance();
   if (sums_.n < kEnough || spread <= 1e-9 * sums_.xx) return false;
   const double slope = along / spread;
-  const double unexplained = std::max(0.0, sums_.variance_y() - slope * along);
-  const double error = kDeviations * std::sqrt(unexplained / (sums_.n - 2) / spread);
+  const double residual = std::max(0.0, sums_.variance_y() - slope * along);
+  const double error = kDeviations * std::sqrt(residual / (sums_.n - 2) / spread);
   // int8 saves half of exact rows' bytes; exact rows would add as many bytes as int8 rows have.
   const bool exact = form_ == WireForm::kExact;
   const double spared = exact ? bytes / 2 : bytes;
   const bool counts = (slope - error) * spared > std::max(kShare * round_s, kNear_s);
-  const bool is_little = (slope + error) * spared < std::max(kLittle * round_s, kNear_s / 2);
-  if (exact ? !counts : !is_little) return false;
+  const bool is_small = (slope + error) * spared < std::max(kLittle * round_s, kNear_s / 2);
+  if (exact ? !counts : !is_small) return false;
   form_ = exact ? WireForm::kInt8 : WireForm::kExact;
   return true;
 }

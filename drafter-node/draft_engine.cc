@@ -17,7 +17,7 @@ namespace {
 
 /// Tokens of the path that the model continues on its own, bounded so that no K/V ring has to be refilled when a
 /// verdict cuts back.
-constexpr std::size_t kOnwardMax = 64;
+constexpr std::size_t kContinuationMax = 64;
 
 /// Typical drafts are the most probable ones, as in Medusa.
 bool drafts_likeliest(const SamplingParams& sampling) {
@@ -110,67 +110,69 @@ TokenId DraftEngine::sample(const SamplingParams& sampling, std::int64_t index, 
 
 void DraftEngine::run(const DraftWork& work) {
   if (work.kind == DraftWork::Kind::kRelease) {
-    texts_.erase(work.session);
+    sequences_.erase(work.session);
     return;
   }
-  auto known_text = texts_.find(work.session);
-  if (known_text == texts_.end()) known_text = texts_.emplace(work.session, Text{.rows = model_->open()}).first;
-  Text& text = known_text->second;
-  text.round.reset();
+  auto entry = sequences_.find(work.session);
+  if (entry == sequences_.end()) entry = sequences_.emplace(work.session, Sequence{.rows = model_->open()}).first;
+  Sequence& sequence = entry->second;
+  sequence.round.reset();
   if (work.kind == DraftWork::Kind::kExtend) {
-    const Position before = text.rows->length();
-    text.rows->extend(work.kv);
-    return go_on(text, before, work.kv);
+    const Position before = sequence.rows->length();
+    sequence.rows->extend(work.kv);
+    return advance(sequence, before, work.kv);
   }
   Draft draft = work.draft;
   if (draft.stop_ids.empty()) draft.stop_ids = stop_ids_;
   // A stop id beyond the vocabulary never occurs.
   std::erase_if(draft.stop_ids, [&](TokenId id) { return id >= model_->vocab_size(); });
-  GrammarState* const grammar = text.guide.follow(draft, grammars_);
+  GrammarState* const grammar = sequence.guide.follow(draft, grammars_);
   const bool known = !draft.known.empty();
   if (traits_.block > 0) {
     if (!draft.tree) draft.draft_length = std::min(draft.draft_length, traits_.block);
     draft.ahead = 0;
     if (known) return;
   }
-  text.round.reset(new Round{.request = draft,
-                             .guide = text.guide,
-                             .grammar = Followed(known ? nullptr : grammar),
-                             .chain = {draft.hidden ? to_floats(*draft.hidden) : std::vector<float>()},
-                             .asked = !known,
-                             .drafts = draft.known});
+  sequence.round.reset(new Round{.request = draft,
+                                 .guide = sequence.guide,
+                                 .grammar = Followed(known ? nullptr : grammar),
+                                 .chain = {draft.hidden ? to_floats(*draft.hidden) : std::vector<float>()},
+                                 .asked = !known,
+                                 .drafts = draft.known});
   if (draft.tree)
-    text.round->growth.emplace(Growth{.tree = {draft.token, draft.draft_length, draft.worth}, .step = {}});
+    sequence.round->growth.emplace(Growth{.tree = {draft.token, draft.draft_length, draft.worth}, .step = {}});
 }
 
-void DraftEngine::go_on(Text& text, Position before, const KvRows& added) {
+void DraftEngine::advance(Sequence& sequence, Position before, const KvRows& added) {
   const std::span<const TokenId> fresh =
       added.tokens.empty() ? std::span<const TokenId>()
                            : std::span(added.tokens).subspan(static_cast<std::size_t>(before - added.from));
-  std::map<std::vector<TokenId>, Said> kept;
-  for (auto& [path, said] : text.said) {
+  std::map<std::vector<TokenId>, Prediction> kept;
+  for (auto& [path, prediction] : sequence.predictions) {
     if (path.size() > fresh.size() && std::ranges::equal(fresh, std::span(path).first(fresh.size())))
-      kept.emplace(std::vector(path.begin() + std::ssize(fresh), path.end()), std::move(said));
+      kept.emplace(std::vector(path.begin() + std::ssize(fresh), path.end()), std::move(prediction));
   }
-  text.said = std::move(kept);
+  sequence.predictions = std::move(kept);
 }
 
-const DraftEngine::Said* DraftEngine::recall(const Text& text, const std::vector<TokenId>& path) const {
-  const auto known = text.said.find(path);
-  return known == text.said.end() ? nullptr : &known->second;
+const DraftEngine::Prediction* DraftEngine::find_prediction(const Sequence& sequence,
+                                                            const std::vector<TokenId>& path) const {
+  const auto known = sequence.predictions.find(path);
+  return known == sequence.predictions.end() ? nullptr : &known->second;
 }
 
 std::vector<DraftProgress> DraftEngine::step(std::span<const DraftTurn> turns, const std::function<void()>& wait) {
   const TimePoint start = now();
   std::vector<DraftPoint> points;
-  std::vector<Text*> texts;        // of the turns
+  std::vector<Sequence*> sequences;  // of the turns
   std::vector<std::size_t> first;  // first point of each
   for (const DraftTurn& turn : turns) {
-    const auto text = texts_.find(turn.session);
-    CHECK(text != texts_.end() && text->second.rows->length() == turn.base, "nothing to draft from at {}", turn.base);
-    texts.push_back(&text->second);
+    const auto sequence = sequences_.find(turn.session);
+    CHECK(sequence != sequences_.end() && sequence->second.rows->length() == turn.base, "nothing to draft from at {}",
+          turn.base);
+    sequences.push_back(&sequence->second);
     first.push_back(points.size());
-    add_points(text->second, points);
+    add_points(sequence->second, points);
   }
   first.push_back(points.size());
   bool passed = false;
@@ -178,15 +180,15 @@ std::vector<DraftProgress> DraftEngine::step(std::span<const DraftTurn> turns, c
     passed = model_->step_each(points, [&](std::size_t point, std::span<const TokenId> ids,
                                            std::span<const float> scores, std::span<const float> state) {
       const auto turn = static_cast<std::size_t>(std::ranges::upper_bound(first, point) - first.begin()) - 1;
-      return take(*texts[turn], point - first[turn], ids, scores, state);
+      return take(*sequences[turn], point - first[turn], ids, scores, state);
     });
   }
   if (passed) wait();
   const std::int64_t took = (now() - start).count();
   std::vector<DraftProgress> all;
-  for (std::size_t i = 0; i < texts.size(); ++i) {
-    Round* const round = texts[i]->round.get();
-    const std::int64_t behind = texts[i]->rows->behind();
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    Round* const round = sequences[i]->round.get();
+    const std::int64_t behind = sequences[i]->rows->behind();
     const auto count = [&](Candidates& made) {
       made.draft_ns += took;
       if (!passed) return;
@@ -199,7 +201,7 @@ std::vector<DraftProgress> DraftEngine::step(std::span<const DraftTurn> turns, c
       for (Chain& guess : round->guesses) count(guess.made);
     all.push_back(round == nullptr ? DraftProgress{.more = behind > 0} : progress(*round));
     all.back().behind = behind;
-    all.back().waiting_bytes = texts[i]->rows->waiting_bytes();
+    all.back().waiting_bytes = sequences[i]->rows->waiting_bytes();
   }
   return all;
 }
@@ -221,10 +223,10 @@ std::vector<TokenId> drafts_of(const Candidates& made) {
 
 }  // namespace
 
-DraftPoint DraftEngine::point_of(const Text& text, std::vector<TokenId> path, std::size_t wanted,
+DraftPoint DraftEngine::point_of(const Sequence& sequence, std::vector<TokenId> path, std::size_t wanted,
                                  std::span<const float> state, bool goes_on) {
-  DraftPoint point{text.rows.get(), std::move(path), state, goes_on, static_cast<std::int64_t>(wanted)};
-  const Draft& request = text.round->request;
+  DraftPoint point{sequence.rows.get(), std::move(path), state, goes_on, static_cast<std::int64_t>(wanted)};
+  const Draft& request = sequence.round->request;
   if (!request.sampling || wanted < 2 || !traits_.by_tokens_alone) return point;
   const std::int64_t index = request.index + std::ssize(point.path) - 1;
   point.choose = [this, &request, index](std::span<const TokenId> guessed, std::span<const TokenId> ids,
@@ -236,13 +238,13 @@ DraftPoint DraftEngine::point_of(const Text& text, std::vector<TokenId> path, st
   return point;
 }
 
-void DraftEngine::add_points(Text& text, std::vector<DraftPoint>& points) {
-  if (text.round == nullptr) return points.push_back({text.rows.get(), {}, {}});
+void DraftEngine::add_points(Sequence& sequence, std::vector<DraftPoint>& points) {
+  if (sequence.round == nullptr) return points.push_back({sequence.rows.get(), {}, {}});
   const auto add = [&](std::vector<TokenId> path, std::size_t wanted, std::span<const float> state = {},
                        bool goes_on = true) {
-    points.push_back(point_of(text, std::move(path), wanted, state, goes_on));
+    points.push_back(point_of(sequence, std::move(path), wanted, state, goes_on));
   };
-  Round& round = *text.round;
+  Round& round = *sequence.round;
   const Draft& request = round.request;
   if (round.growth) {
     Growth& growth = *round.growth;
@@ -255,57 +257,58 @@ void DraftEngine::add_points(Text& text, std::vector<DraftPoint>& points) {
     Chain& chain = round.chain;
     for (;;) {
       std::vector<TokenId> path = path_to(request, drafts_of(chain.made));
-      const Said* const said = recall(text, path);
+      const Prediction* const prediction = find_prediction(sequence, path);
       const std::size_t wanted = static_cast<std::size_t>(request.draft_length) - chain.made.tokens.size();
-      if (said == nullptr)
+      if (prediction == nullptr)
         return add(std::move(path), wanted, chain.state, wanted > 1 || request.want_state || request.ahead > 0);
-      add_draft(round, chain, *said, {});
+      add_draft(round, chain, *prediction, {});
       if (is_complete(round, chain)) return;
     }
   } else if (!is_walked(round)) {
     while (!is_walked(round)) {
       const auto before = std::span(round.drafts).first(std::min(round.path.size(), round.drafts.size()));
       std::vector<TokenId> path = path_to(request, before);
-      const Said* const said = recall(text, path);
-      if (said == nullptr) return add(std::move(path), round.drafts.size() + 1 - before.size(), round.chain.state);
-      add_place(round, *said, {});
+      const Prediction* const prediction = find_prediction(sequence, path);
+      if (prediction == nullptr)
+        return add(std::move(path), round.drafts.size() + 1 - before.size(), round.chain.state);
+      add_place(round, *prediction, {});
     }
   } else if (!round.guesses.empty() || !round.outcomes.empty()) {
-    add_guesses(text, points);
-  } else if (goes_onward(round)) {
-    while (const Said* const said = recall(text, round.onward)) {
-      round.onward.push_back(said->draft);
-      if (!goes_onward(round)) return;
+    add_guesses(sequence, points);
+  } else if (has_continuation(round)) {
+    while (const Prediction* const prediction = find_prediction(sequence, round.continuation)) {
+      round.continuation.push_back(prediction->draft);
+      if (!has_continuation(round)) return;
     }
-    add(round.onward, kOnwardMax - round.onward.size());
+    add(round.continuation, kContinuationMax - round.continuation.size());
   }
 }
 
-void DraftEngine::add_guesses(Text& text, std::vector<DraftPoint>& points) {
-  Round& round = *text.round;
+void DraftEngine::add_guesses(Sequence& sequence, std::vector<DraftPoint>& points) {
+  Round& round = *sequence.round;
   const Draft& request = round.request;
   const std::size_t together = traits_.by_tokens_alone ? 1 : kAheadStepRows;
   for (; round.guesses.size() < together && !round.outcomes.empty(); round.outcomes.pop_back()) {
     const Outcome& outcome = round.outcomes.back();
-    Chain& guess = round.guesses.emplace_back(Chain{round.path[outcome.held].state});
-    guess.made.after.assign(round.drafts.begin(), round.drafts.begin() + static_cast<std::ptrdiff_t>(outcome.held));
+    Chain& guess = round.guesses.emplace_back(Chain{round.path[outcome.accepted].state});
+    guess.made.after.assign(round.drafts.begin(), round.drafts.begin() + static_cast<std::ptrdiff_t>(outcome.accepted));
     guess.made.after.push_back(outcome.next);
   }
   for (Chain& guess : round.guesses) {
     std::vector<TokenId> path = path_to(request, drafts_of(guess.made));
-    while (const Said* const said = recall(text, path)) {
-      add_draft(round, guess, *said, {});
+    while (const Prediction* const prediction = find_prediction(sequence, path)) {
+      add_draft(round, guess, *prediction, {});
       if (is_complete(round, guess)) return;
-      path.push_back(said->draft);
+      path.push_back(prediction->draft);
     }
     const std::size_t wanted = static_cast<std::size_t>(request.draft_length) - guess.made.tokens.size();
-    points.push_back(point_of(text, std::move(path), wanted, guess.state, wanted > 1));
+    points.push_back(point_of(sequence, std::move(path), wanted, guess.state, wanted > 1));
   }
 }
 
-std::optional<TokenId> DraftEngine::take(Text& text, std::size_t at, std::span<const TokenId> ids,
+std::optional<TokenId> DraftEngine::take(Sequence& sequence, std::size_t at, std::span<const TokenId> ids,
                                          std::span<const float> scores, std::span<const float> state) {
-  Round& round = *text.round;
+  Round& round = *sequence.round;
   if (round.growth) {
     take_child(round, at, ids, scores, state);
     return std::nullopt;
@@ -315,65 +318,67 @@ std::optional<TokenId> DraftEngine::take(Text& text, std::size_t at, std::span<c
       round.asked ? round.chain.made.tokens
       : walks     ? std::vector(round.drafts.begin(), round.drafts.begin() + std::ssize(round.path))
       : guesses   ? drafts_of(round.guesses[at].made)
-                  : std::vector(round.onward.begin() + 1, round.onward.end());
+                  : std::vector(round.continuation.begin() + 1, round.continuation.end());
   const bool remembers = traits_.by_tokens_alone && round.request.ahead > 0;
-  Said said = hear(round, before, ids, scores, !walks || remembers);
-  std::optional<TokenId> next = said.draft;
+  Prediction prediction = read_scores(round, before, ids, scores, !walks || remembers);
+  std::optional<TokenId> next = prediction.draft;
   const auto add_to = [&](Chain& chain) {
-    add_draft(round, chain, said, state);
+    add_draft(round, chain, prediction, state);
     if (is_complete(round, chain)) next.reset();
   };
   if (round.asked) {
     add_to(round.chain);
   } else if (walks) {
-    add_place(round, said, state);
+    add_place(round, prediction, state);
     next = is_walked(round) ? std::nullopt : std::optional(round.drafts[before.size()]);
   } else if (guesses) {
     add_to(round.guesses[at]);
   } else {
-    round.onward.push_back(said.draft);
-    if (!goes_onward(round)) next.reset();
+    round.continuation.push_back(prediction.draft);
+    if (!has_continuation(round)) next.reset();
   }
-  if (remembers) text.said.insert_or_assign(path_to(round.request, before), std::move(said));
+  if (remembers) sequence.predictions.insert_or_assign(path_to(round.request, before), std::move(prediction));
   return next;
 }
 
-DraftEngine::Said DraftEngine::hear(Round& round, std::vector<TokenId> before, std::span<const TokenId> ids,
-                                    std::span<const float> scores, bool drafts) {
+DraftEngine::Prediction DraftEngine::read_scores(Round& round, std::vector<TokenId> before,
+                                                 std::span<const TokenId> ids, std::span<const float> scores,
+                                                 bool drafts) {
   const Draft& request = round.request;
   const SamplingParams& sampling = sampling_of(request);
   const bool goes_on = request.ahead > 0;
-  Said said;
+  Prediction prediction;
   if (!request.sampling && !request.want_q && !goes_on) {
-    said.draft = best_draft(ids, scores);
-    return said;
+    prediction.draft = best_draft(ids, scores);
+    return prediction;
   }
   const std::int64_t index = request.index + std::ssize(before);
   fill_row(sampling, ids, scores, round.asked ? round.grammar.now() : nullptr, forbidden(round, before));
   const auto best = static_cast<TokenId>(argmax(row_));
-  said.draft = drafts ? sample(sampling, index, request.want_q, &said.q) : best;
+  prediction.draft = drafts ? sample(sampling, index, request.want_q, &prediction.q) : best;
   const bool weighed = goes_on && (round.asked || !drafts || traits_.by_tokens_alone);
   if (weighed && std::isfinite(row_[static_cast<std::size_t>(best)]))
-    make_distribution(row_, few(sampling), scratch_, &said.few);
-  return said;
+    make_distribution(row_, few(sampling), scratch_, &prediction.few);
+  return prediction;
 }
 
-void DraftEngine::add_draft(Round& round, Chain& chain, const Said& said, std::span<const float> state) {
+void DraftEngine::add_draft(Round& round, Chain& chain, const Prediction& prediction, std::span<const float> state) {
   const Draft& request = round.request;
   const std::int64_t index = request.index + std::ssize(chain.made.after) + std::ssize(chain.made.tokens);
-  chain.made.tokens.push_back(said.draft);
-  chain.made.q.insert(chain.made.q.end(), said.q.begin(), said.q.end());
+  chain.made.tokens.push_back(prediction.draft);
+  chain.made.q.insert(chain.made.q.end(), prediction.q.begin(), prediction.q.end());
   chain.state.assign(state.begin(), state.end());
   if (!round.asked) return;
-  round.grammar.accept(said.draft);
+  round.grammar.accept(prediction.draft);
   if (request.ahead == 0) return;
-  round.path.push_back(weigh(sampling_of(request), index, said, said.draft));
+  round.path.push_back(weigh(sampling_of(request), index, prediction, prediction.draft));
   round.path.back().state = chain.state;
 }
 
-void DraftEngine::add_place(Round& round, const Said& said, std::span<const float> state) {
+void DraftEngine::add_place(Round& round, const Prediction& prediction, std::span<const float> state) {
   const std::size_t place = round.path.size();
-  round.path.push_back(weigh(sampling_of(round.request), round.request.index + static_cast<std::int64_t>(place), said,
+  round.path.push_back(weigh(sampling_of(round.request), round.request.index + static_cast<std::int64_t>(place),
+                             prediction,
                              place < round.drafts.size() ? std::optional(round.drafts[place]) : std::nullopt));
   round.chain.state.assign(state.begin(), state.end());
   round.path.back().state = round.chain.state;
@@ -384,9 +389,9 @@ bool DraftEngine::is_complete(const Round& round, const Chain& chain) {
   return !tokens.empty() && (std::ssize(tokens) == round.request.draft_length || is_stop(round.request, tokens.back()));
 }
 
-bool DraftEngine::goes_onward(const Round& round) const {
-  return traits_.by_tokens_alone && round.request.ahead > 0 && !round.onward.empty() &&
-         round.onward.size() < kOnwardMax && !is_stop(round.request, round.onward.back());
+bool DraftEngine::has_continuation(const Round& round) const {
+  return traits_.by_tokens_alone && round.request.ahead > 0 && !round.continuation.empty() &&
+         round.continuation.size() < kContinuationMax && !is_stop(round.request, round.continuation.back());
 }
 
 DraftProgress DraftEngine::progress(Round& round) {
@@ -409,12 +414,12 @@ DraftProgress DraftEngine::progress(Round& round) {
   }
   std::erase_if(round.guesses, [&](Chain& guess) {
     if (!is_complete(round, guess)) return false;
-    if (round.onward.empty()) round.onward = path_to(request, drafts_of(guess.made));
+    if (round.continuation.empty()) round.continuation = path_to(request, drafts_of(guess.made));
     progress.drafts.push_back(std::move(guess.made));
     return true;
   });
   progress.more = round.asked || (request.ahead > 0 && !is_walked(round)) || !round.guesses.empty() ||
-                  !round.outcomes.empty() || goes_onward(round);
+                  !round.outcomes.empty() || has_continuation(round);
   return progress;
 }
 
@@ -491,10 +496,10 @@ bool DraftEngine::is_walked(const Round& round) {
   return round.path.size() == round.drafts.size() + (is_stop(round.request, round.drafts.back()) ? 0 : 1);
 }
 
-DraftEngine::Place DraftEngine::weigh(const SamplingParams& sampling, std::int64_t index, const Said& said,
+DraftEngine::Place DraftEngine::weigh(const SamplingParams& sampling, std::int64_t index, const Prediction& prediction,
                                       std::optional<TokenId> token) {
-  Distribution q = said.few;
-  if (q.ids.empty()) return {.token = token.value_or(said.draft)};
+  Distribution q = prediction.few;
+  if (q.ids.empty()) return {.token = token.value_or(prediction.draft)};
   // The target draws with this noise.
   const auto guess = [&] {
     if (!drafts_likeliest(sampling)) return draw(q, Noise(sampling.seed, index, Noise::Stream::kDraw));
@@ -512,15 +517,15 @@ DraftEngine::Place DraftEngine::weigh(const SamplingParams& sampling, std::int64
 
 std::vector<DraftEngine::Outcome> DraftEngine::outcomes_of(const Round& round) {
   std::vector<Outcome> outcomes;
-  const auto add = [&](std::size_t held, TokenId next, double p) {
-    if (p > 0 && !is_stop(round.request, next)) outcomes.push_back({held, next, p});
+  const auto add = [&](std::size_t accepted, TokenId next, double p) {
+    if (p > 0 && !is_stop(round.request, next)) outcomes.push_back({accepted, next, p});
   };
-  double held = 1;
+  double chance = 1;
   for (std::size_t i = 0; i < round.path.size(); ++i) {
     const Place& place = round.path[i];
-    if (i == round.drafts.size()) add(i, place.token, held * place.p);
-    add(i, place.other, held * place.p_other);
-    held *= place.p;
+    if (i == round.drafts.size()) add(i, place.token, chance * place.p);
+    add(i, place.other, chance * place.p_other);
+    chance *= place.p;
   }
   std::ranges::sort(outcomes, {}, &Outcome::p);
   if (std::ssize(outcomes) > round.request.ahead)

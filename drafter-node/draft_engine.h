@@ -57,14 +57,14 @@ class DraftEngine {
     double p = 0, p_other = 0;
     std::vector<float> state = {};  ///< to continue the model after either
   };
-  /// A possible outcome of a round: `held` drafts are accepted, then `next` follows.
+  /// A possible outcome of a round: `accepted` drafts are accepted, then `next` follows.
   struct Outcome {
-    std::size_t held = 0;
+    std::size_t accepted = 0;
     TokenId next = 0;
     double p = 0;
   };
   /// The model's output after a path, as far as drafts need it.
-  struct Said {
+  struct Prediction {
     TokenId draft = 0;
     std::vector<Distribution> q = {};  ///< of the draft, as in Candidates::q; empty if not wanted
     Distribution few = {};             ///< its most probable tokens; empty if unused, or none is possible
@@ -94,13 +94,13 @@ class DraftEngine {
     bool weighed = false;                ///< outcomes of the whole path were chosen
     std::vector<Outcome> outcomes = {};  ///< those not yet drafted for, the most probable last
     std::vector<Chain> guesses = {};     ///< in progress together
-    std::vector<TokenId> onward = {};    ///< path of the first guess, and the model's continuation
+    std::vector<TokenId> continuation = {};  ///< path of the first guess, and the model's continuation
   };
-  struct Text {
-    std::unique_ptr<DraftText> rows;
+  struct Sequence {
+    std::unique_ptr<DraftSequence> rows;
     AnswerGuide guide = {};
     /// By path after the rows, if that stays valid (DraftTraits::by_tokens_alone) and drafts are made ahead.
-    std::map<std::vector<TokenId>, Said> said = {};
+    std::map<std::vector<TokenId>, Prediction> predictions = {};
     std::unique_ptr<Round> round = {};  ///< none once its rows are behind the replica's; destroyed before the guide
   };
   /// Returns true when the path is complete: if the sequence ends with the drafts nothing follows them.
@@ -111,28 +111,28 @@ class DraftEngine {
   static std::vector<TokenId> forbidden(const Round& round, std::span<const TokenId> drafts);
   static bool is_complete(const Round& round, const Chain& chain);
   /// Returns true if the model should continue after its first guess, for the rounds after the next.
-  bool goes_onward(const Round& round) const;
+  bool has_continuation(const Round& round) const;
   /// Returns the model's earlier output after a path, if still valid; nullptr: it must be computed.
-  const Said* recall(const Text& text, const std::vector<TokenId>& path) const;
+  const Prediction* find_prediction(const Sequence& sequence, const std::vector<TokenId>& path) const;
   /// Rows were added to a sequence: drops outputs after other tokens.
-  static void go_on(Text& text, Position before, const KvRows& added);
+  static void advance(Sequence& sequence, Position before, const KvRows& added);
 
   /// Adds the points of its next pass: none if nothing is left to draft, or all outputs are known.
-  void add_points(Text& text, std::vector<DraftPoint>& points);
-  void add_guesses(Text& text, std::vector<DraftPoint>& points);
+  void add_points(Sequence& sequence, std::vector<DraftPoint>& points);
+  void add_guesses(Sequence& sequence, std::vector<DraftPoint>& points);
   /// Makes a point after `path`, with the number of wanted drafts and positions.
-  DraftPoint point_of(const Text& text, std::vector<TokenId> path, std::size_t wanted,
+  DraftPoint point_of(const Sequence& sequence, std::vector<TokenId> path, std::size_t wanted,
                       std::span<const float> state = {}, bool goes_on = true);
   /// Takes the model's output at the at-th added point. @return as VisitPoint
-  std::optional<TokenId> take(Text& text, std::size_t at, std::span<const TokenId> ids, std::span<const float> scores,
-            std::span<const float> state);
+  std::optional<TokenId> take(Sequence& sequence, std::size_t at, std::span<const TokenId> ids,
+                              std::span<const float> scores, std::span<const float> state);
   void take_child(Round& round, std::size_t at, std::span<const TokenId> ids, std::span<const float> scores,
                   std::span<const float> state);
   /// Evaluates scores after these drafts of the round. @param drafts  a draft is wanted, not only `few`
-  Said hear(Round& round, std::vector<TokenId> before, std::span<const TokenId> ids, std::span<const float> scores,
-            bool drafts);
-  static void add_draft(Round& round, Chain& chain, const Said& said, std::span<const float> state);
-  static void add_place(Round& round, const Said& said, std::span<const float> state);
+  Prediction read_scores(Round& round, std::vector<TokenId> before, std::span<const TokenId> ids,
+                         std::span<const float> scores, bool drafts);
+  static void add_draft(Round& round, Chain& chain, const Prediction& prediction, std::span<const float> state);
+  static void add_place(Round& round, const Prediction& prediction, std::span<const float> state);
   /// Ends a pass. @return the drafts completed with it
   DraftProgress progress(Round& round);
   Candidates finish_tree(Round& round);
@@ -141,7 +141,7 @@ class DraftEngine {
   void fill_row(const SamplingParams& sampling, std::span<const TokenId> ids, std::span<const float> scores,
                 GrammarState* state, std::span<const TokenId> out);
   /// Evaluates a position. @param token  its token, if already decided
-  static Place weigh(const SamplingParams& sampling, std::int64_t index, const Said& said,
+  static Place weigh(const SamplingParams& sampling, std::int64_t index, const Prediction& prediction,
                      std::optional<TokenId> token);
   /// Draws a draft of output `index` from the scores in row_, with the rule's noise, and appends its distribution to *q
   /// for kRejection or if it is wanted (Candidates::q). Penalties are left to the target: a drafter does not have the
@@ -161,7 +161,7 @@ class DraftEngine {
   const DraftTraits traits_;
   std::vector<TokenId> stop_ids_;
   GrammarCompiler* grammars_;
-  std::map<SessionId, Text> texts_;
+  std::map<SessionId, Sequence> sequences_;
   std::vector<float> row_;  ///< scores of the whole vocabulary
   SamplingScratch scratch_;
   Distribution q_;

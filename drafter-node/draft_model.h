@@ -13,9 +13,9 @@
 namespace outrider {
 
 /// A sequence at a draft model: the committed rows that the model drafts from.
-class DraftText {
+class DraftSequence {
  public:
-  virtual ~DraftText() = default;
+  virtual ~DraftSequence() = default;
   /// Appends rows, which may begin before its end. @pre check_rows() accepts them for the model's input
   virtual void extend(const KvRows& rows) = 0;
   /// Number of committed rows.
@@ -28,7 +28,7 @@ class DraftText {
 
 /// A position where a draft is wanted: after a sequence's rows and `path`.
 struct DraftPoint {
-  DraftText* text;
+  DraftSequence* sequence;
   std::vector<TokenId> path;     ///< from the token after the rows on; empty: only K/V of the rows are wanted
   std::span<const float> state;  ///< from VisitPoint for the path without its last token, or the target's row
   bool goes_on = true;           ///< its own state is wanted
@@ -61,7 +61,7 @@ class DraftModel {
   virtual ~DraftModel() = default;
   virtual DraftTraits traits() const = 0;
   virtual std::int64_t vocab_size() const = 0;
-  virtual std::unique_ptr<DraftText> open() const = 0;
+  virtual std::unique_ptr<DraftSequence> open() const = 0;
   /// Cost of the K/V that it computes for a sequence.
   virtual KvCost kv_cost() const { return {}; }
   /// One forward pass. A point's bits do not depend on the others. A point is not visited, and may be passed again, if

@@ -39,7 +39,7 @@ DrafterCore::Session* DrafterCore::find_or_open(SessionId id, TimePoint now) {
   // come back.
   if (!sessions_.contains(id) && std::ssize(sessions_) >= config_.sessions_max) return nullptr;
   Session& session = sessions_[id];
-  session.heard = now;
+  session.last_message = now;
   return &session;
 }
 
@@ -214,7 +214,7 @@ void DrafterCore::on_tick(TimePoint now) {
   membership_.on_tick(now);
   std::vector<SessionId> idle;
   for (const auto& [id, session] : sessions_) {
-    if (now - session.heard > config_.session_idle_max) idle.push_back(id);
+    if (now - session.last_message > config_.session_idle_max) idle.push_back(id);
   }
   for (const SessionId id : idle) free(id);
   if (!work_.empty() || !pass_.empty()) return;

@@ -107,7 +107,7 @@ class DrafterCore {
     std::optional<Error> no_room = {};  ///< why its last rows were dropped
     std::uint64_t asked = 0;            ///< number of its last request for drafts, over all sessions; 0: none
     std::optional<Message> last_answer;
-    TimePoint heard{};
+    TimePoint last_message{};
   };
 
   Session* find_or_open(SessionId id, TimePoint now);

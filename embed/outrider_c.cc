@@ -52,7 +52,7 @@ outrider_status to_status(Errc code) {
   return OUTRIDER_IO;
 }
 
-void say(outrider_error* error, std::string_view message) {
+void set_error(outrider_error* error, std::string_view message) {
   if (error == nullptr) return;
   const std::size_t length = std::min(message.size(), sizeof error->message - 1);
   std::memcpy(error->message, message.data(), length);
@@ -74,13 +74,13 @@ struct Argument {
 /// Runs the body of an entry point, unless a required argument is NULL.
 template <typename Function>
 outrider_status guarded(outrider_error* error, std::initializer_list<Argument> needed, Function body) noexcept {
-  say(error, "");
+  set_error(error, "");
   const Result<void> result = no_throw([&]() -> Result<void> {
     for (const Argument& argument : needed) RETURN_IF_ERROR(not_null(argument.name, argument.pointer));
     return body();
   });
   if (result) return OUTRIDER_OK;
-  say(error, result.error().message);
+  set_error(error, result.error().message);
   return to_status(result.error().code);
 }
 
@@ -381,7 +381,7 @@ outrider_status pair_draft_tokens(outrider_session* session, size_t count, int32
         return copy_out("drafts", std::span(candidates), 0, drafts, count, drafted);
       });
   if (status == OUTRIDER_OK && *drafted == 0)
-    say(error, "no candidates: no drafter has joined, it was late, or the context ends here");
+    set_error(error, "no candidates: no drafter has joined, it was late, or the context ends here");
   return status;
 }
 

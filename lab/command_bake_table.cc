@@ -50,7 +50,7 @@ void bake_table(const BakeTableFlags& flags) {
   const DraftLength drafts = or_throw(parse_draft_length("auto"));
   std::optional<Progress> progress(std::in_place, "bake-table, questions", static_cast<int>(questions.size()));
   for (const Conversations& question : questions) {
-    hold(question, text, [&](const std::string&, const Question& asked) {
+    ask_turns(question, text, [&](const std::string&, const Question& asked) {
       std::vector<TokenId> answer = asker.ask(asked, drafts, answers);
       std::vector<TokenId> all = asked.prompt;
       all.insert(all.end(), answer.begin(), answer.end());

@@ -64,7 +64,7 @@ struct Category {
 /// Asks every turn plainly and with drafts. @return true if there was room for all of them
 bool ask(const Conversations& question, const TextSide& text, const Asker& asker, const DraftLength& drafts,
          Category& category) {
-  return hold(question, text, [&](const std::string& turn, const Question& asked) {
+  return ask_turns(question, text, [&](const std::string& turn, const Question& asked) {
     const auto [alone, drafted] = asker.ask_both(asked, drafts, category.plain, category.drafted);
     if (alone != drafted) throw CommandError("'{}': speculative and plain tokens differ", turn.substr(0, 60));
     ++category.turns;

@@ -78,7 +78,7 @@ double weight_mib(const auto& tower) {
 }
 
 /// Adds the figures of a picture.
-void see(const TowerFlags& flags, const ModelShape& shape, WeightType type, Row& report) {
+void bench_vision(const TowerFlags& flags, const ModelShape& shape, WeightType type, Row& report) {
   const VisionConfig config = cut(or_throw(parse_vision_config(config_json(shape), shape.name)), flags.layers);
   const auto tower = or_throw(PictureEncoder::load(config, random_weights(type, "random tower of " + flags.shape)));
   const Picture picture = random_picture(flags.height, flags.width);
@@ -98,10 +98,10 @@ void see(const TowerFlags& flags, const ModelShape& shape, WeightType type, Row&
 }
 
 /// Times a sound, if the model has audio.
-void hear(const TowerFlags& flags, const ModelShape& shape, WeightType type, Row& report) {
-  const Result<AudioConfig> heard = parse_audio_config(config_json(shape), shape.name);
-  if (!heard) return;
-  const AudioConfig config = cut(*heard, flags.layers);
+void bench_audio(const TowerFlags& flags, const ModelShape& shape, WeightType type, Row& report) {
+  const Result<AudioConfig> audio = parse_audio_config(config_json(shape), shape.name);
+  if (!audio) return;
+  const AudioConfig config = cut(*audio, flags.layers);
   const auto tower = or_throw(SoundEncoder::load(config, random_weights(type, "random tower of " + flags.shape)));
   std::vector<float> samples(static_cast<std::size_t>(flags.seconds * kSampleRate));
   CounterRng rng(12);
@@ -124,8 +124,8 @@ void bench_towers(const TowerFlags& flags) {
   const ModelShape shape = or_throw(published_shape(flags.shape));
   const WeightType type = or_throw(parse_weight_type(flags.dtype));
   Row report = {{"shape", flags.shape}, {"dtype", to_string(tower_type(type))}};
-  see(flags, shape, type, report);
-  hear(flags, shape, type, report);
+  bench_vision(flags, shape, type, report);
+  bench_audio(flags, shape, type, report);
   report.add(machine_row(thread_count(flags.threads)));
   write_report(flags.report, report, key_lines(report));
 }

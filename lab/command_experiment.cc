@@ -229,7 +229,7 @@ void dry_run(Experiment& experiment) {
 }
 
 void write_reports(const fs::path& dir, const Json& lock, const std::vector<Json>& lines) {
-  const std::vector<Json> cells = standing_cells(lines);
+  const std::vector<Json> cells = latest_cells(lines);
   or_throw(replace_text(dir / "cells.csv", csv(cells)));
   const std::string report = report_html(lock, cells);
   or_throw(replace_text(dir / "report.html", report));
@@ -283,7 +283,7 @@ std::vector<int> attempts_so_far(const ExperimentPlan& plan, const std::vector<J
   return attempts;
 }
 
-void say(const Experiment& experiment, const Json& cell) {
+void print_cell(const Experiment& experiment, const Json& cell) {
   const ExperimentPlan& plan = experiment.plan();
   std::vector<std::string> speeds;
   for (const auto& [ratio, name] :
@@ -308,7 +308,7 @@ void run_plan(Experiment& experiment, const ExperimentFlags& flags) {
   std::vector<Json> lines = cells.lines();
   if (!lines.empty() && !flags.resume)
     throw CommandError("{} has {} cells already: --resume goes on, another --out begins anew", flags.out.string(),
-                       standing_cells(lines).size());
+                       latest_cells(lines).size());
   const Json lock = take_lock(flags.out, experiment.lock());
   // Requests of a cell whose line was never written: that cell is measured again.
   or_throw(requests.truncate(lines.empty() ? 0 : lines.back()["requests_bytes"].get<std::uint64_t>()));
@@ -321,15 +321,15 @@ void run_plan(Experiment& experiment, const ExperimentFlags& flags) {
       or_throw(requests.append(request_lines(cell, attempts[cell], measured)));
       line["requests_bytes"] = requests.bytes();
       or_throw(cells.append({line}));
-      say(experiment, line);
+      print_cell(experiment, line);
       count_attempt(attempts[cell], plan, line);
       lines.push_back(std::move(line));
     }
     write_reports(flags.out, lock, lines);
   }
-  const std::vector<Json> standing = standing_cells(lines);
-  const PredictionErrors errors = prediction_errors(standing);
-  fmt::print("{}\n{} cells, {} void; {}\n{}\n", verdict(standing), standing.size(), errors.void_cells, to_text(errors),
+  const std::vector<Json> latest = latest_cells(lines);
+  const PredictionErrors errors = prediction_errors(latest);
+  fmt::print("{}\n{} cells, {} void; {}\n{}\n", verdict(latest), latest.size(), errors.void_cells, to_text(errors),
              (flags.out / "report.html").string());
 }
 

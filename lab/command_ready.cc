@@ -131,11 +131,11 @@ void ready(const ReadyFlags& flags) {
   report.push_back({"verdict", wrong ? "not ready" : !reasons.weak.empty() ? "degraded" : "ready"});
   reasons.wrong.insert(reasons.wrong.end(), reasons.weak.begin(), reasons.weak.end());
   report.push_back({"reasons", reasons.wrong});
-  const std::string said =
+  const std::string summary =
       reasons.wrong.empty() ? fmt::format("OK: {} verifiers, {} drafters, {} texts equal with drafts and without",
                                           before.verifiers, before.drafters, questions.size())
                             : fmt::format("{}: {}", wrong ? "NOT READY" : "DEGRADED", fmt::join(reasons.wrong, "; "));
-  write_report(flags.report, report, said + "\n");
+  write_report(flags.report, report, summary + "\n");
   if (wrong) throw ExitStatus(1);
 }
 

@@ -99,8 +99,8 @@ std::vector<Conversations> read_question_file(const std::filesystem::path& path,
   return questions;
 }
 
-bool hold(const Conversations& question, const TextSide& text,
-          const std::function<std::vector<TokenId>(const std::string& turn, const Question&)>& answer) {
+bool ask_turns(const Conversations& question, const TextSide& text,
+               const std::function<std::vector<TokenId>(const std::string& turn, const Question&)>& answer) {
   Conversation conversation;
   for (const std::string& turn : question.turns) {
     conversation.messages.emplace_back().content = turn;

@@ -63,8 +63,8 @@ std::vector<Conversations> read_question_file(const std::filesystem::path& path,
 /// Asks its turns, each after the answers to earlier ones.
 /// @param answer  returns the tokens of the model's answer to a turn
 /// @return true if there was room for all of them
-bool hold(const Conversations& question, const TextSide& text,
-          const std::function<std::vector<TokenId>(const std::string& turn, const Question&)>& answer);
+bool ask_turns(const Conversations& question, const TextSide& text,
+               const std::function<std::vector<TokenId>(const std::string& turn, const Question&)>& answer);
 
 /// Sums over answers.
 struct Answers {

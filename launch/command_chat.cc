@@ -195,8 +195,8 @@ void Chat::save(const std::filesystem::path& file) {
   stream.close();
   if (!stream) return complain("{}: cannot be written", file.string());
   saved_ = file;
-  say_aside(fmt::format("{} messages in {}{}", count, file.string(),
-                        media_.empty() ? "" : ", without the pictures and sounds"));
+  print_remark(fmt::format("{} messages in {}{}", count, file.string(),
+                           media_.empty() ? "" : ", without the pictures and sounds"));
 }
 
 bool Chat::obey(const std::string& name, const std::string& argument) {
@@ -226,9 +226,9 @@ void Chat::show(const std::filesystem::path& file, ContentPart::Kind kind) {
                  "sounds, {} are its most; /reset forgets them",
                  file.string(), media_.size() + more, kMediaMax);
   };
-  const auto seen = [&]() -> Result<SeenVideo> {
+  const auto seen = [&]() -> Result<LoadedMedia> {
     RETURN_IF_ERROR(admit(1));  // before it is decoded, and a video again after that
-    ASSIGN_OR_RETURN(SeenVideo shown, see_file(file, kind, text_.vision, text_.audio));
+    ASSIGN_OR_RETURN(LoadedMedia shown, load_medium_file(file, kind, text_.vision, text_.audio));
     RETURN_IF_ERROR(admit(shown.frames.size()));
     return shown;
   }();
@@ -247,8 +247,8 @@ void Chat::conclude(const Generation& generation) {
     return;
   }
   last_ = generation;
-  if (const std::string cut_off = flags_.max_tokens.cut_off(generation); !cut_off.empty()) say_aside(cut_off);
-  if (for_person_) say_aside(brought_text(generation, plain_) + "\n");
+  if (const std::string cut_off = flags_.max_tokens.cut_off(generation); !cut_off.empty()) print_remark(cut_off);
+  if (for_person_) print_remark(summary_text(generation, plain_) + "\n");
   // A single token has no rate.
   if (generation.metrics.drafting_rounds == 0 && generation.tokens.size() > 1) plain_ = tokens_per_second(generation);
 }
@@ -339,7 +339,7 @@ void chat(const ChatFlags& flags) {
   ClusterClient cluster = or_throw(connect_or_start(context, flags.cluster.connect, options));
 
   const bool for_person = conversation.for_person();
-  if (for_person) say_aside(who);
+  if (for_person) print_remark(who);
   if (for_person) std::printf("/help says what there is; /exit or Ctrl-D leaves.\n\n");
   Interrupt interrupt;
   const std::unique_ptr<LineInput> input =

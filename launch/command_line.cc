@@ -64,14 +64,14 @@ std::string with_nearest(std::string problem, std::string_view word, const std::
   return edit_distance(word, nearest) > slips_max ? problem : fmt::format("{}; '{}' is one", problem, nearest);
 }
 
-/// Explains an invalid option value. @param said  the parser's message, "Could not convert: --top-k = many"
-std::string explain_value(const CLI::App& command, const std::string& said) {
-  const std::size_t begin = said.find("--"), end = said.find(" = ");
-  if (begin == said.npos || end == said.npos || end < begin) return said;
-  const std::string name = said.substr(begin, end - begin);
+/// Explains an invalid option value. @param message  the parser's message, "Could not convert: --top-k = many"
+std::string explain_value(const CLI::App& command, const std::string& message) {
+  const std::size_t begin = message.find("--"), end = message.find(" = ");
+  if (begin == message.npos || end == message.npos || end < begin) return message;
+  const std::string name = message.substr(begin, end - begin);
   const CLI::Option* const option = command.get_option_no_throw(name);
   const bool whole = option != nullptr && option->get_type_name().find("INT") != std::string::npos;
-  return fmt::format("{} is '{}', wanted a {}number", name, said.substr(end + 3), whole ? "whole " : "");
+  return fmt::format("{} is '{}', wanted a {}number", name, message.substr(end + 3), whole ? "whole " : "");
 }
 
 /// @return the reason that a command line was not understood, for the user: the first unknown word with its nearest

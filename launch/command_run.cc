@@ -107,7 +107,7 @@ void ask_about_media(const PromptFlags& flags, const TextSide& text, Generate& r
        {std::pair(Kind::kImage, &flags.images), {Kind::kVideo, &flags.videos}, {Kind::kAudio, &flags.sounds}}) {
     for (const std::filesystem::path& file : *files) {
       admit();
-      SeenVideo seen = or_throw(see_file(file, kind, text.vision, text.audio, flags.soft_tokens));
+      LoadedMedia seen = or_throw(load_medium_file(file, kind, text.vision, text.audio, flags.soft_tokens));
       std::ranges::move(seen.frames, std::back_inserter(request.media));
       message.parts.push_back(std::move(seen.part));
     }
@@ -246,11 +246,11 @@ nlohmann::json answer_json(const RunFlags& flags, const TextSide& side, const Ge
 }
 
 /// Prints a summary of an answer for a person at a terminal: a line, and the reason for few drafts if needed.
-void say_what_it_brought(const RunFlags& flags, const Generate& request, const Answer& answer) {
-  std::string text = brought_text(answer.generation, std::nullopt);
+void print_summary(const RunFlags& flags, const Generate& request, const Answer& answer) {
+  std::string text = summary_text(answer.generation, std::nullopt);
   if (!request.sampling.greedy()) text += fmt::format(", seed {}", request.sampling.seed);
   if (const std::string why = reason_of_few_drafts(flags, request, answer); !why.empty()) text += "\n" + why;
-  say_aside("\n" + text);
+  print_remark("\n" + text);
 }
 
 /// Prints the figures of --compare.
@@ -353,7 +353,7 @@ void run(const RunFlags& flags) {
   const ClusterOptions options = flags.cluster.options(flags.model, pair, request.draft_length > 0);
   const std::string who = answering_text(flags.model, pair, flags.cluster, options, flags.draft_length);
   ClusterClient cluster = or_throw(connect_or_start(context, flags.cluster.connect, options));
-  if (flags.for_person()) say_aside(who);
+  if (flags.for_person()) print_remark(who);
   Answer answer = Decoding(flags, side, cluster.client, std::move(stops)).answer(request);
   if (request.draft_length != 0 && answer.generation.metrics.drafting_rounds == 0)
     answer.drafter_there = is_drafter_there(flags, cluster.client);
@@ -364,11 +364,11 @@ void run(const RunFlags& flags) {
   std::printf("\n");
   std::fflush(stdout);
   const std::string cut_off = flags.max_tokens.cut_off(answer.generation);
-  if (flags.for_person() && !cut_off.empty()) say_aside(cut_off);
+  if (flags.for_person() && !cut_off.empty()) print_remark(cut_off);
   if (flags.shows_figures())
     print_figures(flags, request, answer);
   else if (flags.for_person())
-    say_what_it_brought(flags, request, answer);
+    print_summary(flags, request, answer);
 }
 
 void add_prompt_options(Command& command, RunFlags& flags) {

@@ -155,7 +155,7 @@ void check_who_may_ask(const HttpOptions& http, bool insecure) {
 }
 
 /// Prints the answering model, the page for a browser, and whether clients need a key.
-void say_what(const std::string& who, const HttpOptions& http, int port) {
+void print_endpoint(const std::string& who, const HttpOptions& http, int port) {
   const bool everywhere = http.host == "0.0.0.0" || http.host == "::";
   const std::string host = everywhere                              ? "localhost"
                            : http.host.find(':') != http.host.npos ? "[" + http.host + "]"
@@ -238,7 +238,7 @@ void serve(ServeFlags flags) {
   std::printf("listening at %s://%s\n", flags.http.tls ? "https" : "http",
               address_of(flags.http, http->port()).c_str());
   std::fflush(stdout);
-  say_what(who, flags.http, http->port());
+  print_endpoint(who, flags.http, http->port());
   watch(interrupt, api, cluster.get(), cluster_options.drafters, drafts_by_default);
   http->stop(kDrain);
 }

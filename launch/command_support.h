@@ -437,7 +437,7 @@ inline std::string answering_text(const ModelFlags& model, const PairPaths& pair
 }
 
 /// Prints a remark to a person at a terminal: dimmed, unless NO_COLOR forbids that.
-inline void say_aside(const std::string& text) {
+inline void print_remark(const std::string& text) {
   if (isatty(STDERR_FILENO) == 0) return;
   std::fprintf(stderr, colours_allowed() ? "\033[2m%s\033[0m\n" : "%s\n", text.c_str());
 }

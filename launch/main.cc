@@ -58,7 +58,7 @@ int ended(int status) {
 
 // Everything below runs in a signal handler, on any thread: no memory is allocated, no lock taken.
 
-void say(std::string_view text) {
+void print(std::string_view text) {
   if (::write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // there is no reader
 }
 
@@ -78,40 +78,40 @@ std::uintptr_t take_hex(std::string_view& text) {
 }
 
 /// Prints the file of a line of /proc/self/maps if it is mapped at `address`. @return true if it is
-bool say_if_there(std::string_view line, std::uintptr_t address) {
+bool print_if_mapped(std::string_view line, std::uintptr_t address) {
   const std::uintptr_t begin = take_hex(line);
   if (!line.starts_with('-')) return false;
   line.remove_prefix(1);
   const std::uintptr_t end = take_hex(line);
   const std::size_t name = line.find('/');
   if (address < begin || address >= end || name == line.npos) return false;
-  say(line.substr(name));
+  print(line.substr(name));
   return true;
 }
 
-void say_file_at(std::uintptr_t address) {
+void print_file_at(std::uintptr_t address) {
   const int maps = ::open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
   std::array<char, 8192> bytes;
   std::size_t have = 0;
-  bool said = false;
-  while (maps >= 0 && !said) {
+  bool printed = false;
+  while (maps >= 0 && !printed) {
     const ssize_t got = ::read(maps, bytes.data() + have, bytes.size() - have);
     if (got <= 0) break;
     have += static_cast<std::size_t>(got);
     std::string_view rest(bytes.data(), have);
-    for (std::size_t end = 0; !said && (end = rest.find('\n')) != rest.npos; rest.remove_prefix(end + 1))
-      said = say_if_there(rest.substr(0, end), address);
+    for (std::size_t end = 0; !printed && (end = rest.find('\n')) != rest.npos; rest.remove_prefix(end + 1))
+      printed = print_if_mapped(rest.substr(0, end), address);
     if (rest.size() == bytes.size()) break;  // the line is too long
     std::memmove(bytes.data(), rest.data(), rest.size());
     have = rest.size();
   }
-  if (!said) say("a mapped file");
+  if (!printed) print("a mapped file");
 }
 
 void on_lost_mapping(int, siginfo_t* info, void*) {
-  say("outrider: ");
-  say_file_at(reinterpret_cast<std::uintptr_t>(info->si_addr));
-  say(": a part that was there is gone: the file was cut short while it was in use, or its disk failed\n");
+  print("outrider: ");
+  print_file_at(reinterpret_cast<std::uintptr_t>(info->si_addr));
+  print(": a part that was there is gone: the file was cut short while it was in use, or its disk failed\n");
   ::_exit(1);
 }
 

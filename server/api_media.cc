@@ -35,22 +35,22 @@ std::optional<ApiError> ApiServer::count_body(const HttpRequest& http, const Req
     if (!is_sound && !text_.vision)
       return refused_medium(file, source, without_tower(text_.vision.error().code, is_sound));
   }
-  return http.hold((source.bytes - base64_bytes(file_bytes)) * kBytesPerBodyByte +
-                   base64_bytes(file_bytes) * kBytesPerFileByte);
+  return http.reserve((source.bytes - base64_bytes(file_bytes)) * kBytesPerBodyByte +
+                      base64_bytes(file_bytes) * kBytesPerFileByte);
 }
 
-Result<SeenVideo> ApiServer::watch(const MediumFile& file, const AdmitPicture& admit) const {
-  if (file.frames.empty()) return see_video(std::as_bytes(std::span(file.bytes)), file.name, *text_.vision, admit);
+Result<LoadedMedia> ApiServer::watch(const MediumFile& file, const AdmitPicture& admit) const {
+  if (file.frames.empty()) return load_video(std::as_bytes(std::span(file.bytes)), file.name, *text_.vision, admit);
   std::int64_t seen_bytes = 0;  // of the frames so far
   const auto admit_frame = [&](const PictureHeader& header) -> Result<void> {
     PictureHeader all = header;
     all.bytes += seen_bytes;
     return admit(all);
   };
-  return see_video(std::ssize(file.frames), file.name, [&](std::int64_t i) -> Result<WireMedium> {
+  return load_video(std::ssize(file.frames), file.name, [&](std::int64_t i) -> Result<WireMedium> {
     const std::string& picture = file.frames[static_cast<std::size_t>(i)];
-    ASSIGN_OR_RETURN(WireMedium frame, see_picture(std::as_bytes(std::span(picture)), file.name, *text_.vision,
-                                                   kVideoSoftTokens, admit_frame));
+    ASSIGN_OR_RETURN(WireMedium frame, load_picture(std::as_bytes(std::span(picture)), file.name, *text_.vision,
+                                                    kVideoSoftTokens, admit_frame));
     seen_bytes += media_bytes({&frame, 1});
     return frame;
   });
@@ -87,7 +87,7 @@ ApiResult<std::vector<TokenId>> ApiServer::perceive(const HttpRequest& http, con
   for (MediumFile& file : files) {
     std::optional<ApiError> no_room;
     const auto admit = [&](std::int64_t bytes) -> Result<void> {
-      no_room = http.hold(held + bytes);
+      no_room = http.reserve(held + bytes);
       if (!no_room) return {};
       no_room->message = file.name + ": " + no_room->message;
       return Error{Errc::kUnavailable, no_room->message};
@@ -98,15 +98,15 @@ ApiResult<std::vector<TokenId>> ApiServer::perceive(const HttpRequest& http, con
     }
     const auto admit_picture = [&](const PictureHeader& header) { return admit(header.bytes); };
     const std::span<const std::byte> bytes = std::as_bytes(std::span(file.bytes));
-    const auto one = [](Result<WireMedium> medium) -> Result<SeenVideo> {
+    const auto one = [](Result<WireMedium> medium) -> Result<LoadedMedia> {
       if (!medium) return medium.error();
-      return SeenVideo{.frames = {*std::move(medium)}, .part = {}};
+      return LoadedMedia{.frames = {*std::move(medium)}, .part = {}};
     };
-    Result<SeenVideo> seen = file.kind == MediumFile::Kind::kSound ? one(hear_sound(bytes, file.name, admit))
-                             : file.kind == MediumFile::Kind::kVideo
-                                 ? watch(file, admit_picture)
-                                 : one(see_picture(bytes, file.name, *text_.vision,
-                                                   soft_tokens_for(file.detail, *text_.vision), admit_picture));
+    Result<LoadedMedia> seen = file.kind == MediumFile::Kind::kSound ? one(load_sound(bytes, file.name, admit))
+                               : file.kind == MediumFile::Kind::kVideo
+                                   ? watch(file, admit_picture)
+                                   : one(load_picture(bytes, file.name, *text_.vision,
+                                                      soft_tokens_for(file.detail, *text_.vision), admit_picture));
     if (no_room) return *no_room;
     if (!seen) return ApiError{.status = 400, .message = seen.error().message, .param = source.turns};
     if (file.kind == MediumFile::Kind::kVideo) **video++ = std::move(seen->part);

@@ -234,10 +234,10 @@ class ApiServer::StreamingSink final : public ChoiceSink {
 
  private:
   ChunkNotes take_notes(std::size_t index) {
-    Choice said = std::exchange(choices[index], {});
-    ChunkNotes notes{.scores = std::move(said.scores),
-                     .token_ids = std::move(said.token_ids),
-                     .prompt_ids = std::move(said.prompt_ids)};
+    Choice pending = std::exchange(choices[index], {});
+    ChunkNotes notes{.scores = std::move(pending.scores),
+                     .token_ids = std::move(pending.token_ids),
+                     .prompt_ids = std::move(pending.prompt_ids)};
     const CompletionRequest& request = work_.request;
     const bool timed = request.timings_in_each_chunk && choices.size() == 1 && work_.facts.generated_tokens > 0;
     if (!request.usage_in_each_chunk && !timed) return notes;
@@ -555,7 +555,7 @@ std::optional<ApiError> ApiServer::too_much(const HttpRequest& http, const Work&
     bytes += request.n * (std::ssize(prompt) * (kBytesPerPromptToken + prompt_scores * kBytesPerScore) +
                           std::min(request.max_tokens.value_or(kMaxChatTokens), left) * scores * kBytesPerScore);
   }
-  return http.hold(bytes);
+  return http.reserve(bytes);
 }
 
 std::optional<ApiError> ApiServer::check(const std::string& path, const std::string& body) {

@@ -142,7 +142,7 @@ class ApiServer {
                                            std::vector<MediumFile> files, Conversation& conversation,
                                            std::vector<WireMedium>& media) const;
   /// Reads a video, as a file or as pictures.
-  Result<SeenVideo> watch(const MediumFile& file, const AdmitPicture& admit) const;
+  Result<LoadedMedia> watch(const MediumFile& file, const AdmitPicture& admit) const;
   /// Refuses a request that exceeds the context or the memory. From here on the memory of its choices is reserved.
   std::optional<ApiError> too_much(const HttpRequest& http, const Work& work) const;
   /// Forbids the tokens of the word at the start of a text, and within one.

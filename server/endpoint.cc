@@ -31,7 +31,7 @@ Result<std::shared_ptr<const HttpEndpoint>> HttpEndpoint::open_known(const std::
 }
 
 HttpReply HttpEndpoint::answer(const HttpRequest& request) const {
-  const auto nobody = [&](const Error& why) {
+  const auto no_reply = [&](const Error& why) {
     return HttpReply{
         .status = 0,
         .body = fmt::format(R"({{"error":{{"message":"http://{}:{}: {}"}}}})", url_.host, url_.port, why.message)};
@@ -45,13 +45,13 @@ HttpReply HttpEndpoint::answer(const HttpRequest& request) const {
   call.url.target = request.path;
   if (call.addresses.empty()) {
     auto addresses = addresses_of(url_.host, TimePoint::max(), request.gone);
-    if (!addresses) return nobody(addresses.error());
+    if (!addresses) return no_reply(addresses.error());
     call.addresses = *std::move(addresses);
   }
   if (!api_key_.empty()) call.headers.emplace_back("Authorization", "Bearer " + api_key_);
   if (request.method != "GET") call.headers.emplace_back("Content-Type", "application/json");
   Result<HttpAnswer> reply = call_http(call);
-  if (!reply) return nobody(reply.error());
+  if (!reply) return no_reply(reply.error());
   return {.status = reply->status, .body = std::move(reply->body)};
 }
 

@@ -45,7 +45,7 @@ struct HttpRequest {
   /// Reserves memory for the request until its reply is sent, in place of its body's (kBytesPerBodyByte): the body has
   /// been read, and this is the result's. May be called several times. Until its last copy is destroyed, the request
   /// keeps the memory, and counts as open. @return an error if there is no room
-  std::function<std::optional<ApiError>(std::int64_t bytes)> hold = [](std::int64_t) {
+  std::function<std::optional<ApiError>(std::int64_t bytes)> reserve = [](std::int64_t) {
     return std::optional<ApiError>();
   };
 };

@@ -178,8 +178,8 @@ class Room {
     bytes_ = bytes;
     return true;
   }
-  /// See HttpRequest::hold.
-  std::optional<ApiError> hold(std::int64_t bytes) {
+  /// See HttpRequest::reserve.
+  std::optional<ApiError> reserve(std::int64_t bytes) {
     const std::int64_t most = memory_->most_of_one();
     if (bytes > most)
       return ApiError{413, fmt::format("this would take {} MB of memory, wanted at most {}", bytes >> 20, most >> 20)};
@@ -485,8 +485,8 @@ class Server final : public HttpServer {
     // The body of a refused request, or of a GET, is not read, and would be taken for the next request.
     const bool close = !parser.is_done() || !parser.keep_alive() || head.version() != 11;
     const TraceContext trace = options_.traces ? TraceContext::begin(text(head["traceparent"])) : TraceContext();
-    const auto hold = [room, under_way](std::int64_t bytes) { return room->hold(bytes); };
-    if (!reply) reply = answer(asked, head, std::move(parser.get().body()), trace, connection, hold);
+    const auto reserve = [room, under_way](std::int64_t bytes) { return room->reserve(bytes); };
+    if (!reply) reply = answer(asked, head, std::move(parser.get().body()), trace, connection, reserve);
     if (trace.is_traced() && asked.route->method == "POST")
       reply->headers.emplace_back("traceparent", trace.traceparent());
     if (const std::string origin = text(head[http::field::origin]); guard_.shares_with(origin)) {
@@ -526,7 +526,7 @@ class Server final : public HttpServer {
   std::optional<HttpReply> refusal(const Head& head, const Connection& connection, Asked& asked) const {
     if (head.method() == http::verb::unknown) return error_reply({400, "no such method"});
     if (head.target().size() > kTargetBytesMax) return error_reply({414, "the request's URI is too long"});
-    if (const auto stranger = refuse_stranger(head)) return error_reply(*stranger);
+    if (const auto refused = refuse_stranger(head)) return error_reply(*refused);
     if (head.method() == http::verb::options && guard_.shares_with(text(head[http::field::origin])))
       return preflight_reply(text(head["Access-Control-Request-Headers"]));
     if (auto nowhere = find_route(head, asked)) return nowhere;
@@ -630,7 +630,7 @@ class Server final : public HttpServer {
   }
 
   HttpReply answer(const Asked& asked, const Head& head, std::string body, const TraceContext& trace,
-                   Connection& connection, std::function<std::optional<ApiError>(std::int64_t)> hold) const {
+                   Connection& connection, std::function<std::optional<ApiError>(std::int64_t)> reserve) const {
     return answer_with(asked.route->handler,
                        {.method = text(head.method_string()),
                         .path = asked.path,
@@ -643,7 +643,7 @@ class Server final : public HttpServer {
                         .trace = trace,
                         .gone = [&connection] { return connection.server_ends() || connection.client_gone(); },
                         .server_ends = [ending = ending_]() -> bool { return ending->aborting; },
-                        .hold = std::move(hold)});
+                        .reserve = std::move(reserve)});
   }
 
   /// @param request  the answered one, as far as it was read

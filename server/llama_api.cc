@@ -162,7 +162,7 @@ class LlamaWriter final : public ReplyWriter {
       return "";
     }
     if ((more == nullptr || more->text.empty()) && event.notes.token_ids.empty()) return "";
-    Json object = said(event.index, more != nullptr ? more->text : "", event.notes.scores);
+    Json object = content_json(event.index, more != nullptr ? more->text : "", event.notes.scores);
     object.update({{"stop", false},
                    {"tokens", event.notes.token_ids},
                    {"tokens_predicted", seen.tokens},
@@ -195,7 +195,7 @@ class LlamaWriter final : public ReplyWriter {
       const std::string& text = choice.message.content;
       choices_.push_back({text, choice.token_ids.size(), choice.prompt_ids, choice.finish_reason, choice.stop_reason});
       Json object = closing(choices_.size() - 1);
-      object.update(said(choices_.size() - 1, text, choice.scores));
+      object.update(content_json(choices_.size() - 1, text, choice.scores));
       object["tokens"] = request_.return_tokens ? Json(choice.token_ids) : Json::array();
       list.push_back(pick(object, request_.response_fields));
     }
@@ -212,7 +212,7 @@ class LlamaWriter final : public ReplyWriter {
     StopReason stop_reason = {};
   };
   /// Returns the members about a choice's tokens, for stream and reply.
-  Json said(std::size_t index, const std::string& text, const std::vector<TokenScore>& scores) const {
+  Json content_json(std::size_t index, const std::string& text, const std::vector<TokenScore>& scores) const {
     Json object = {{"index", index}, {"content", text}, {"id_slot", -1}};
     if (request_.probs > 0) object["completion_probabilities"] = probabilities(scores);
     return object;

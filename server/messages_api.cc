@@ -60,11 +60,11 @@ ToolCall read_use(const JsonFields& block) {
 /// Adds one message: a user's may answer calls, an assistant's may make some.
 void read_message(const JsonFields& fields, Conversation& conversation, std::vector<MediumFile>& media) {
   ChatMessage message = read_role(fields);
-  bool says = false;
+  bool has_content = false;
   read_content(fields, "content", message, [&](const JsonFields& block, const std::string& type) {
     if (type == "tool_result") return conversation.messages.push_back(read_result(block, media));
     if (type == "redacted_thinking") return;
-    says = true;
+    has_content = true;
     if (type == "tool_use")
       message.tool_calls.push_back(read_use(block));
     else if (type == "thinking")
@@ -72,7 +72,7 @@ void read_message(const JsonFields& fields, Conversation& conversation, std::vec
     else
       read_block(block, type, message, media);
   });
-  if (says || !member(fields.raw(), "content").is_array()) conversation.messages.push_back(std::move(message));
+  if (has_content || !member(fields.raw(), "content").is_array()) conversation.messages.push_back(std::move(message));
 }
 
 ToolDeclaration read_tool(const JsonFields& tool) {
@@ -146,7 +146,7 @@ class MessagesWriter final : public ReplyWriter {
  public:
   std::string event(const ReplyHead& head, const ChoiceEvent& event) override {
     return std::visit(Overloaded{[&](const ChoiceBegins&) { return begin(head, event.notes); },
-                                 [&](const ChatEvent& more) { return told(head, event, more); },
+                                 [&](const ChatEvent& more) { return content_event(head, event, more); },
                                  [&](const ChoiceEnds& end) {
                                    stop_ = stop_of(end.finish_reason, end.stop_reason);
                                    return std::string();
@@ -171,12 +171,12 @@ class MessagesWriter final : public ReplyWriter {
 
   std::string whole(const ReplyHead& head, const std::vector<Choice>& choices, const Usage& usage) override {
     Json message = empty_message(head), &content = message["content"];
-    const ChatMessage& said = choices.front().message;
-    if (!said.reasoning.empty())
-      content.push_back({{"type", "thinking"}, {"thinking", said.reasoning}, {"signature", ""}});
-    if (!said.content.empty()) content.push_back({{"type", "text"}, {"text", said.content}});
-    for (std::size_t i = 0; i < said.tool_calls.size(); ++i) {
-      const ToolCall& call = said.tool_calls[i];
+    const ChatMessage& turn = choices.front().message;
+    if (!turn.reasoning.empty())
+      content.push_back({{"type", "thinking"}, {"thinking", turn.reasoning}, {"signature", ""}});
+    if (!turn.content.empty()) content.push_back({{"type", "text"}, {"text", turn.content}});
+    for (std::size_t i = 0; i < turn.tool_calls.size(); ++i) {
+      const ToolCall& call = turn.tool_calls[i];
       content.push_back(
           {{"type", "tool_use"}, {"id", call_id(head, 0, i)}, {"name", call.name}, {"input", call.arguments}});
     }
@@ -192,7 +192,7 @@ class MessagesWriter final : public ReplyWriter {
     message["usage"] = messages_usage(notes.so_far != nullptr ? *notes.so_far : Usage());
     return named_event({{"type", "message_start"}, {"message", std::move(message)}});
   }
-  std::string told(const ReplyHead& head, const ChoiceEvent& event, const ChatEvent& more) {
+  std::string content_event(const ReplyHead& head, const ChoiceEvent& event, const ChatEvent& more) {
     if (more.kind == ChatEvent::Kind::kReasoning) return text("thinking", more.text);
     if (more.kind == ChatEvent::Kind::kContent) return text("text", more.text);
     const std::string events = open("tool_use", {{"type", "tool_use"},

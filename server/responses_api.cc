@@ -231,7 +231,7 @@ class ResponsesWriter final : public ReplyWriter {
   std::string event(const ReplyHead& head, const ChoiceEvent& event) override {
     timings_ = event.notes.timed != nullptr ? timings_of(*event.notes.timed) : Json();
     return std::visit(Overloaded{[&](const ChoiceBegins&) { return begin(head); },
-                                 [&](const ChatEvent& more) { return told(head, event, more); },
+                                 [&](const ChatEvent& more) { return content_event(head, event, more); },
                                  [&](const ChoiceEnds& end) {
                                    finish_reason_ = end.finish_reason;
                                    return std::string();
@@ -269,12 +269,12 @@ class ResponsesWriter final : public ReplyWriter {
   std::string whole(const ReplyHead& head, const std::vector<Choice>& choices, const Usage& usage) override {
     tells_ = false;
     const Choice& choice = choices.front();
-    const ChatMessage& said = choice.message;
+    const ChatMessage& message = choice.message;
     begin(head);
-    text("reasoning", said.reasoning);
-    text("message", said.content, content_logprobs(head, choice.scores));
-    for (std::size_t i = 0; i < said.tool_calls.size(); ++i)
-      function_call(call_id(head, 0, i), said.tool_calls[i].name, to_text(said.tool_calls[i].arguments));
+    text("reasoning", message.reasoning);
+    text("message", message.content, content_logprobs(head, choice.scores));
+    for (std::size_t i = 0; i < message.tool_calls.size(); ++i)
+      function_call(call_id(head, 0, i), message.tool_calls[i].name, to_text(message.tool_calls[i].arguments));
     finish_reason_ = choice.finish_reason;
     this->usage(head, usage);
     if (member(request_, kRawMessages) == true) {
@@ -291,7 +291,7 @@ class ResponsesWriter final : public ReplyWriter {
     const std::string created = event("response.created", {{"response", response_}});
     return created + event("response.in_progress", {{"response", response_}});
   }
-  std::string told(const ReplyHead& head, const ChoiceEvent& event, const ChatEvent& more) {
+  std::string content_event(const ReplyHead& head, const ChoiceEvent& event, const ChatEvent& more) {
     if (more.kind == ChatEvent::Kind::kReasoning) return text("reasoning", more.text);
     if (more.kind == ChatEvent::Kind::kContent)
       return text("message", more.text, content_logprobs(head, event.notes.scores));

@@ -194,8 +194,8 @@ std::optional<std::string> Tracer::post(const char* path, std::string body) {
       {.method = "POST", .path = path, .body = std::move(body), .client = "", .key = nullptr, .gone = late});
   if (reply.status < 200 || reply.status > 299)
     return reply.status == 0 ? reply.body : fmt::format("the collector says {}", reply.status);
-  const nlohmann::json said = nlohmann::json::parse(reply.body, nullptr, /*allow_exceptions=*/false);
-  if (said.is_object() && said.contains("partialSuccess") && !said["partialSuccess"].empty())
+  const nlohmann::json reply_json = nlohmann::json::parse(reply.body, nullptr, /*allow_exceptions=*/false);
+  if (reply_json.is_object() && reply_json.contains("partialSuccess") && !reply_json["partialSuccess"].empty())
     return "the collector took a part: " + reply.body.substr(0, 200);
   return std::nullopt;
 }

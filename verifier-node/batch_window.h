@@ -28,10 +28,10 @@ class BatchWindow {
   /// @param rows_max  of one forward
   explicit BatchWindow(std::int64_t rows_max) : rows_max_(rows_max) {}
   /// Records that the sequence's verdict was sent.
-  void left(SessionId text, TimePoint now);
+  void left(SessionId id, TimePoint now);
   /// Records the sequence's next round, with its rows.
-  void came_back(SessionId text, std::int64_t rows, TimePoint now);
-  void forget(SessionId text) { texts_.erase(text); }
+  void returned(SessionId id, std::int64_t rows, TimePoint now);
+  void forget(SessionId id) { sequences_.erase(id); }
   /// Records a forward without prompts.
   void observe_forward(std::int64_t rows, Duration took);
 
@@ -44,7 +44,7 @@ class BatchWindow {
     bool known = false;  ///< it has returned in this way before
     double mean_s = 0, deviation_s = 0;
   };
-  struct Text {
+  struct Sequence {
     std::optional<TimePoint> away_since;
     std::int64_t rows = 1;  ///< of its last round
     /// Absences before rounds without drafts, and with some. The next round is assumed to be like the last one.
@@ -52,11 +52,11 @@ class BatchWindow {
     std::size_t drafts() const { return rows > 1 ? 1 : 0; }
   };
   /// Returns the seconds until the sequence's probable return; none if unknown, or if the sequence is later than ever.
-  static std::optional<double> back_in(const Text& text, TimePoint now);
+  static std::optional<double> returns_in(const Sequence& sequence, TimePoint now);
   double forward_s(std::int64_t rows) const;
 
   std::int64_t rows_max_;
-  std::map<SessionId, Text> texts_;
+  std::map<SessionId, Sequence> sequences_;
   FadingLine forward_;  ///< seconds by rows
 };
 

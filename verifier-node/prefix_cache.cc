@@ -19,71 +19,72 @@ Position same_media(std::span<const WireMedium> a, std::span<const WireMedium> b
 
 }  // namespace
 
-void PrefixSearch::offer(const Text& text) {
-  if (text.scope != scope_) return;
-  const Position same = std::ranges::mismatch(prompt_, text.tokens).in1 - prompt_.begin();
-  const Position common = same_media(media_, text.media, same);
+void PrefixSearch::offer(const Text& sequence) {
+  if (sequence.scope != scope_) return;
+  const Position same = std::ranges::mismatch(prompt_, sequence.tokens).in1 - prompt_.begin();
+  const Position common = same_media(media_, sequence.media, same);
   common_ = std::max(common_, common);
-  if (text.under_way && common > text.have) soon_ = std::max(soon_, common);
-  const Position usable = std::min(common, text.have);
+  if (sequence.under_way && common > sequence.have) soon_ = std::max(soon_, common);
+  const Position usable = std::min(common, sequence.have);
   // As in KvCache::holds: rings written up to `written` still have the rows that a sequence of this length needs.
-  const bool held = ring_rows_ == 0 || text.written <= ring_rows_ || usable + rows_max_ >= text.written;
-  if (usable > best_ && held) best_ = usable, from_ = text.id, written_ = text.written;
+  const bool held = ring_rows_ == 0 || sequence.written <= ring_rows_ || usable + rows_max_ >= sequence.written;
+  if (usable > best_ && held) best_ = usable, from_ = sequence.id, written_ = sequence.written;
 }
 
 void PrefixCache::offer_all(PrefixSearch& search) const {
-  for (const KeptText& text : texts_)
-    search.offer({.id = text.id,
-                  .scope = text.scope,
-                  .tokens = text.tokens,
-                  .have = std::ssize(text.tokens),
-                  .written = text.written,
-                  .media = text.media});
+  for (const KeptSequence& sequence : sequences_)
+    search.offer({.id = sequence.id,
+                  .scope = sequence.scope,
+                  .tokens = sequence.tokens,
+                  .have = std::ssize(sequence.tokens),
+                  .written = sequence.written,
+                  .media = sequence.media});
 }
 
-std::int64_t PrefixCache::bytes_of(const KeptText& text) const {
-  return cost_.bytes(text.written) + media_bytes(text.media);
+std::int64_t PrefixCache::bytes_of(const KeptSequence& sequence) const {
+  return cost_.bytes(sequence.written) + media_bytes(sequence.media);
 }
 
-void PrefixCache::keep(KeptText text) {
-  bytes_ += bytes_of(text);
-  texts_.push_back(std::move(text));
+void PrefixCache::keep(KeptSequence sequence) {
+  bytes_ += bytes_of(sequence);
+  sequences_.push_back(std::move(sequence));
 }
 
 bool PrefixCache::use(SessionId id, Position length) {
-  const auto text = find(id);
-  if (text == texts_.end()) return false;  // of a session in progress
-  if (!text->shared && std::ssize(text->tokens) == length) {
-    erase(text);  // the new sequence continues it, and will contain all of it
+  const auto sequence = find(id);
+  if (sequence == sequences_.end()) return false;  // of a session in progress
+  if (!sequence->shared && std::ssize(sequence->tokens) == length) {
+    erase(sequence);  // the new sequence continues it, and will contain all of it
     return true;
   }
-  texts_.splice(texts_.end(), texts_, text);
+  sequences_.splice(sequences_.end(), sequences_, sequence);
   return false;
 }
 
 bool PrefixCache::drop(SessionId id) {
-  const auto text = find(id);
-  if (text == texts_.end()) return false;
-  erase(text);
+  const auto sequence = find(id);
+  if (sequence == sequences_.end()) return false;
+  erase(sequence);
   return true;
 }
 
-std::vector<SessionId> PrefixCache::trim(std::int64_t bytes_max, std::int64_t texts_max) {
+std::vector<SessionId> PrefixCache::trim(std::int64_t bytes_max, std::int64_t sequences_max) {
   std::vector<SessionId> dropped;
-  while (!texts_.empty() && (bytes_ > bytes_max || std::ssize(texts_) > texts_max)) {
-    dropped.push_back(texts_.front().id);
-    erase(texts_.begin());
+  while (!sequences_.empty() && (bytes_ > bytes_max || std::ssize(sequences_) > sequences_max)) {
+    dropped.push_back(sequences_.front().id);
+    erase(sequences_.begin());
   }
   return dropped;
 }
 
-PrefixCache::Texts::iterator PrefixCache::find(SessionId id) {
-  return std::find_if(texts_.begin(), texts_.end(), [&](const KeptText& text) { return text.id == id; });
+PrefixCache::List::iterator PrefixCache::find(SessionId id) {
+  return std::find_if(sequences_.begin(), sequences_.end(),
+                      [&](const KeptSequence& sequence) { return sequence.id == id; });
 }
 
-void PrefixCache::erase(Texts::iterator text) {
-  bytes_ -= bytes_of(*text);
-  texts_.erase(text);
+void PrefixCache::erase(List::iterator sequence) {
+  bytes_ -= bytes_of(*sequence);
+  sequences_.erase(sequence);
 }
 
 }  // namespace outrider

@@ -13,7 +13,7 @@
 namespace outrider {
 
 /// A sequence with cached K/V.
-struct KeptText {
+struct KeptSequence {
   SessionId id{};
   std::vector<TokenId> tokens;         ///< of the positions [0, size)
   Position written = 0;                ///< end of the rows ever written: a ring has lost rows far before it
@@ -38,11 +38,11 @@ class PrefixSearch {
     std::string_view scope;
     std::span<const TokenId> tokens;
     Position have = 0;       ///< tokens with K/V
-    Position written = 0;    ///< see KeptText
+    Position written = 0;    ///< see KeptSequence
     bool under_way = false;  ///< the other tokens will have K/V soon
     std::span<const WireMedium> media = {};
   };
-  void offer(const Text& text);
+  void offer(const Text& sequence);
 
   SessionId from() const { return from_; }
   Position written() const { return written_; }
@@ -67,7 +67,7 @@ class PrefixCache {
 
   void offer_all(PrefixSearch& search) const;
   /// Adds a sequence as the most recently used one.
-  void keep(KeptText text);
+  void keep(KeptSequence sequence);
   /// Reuses the first `length` positions of a sequence for a prompt. The sequence becomes the most recently used one,
   /// or leaves the cache if the prompt continues all of it and no other prompt shares it.
   /// @return true if the sequence left the cache: its rows may be moved, not copied
@@ -75,18 +75,18 @@ class PrefixCache {
   /// Removes a sequence. @return true if the cache had it
   bool drop(SessionId id);
   /// Drops the least recently used sequences until the rest fits. @return the dropped ones
-  std::vector<SessionId> trim(std::int64_t bytes_max, std::int64_t texts_max);
+  std::vector<SessionId> trim(std::int64_t bytes_max, std::int64_t sequences_max);
   std::int64_t bytes() const { return bytes_; }
 
  private:
-  using Texts = std::list<KeptText>;
-  Texts::iterator find(SessionId id);
+  using List = std::list<KeptSequence>;
+  List::iterator find(SessionId id);
   /// Returns the bytes of a sequence's K/V rows and media.
-  std::int64_t bytes_of(const KeptText& text) const;
-  void erase(Texts::iterator text);
+  std::int64_t bytes_of(const KeptSequence& sequence) const;
+  void erase(List::iterator sequence);
 
   KvCost cost_;
-  Texts texts_;  ///< least recently used first
+  List sequences_;  ///< least recently used first
   std::int64_t bytes_ = 0;
 };
 

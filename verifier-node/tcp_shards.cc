@@ -339,7 +339,7 @@ bool ShardListener::accept_all(std::vector<Joining>& joining) {
   }
 }
 
-Result<void> ShardListener::hear(Joining& shard, std::uint64_t weights) {
+Result<void> ShardListener::read_joining(Joining& shard, std::uint64_t weights) {
   if (shard.may_join) return shard.link.check();
   if (now() > shard.deadline) return Error{Errc::kTimeout, "it does not say that it is a shard"};
   ASSIGN_OR_RETURN(const std::optional<std::string> text, shard.link.read_text());
@@ -373,22 +373,22 @@ Result<std::unique_ptr<TcpShards>> ShardListener::gather_group(const ShardTask& 
         log_warn("event=accept_failed reason=\"{}\"{}", std::generic_category().message(errno), *more);
     }
     std::erase_if(joining, [&](Joining& shard) {
-      const auto heard = hear(shard, weights);
-      if (heard) return false;
+      const auto read = read_joining(shard, weights);
+      if (read) return false;
       if (const auto more = notices.pass(now()))
-        log_warn("event=shard_refused from={} reason=\"{}\"{}", shard.link.peer(), heard.error().message, *more);
+        log_warn("event=shard_refused from={} reason=\"{}\"{}", shard.link.peer(), read.error().message, *more);
       return true;
     });
     if (std::ranges::count_if(joining, &Joining::may_join) < wanted) continue;
     std::vector<ShardLink> links;
-    bool all_told = true;
+    bool all_written = true;
     for (Joining& shard : joining) {
       if (!shard.may_join || std::ssize(links) == wanted) continue;
       shard.link.set_timeout(task.peer_timeout_s);
-      all_told &= shard.link.write_text(task_text(task, static_cast<int>(links.size()) + 1)).has_value();
+      all_written &= shard.link.write_text(task_text(task, static_cast<int>(links.size()) + 1)).has_value();
       links.push_back(std::move(shard.link));
     }
-    if (all_told) return std::make_unique<TcpShards>(ShardPlace{0, task.place.count}, std::move(links));
+    if (all_written) return std::make_unique<TcpShards>(ShardPlace{0, task.place.count}, std::move(links));
     joining.clear();  // one left while the others got their tasks: these join again
   }
   return std::unique_ptr<TcpShards>();
@@ -406,11 +406,11 @@ Result<std::optional<JoinedShard>> join_at(Descriptor socket, std::unique_ptr<Tl
     return !stop.stop_requested();
   };
   const TimePoint deadline = now() + kHelloTimeout;
-  for (bool told = false; !told;) {
+  for (bool hello_sent = false; !hello_sent;) {
     ASSIGN_OR_RETURN(const bool ready, link.shake_hands());
     if (ready) {
       RETURN_IF_ERROR(link.write_text(hello_text(weights)));
-      told = true;
+      hello_sent = true;
     } else if (!wait()) {
       return std::optional<JoinedShard>();
     } else if (now() > deadline) {

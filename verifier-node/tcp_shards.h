@@ -137,7 +137,7 @@ class ShardListener {
   /// @return false if a connection waits, and this process has no file handle or memory for it; errno has the reason
   bool accept_all(std::vector<Joining>& joining);
   /// Handles a shard's hello. @return the error that ends its connection
-  Result<void> hear(Joining& shard, std::uint64_t weights);
+  Result<void> read_joining(Joining& shard, std::uint64_t weights);
 
   Descriptor socket_;
   std::optional<KeysToListen> keys_;

@@ -123,7 +123,7 @@ void VerifierCore::on_prefill(const Message& message, std::shared_ptr<const Gram
   const auto& prefill = std::get<Prefill>(message.body);
   if (freed_.contains(message.session, message.round)) return;
   if (const auto known = sessions_.find(message.session); known != sessions_.end()) {
-    known->second.heard = now;
+    known->second.last_message = now;
     if (message.round < known->second.round) return;  // late
     std::optional<VerifyWork>& request = known->second.request;
     const bool repeated = message.round == known->second.round;
@@ -167,7 +167,7 @@ void VerifierCore::on_prefill(const Message& message, std::shared_ptr<const Gram
   session.kv_bytes = *kv_bytes;
   session.rejection = !prefill.sampling.greedy() && prefill.sampling.rule == SamplingRule::kRejection;
   session.round = message.round;
-  session.heard = now;
+  session.last_message = now;
   const bool scored = prefill.sampling.prompt_logprobs.has_value();
   session.prompt = {
       .kv_sent = prefill.kv_from.value_or(0), .compute_all = prefill.compute_all || scored, .scored = scored};
@@ -202,7 +202,7 @@ void VerifierCore::on_verify(const Message& message, const Verify& verify, TimeP
     return fail(message, {Errc::kNotFound, "session {} is not known here", value(message.session)});
   }
   Session& session = known->second;
-  session.heard = now;
+  session.last_message = now;
   if (message.round < session.round || session.freed) return;  // late
   if (message.round == session.round) return on_repeated(session, message);
   if (session.request) return;  // a coordinator never overtakes its own round
@@ -239,7 +239,7 @@ void VerifierCore::on_verify(const Message& message, const Verify& verify, TimeP
                                .q = verify.q,
                                .depths = verify.depths};
   queue_.push_back(message.session);
-  window_.came_back(message.session, std::ssize(verify.tokens), now);
+  window_.returned(message.session, std::ssize(verify.tokens), now);
 }
 
 std::int64_t VerifierCore::prompt_rows_max() const {
@@ -279,7 +279,7 @@ void VerifierCore::form_batch(TimePoint now) {
   take_requests(!prompts_first, batch);
   const bool kept_out = batch.room == 0 || batch.medium_kept_out;
   prompts_first_ = !prompts_first && kept_out && batch.prompt_rows < config_.prefill_chunk;
-  for (KeptText& text : batch.kept) cache_.keep(std::move(text));
+  for (KeptSequence& text : batch.kept) cache_.keep(std::move(text));
   trim_cache(batch.work);
   forward_.work = std::move(batch.work);
   forward_.rows = config_.rows_max - batch.room;
@@ -410,7 +410,7 @@ void VerifierCore::on_batch_done(std::vector<VerifyResult> results, TimePoint no
     const auto known = sessions_.find(result.session);
     CHECK(known != sessions_.end(), "result for session {}, which left during its batch", value(result.session));
     Session& session = known->second;
-    const Duration waited = forward_.began - std::exchange(session.heard, now);
+    const Duration waited = forward_.began - std::exchange(session.last_message, now);
     Message reply{.session = result.session, .round = result.round, .base = session.request->base, .body = {}};
     const std::int64_t rows = std::exchange(session.rows_out, 0);
     prompts = prompts || session.request->prefill;
@@ -478,7 +478,7 @@ void VerifierCore::on_tick(TimePoint now) {
   }
   std::vector<SessionId> idle;
   for (const auto& [id, session] : sessions_) {
-    if (!session.request && now - session.heard > config_.session_idle_max) idle.push_back(id);
+    if (!session.request && now - session.last_message > config_.session_idle_max) idle.push_back(id);
   }
   for (const SessionId id : idle) {
     membership_.warn(fmt::format("silent for {:.0f} s; dropped", to_seconds(config_.session_idle_max)), id);

@@ -165,7 +165,7 @@ class VerifierCore {
     std::int64_t rows_out = 0;      ///< in the current or next batch; 0: none
     bool freed = false;
     std::optional<Message> last_verdict;  ///< to answer a repeated request
-    TimePoint heard{};
+    TimePoint last_message{};
   };
   /// A batch being assembled.
   struct Batch {
@@ -174,7 +174,7 @@ class VerifierCore {
     std::int64_t prompt_rows = 0;
     std::int64_t scored_room = 0;  ///< free rows for prompts with scored tokens
     bool medium_kept_out = false;  ///< one that must be in one forward had no room
-    std::vector<KeptText> kept;    ///< available after the batch, so not for its own prompts
+    std::vector<KeptSequence> kept;  ///< available after the batch, so not for its own prompts
   };
   /// The last batch.
   struct Forward {

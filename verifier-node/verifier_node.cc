@@ -41,19 +41,20 @@ namespace outrider {
 namespace {
 
 /// Simulates a longer forward pass.
-void slow_down(std::vector<VerifyResult>& results, std::span<const double> added_verify_us, std::int64_t rows) {
+void slow_down(std::vector<VerifyResult>& results, std::span<const double> added_verify_us, std::int64_t rows,
+               const std::function<void()>& between_steps) {
   const TimePoint start = now();
-  add_time(added_verify_us, rows);
+  add_time(added_verify_us, rows, between_steps);
   for (VerifyResult& result : results) result.verdict.verify_ns += (now() - start).count();
 }
 
 /// Returns a shard's watch() for its waits. If the other shards are silent, the process still ends after `stop` and
 /// `patience`, which leaves the sequences the time of a drain.
 std::function<void()> patience_after(std::stop_token stop, Duration patience) {
-  return [patience, stop = std::move(stop), told = std::optional<TimePoint>()]() mutable {
+  return [patience, stop = std::move(stop), stop_since = std::optional<TimePoint>()]() mutable {
     if (!stop.stop_requested()) return;
-    if (!told) told = now();
-    if (now() - *told > patience)
+    if (!stop_since) stop_since = now();
+    if (now() - *stop_since > patience)
       throw std::runtime_error(fmt::format("told to stop {} s ago, but a shard says nothing", to_seconds(patience)));
   };
 }
@@ -158,12 +159,12 @@ Result<std::string> common_numeric_class(Backbone& backbone, std::vector<float>&
   shards->gather({free.data(), {1, count}}, {rank, 1});
   std::string own = numeric_class(backbone);
   constexpr std::int64_t kFloats = 128;  // of text; all compute the probe at its end together
-  std::vector<float> said(static_cast<std::size_t>(count * kFloats));
-  const auto text_of = [&](int shard) { return reinterpret_cast<char*>(said.data() + shard * kFloats); };
+  std::vector<float> classes(static_cast<std::size_t>(count * kFloats));
+  const auto text_of = [&](int shard) { return reinterpret_cast<char*>(classes.data() + shard * kFloats); };
   constexpr std::size_t kBytes = kFloats * sizeof(float);
   own.resize(std::min(own.size(), kBytes - 1));
   std::copy_n(own.c_str(), own.size() + 1, text_of(rank));
-  shards->gather({said.data(), {1, count * kFloats}}, {rank * kFloats, kFloats});
+  shards->gather({classes.data(), {1, count * kFloats}}, {rank * kFloats, kFloats});
   for (int shard = 0; shard < count; ++shard) {
     if (rank != 0 && shard != rank) continue;
     const std::string_view first(text_of(0), strnlen(text_of(0), kBytes)),
@@ -357,7 +358,7 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
         std::vector<VerifyResult> results = engine.run(batch, [&] { loop.between_steps(); });
         const auto rows = std::transform_reduce(batch.begin(), batch.end(), std::int64_t{0}, std::plus<>(),
                                                 [](const VerifyWork& work) { return std::ssize(work.tokens); });
-        slow_down(results, options.added_verify_us, rows);
+        slow_down(results, options.added_verify_us, rows, [&] { loop.between_steps(); });
         core.on_batch_done(std::move(results), loop.now());
         threads_log.look();
         return true;

@@ -47,9 +47,9 @@ Result<Client> Client::connect(TransportContext& context, const std::string& add
 }
 
 Error Client::named(const Error& error) const {
-  const std::optional<Error> trouble = endpoint_->trouble();
+  const std::optional<Error> failure = endpoint_->connection_error();
   const Error full(error.code, "coordinator {} {}{}", endpoint_->address(), error.message,
-                   trouble ? " (" + trouble->message + ")" : "");
+                   failure ? " (" + failure->message + ")" : "");
   return options_.names ? full : unnamed(full, "the coordinator " + error.message);
 }
 
@@ -61,9 +61,9 @@ Result<std::optional<Message>> Client::receive() {
   }
   if (!received) {
     // Errors that waiting cannot help; a coordinator that was there may come back.
-    const std::optional<Error> trouble = endpoint_->trouble();
-    if (trouble && trouble->code != Errc::kPeerGone && endpoint_->connections() == 0)
-      return options_.names ? *trouble : unnamed(*trouble, "the coordinator cannot be reached");
+    const std::optional<Error> failure = endpoint_->connection_error();
+    if (failure && failure->code != Errc::kPeerGone && endpoint_->connections() == 0)
+      return options_.names ? *failure : unnamed(*failure, "the coordinator cannot be reached");
     return std::optional<Message>();
   }
   if (!received->message) {
@@ -74,19 +74,19 @@ Result<std::optional<Message>> Client::receive() {
   return std::optional(std::move(*received->message));
 }
 
-Result<std::optional<Message>> Client::next(TimePoint* heard) {
+Result<std::optional<Message>> Client::next(TimePoint* last_message) {
   ASSIGN_OR_RETURN(std::optional<Message> message, receive());
   if (message || is_alive()) {
-    *heard = clock_.now();
-  } else if (clock_.now() - *heard > kSilenceMax) {
+    *last_message = clock_.now();
+  } else if (clock_.now() - *last_message > kSilenceMax) {
     return named({Errc::kPeerGone, "has not answered for {:.0f} s", to_seconds(kSilenceMax)});
   }
   return message;
 }
 
-Result<Body> Client::answer(TimePoint* heard) {
+Result<Body> Client::answer(TimePoint* last_message) {
   while (true) {
-    ASSIGN_OR_RETURN(std::optional<Message> message, next(heard));
+    ASSIGN_OR_RETURN(std::optional<Message> message, next(last_message));
     if (!message || message->session != request_ || std::holds_alternative<Heartbeat>(message->body)) continue;
     if (const auto* failed = std::get_if<Failed>(&message->body)) return Error{failed->code, failed->message};
     if (std::holds_alternative<WhoAreYou>(message->body)) return Error{Errc::kPeerGone, "the coordinator is stopping"};
@@ -188,8 +188,8 @@ Result<std::vector<TokenId>> Client::step(Body body, std::size_t max) {
   };
   if (auto sent = endpoint_->send("", {.session = request_, .body = std::move(body)}); !sent)
     return ended(sent.error());
-  TimePoint heard = clock_.now();
-  Result<Body> result = answer(&heard);
+  TimePoint last_message = clock_.now();
+  Result<Body> result = answer(&last_message);
   if (!result) return result.error().code == Errc::kInvalidArgument ? result.error() : ended(result.error());
   if (std::holds_alternative<Done>(*result)) return ended({Errc::kOutOfRange, "the text has filled the context"});
   auto* fits = std::get_if<Answer>(&*result);
@@ -233,23 +233,23 @@ Result<std::vector<TokenId>> Client::verify(std::vector<TokenId> drafts) {
 
 Result<Status> Client::status() {
   if (auto sent = endpoint_->send("", {.body = StatusRequest{}}); !sent) return sent.error();
-  TimePoint heard = clock_.now();
+  TimePoint last_message = clock_.now();
   while (true) {
-    ASSIGN_OR_RETURN(const std::optional<Message> message, next(&heard));
+    ASSIGN_OR_RETURN(const std::optional<Message> message, next(&last_message));
     if (const auto* status = message ? std::get_if<Status>(&message->body) : nullptr) return *status;
   }
 }
 
 Result<void> Client::wait_for_workers(int verifiers, int drafters,
                                       const std::function<Result<void>()>& still_possible) {
-  TimePoint heard = clock_.now(), next_question = heard;
+  TimePoint last_message = clock_.now(), next_question = last_message;
   while (true) {
     RETURN_IF_ERROR(still_possible());
     if (clock_.now() >= next_question) {
       if (auto sent = endpoint_->send("", {.body = StatusRequest{}}); !sent) return sent.error();
       next_question = clock_.now() + kStatusAgain;
     }
-    ASSIGN_OR_RETURN(const std::optional<Message> message, next(&heard));
+    ASSIGN_OR_RETURN(const std::optional<Message> message, next(&last_message));
     const auto* status = message ? std::get_if<Status>(&message->body) : nullptr;
     if (status != nullptr && status->verifiers >= verifiers && status->drafters >= drafters) return {};
     // Not before the answer: over a slow link questions would fill it. Not after each answer either: answers to

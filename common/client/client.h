@@ -72,8 +72,8 @@ class Client {
  private:
   Client(std::unique_ptr<Endpoint> endpoint, const ClientOptions& options);
   /// Returns the next message, nothing after a while without one, or the reason that none will come.
-  /// @param heard  time of the last message, by clock_
-  Result<std::optional<Message>> next(TimePoint* heard);
+  /// @param last_message  time of the last message, by clock_
+  Result<std::optional<Message>> next(TimePoint* last_message);
   /// Returns the next message, nothing after a while without one, or an error for bytes that are no message.
   Result<std::optional<Message>> receive();
   /// Handles the events since the last call: a message, perhaps a new connection.
@@ -84,7 +84,7 @@ class Client {
   /// Prefixes an error with the coordinator's name.
   Error named(const Error& error) const;
   /// Returns the next message of the current request: a Failed as its error, a Done or the answer of a step.
-  Result<Body> answer(TimePoint* heard);
+  Result<Body> answer(TimePoint* last_message);
   /// Tells the coordinator that a request is no longer wanted.
   void send_cancel(SessionId request, std::optional<std::int64_t> keep = {});
   /// Ends a stepwise sequence and advances to the next request number.

@@ -29,7 +29,7 @@ ClientCore::ClientCore(const ClientConfig& config, const std::vector<Generate>& 
       answers_(requests.size()),
       open_(requests.size()),
       last_(last),
-      heard_(now),
+      last_received_(now),
       redialled_(now),
       served_(now),
       was_there_(config.was_there) {
@@ -79,12 +79,12 @@ Result<void> ClientCore::ask_again(Answer& answer, bool lost) {
     finish(answer);  // only its metrics are missing
     return {};
   }
-  if (lost && ++answer.fruitless > config_.fruitless_max) {
+  if (lost && ++answer.restarts > config_.restarts_max) {
     return failed(
-        {Errc::kPeerGone, fmt::format("{} coordinators or connections were lost without a token", answer.fruitless)});
+        {Errc::kPeerGone, fmt::format("{} coordinators or connections were lost without a token", answer.restarts)});
   }
   ++answer.generation.metrics.resumes;
-  if (!answer.missed) answer.missed = heard_;
+  if (!answer.missed) answer.missed = last_received_;
   send_cancel(answer);  // it may be in transit
   ask(answer);
   return {};
@@ -123,7 +123,7 @@ bool ClientCore::may_go_elsewhere(bool refused, TimePoint now) const {
 }
 
 Result<void> ClientCore::on_tick(TimePoint now) {
-  const Duration silence = now - heard_;
+  const Duration silence = now - last_received_;
   if (open_ > 0 && silence > config_.silence_max) {
     if (cancelling_) return on_connected(now);  // nothing is left to confirm it
     finish_ended();
@@ -169,7 +169,7 @@ Error ClientCore::failed(Error error) {
 // ---- received messages ----
 
 Result<void> ClientCore::on_message(const Message& message, TimePoint now) {
-  heard_ = now;
+  last_received_ = now;
   was_there_ = true;
   if (const auto* status = std::get_if<Status>(&message.body)) return take_status(*status, now);
   Answer* const answer = find(message.session);
@@ -233,7 +233,7 @@ Result<void> ClientCore::take_tokens(Answer& answer, const Tokens& tokens, TimeP
   if (tokens.max_tokens > 0) answer.max_tokens = tokens.max_tokens;
   if (answer.first_token == TimePoint()) answer.first_token = now;
   answer.latest = served_ = now;
-  answer.fruitless = passed_.since_token = 0;
+  answer.restarts = passed_.since_token = 0;
   if (answer.missed) generation.metrics.resume_ns += (now - *std::exchange(answer.missed, {})).count();
   generation.tokens.insert(generation.tokens.end(), tokens.tokens.begin(), tokens.tokens.end());
   generation.logprobs.insert(generation.logprobs.end(), tokens.logprobs.begin(), tokens.logprobs.end());

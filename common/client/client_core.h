@@ -54,7 +54,7 @@ struct ClientConfig {
   /// immediately, once around, while the answer has no token; and after a while without one, once around and for as
   /// long as the answer may wait. 1: there is no other place.
   int places = 1;
-  int fruitless_max = 8;  ///< coordinators that one answer may lose without a token from any, since it may be the cause
+  int restarts_max = 8;  ///< coordinators that one answer may lose without a token from any, since it may be the cause
 };
 
 /// The client's side of concurrent requests, as a pure state machine: messages, connections and time in, messages out.
@@ -72,7 +72,7 @@ class ClientCore {
   /// Handles a new connection: the coordinator there knows none of the requests.
   Result<void> on_connected(TimePoint now);
   /// Records that more of a long message arrived.
-  void on_arriving(TimePoint now) { heard_ = now; }
+  void on_arriving(TimePoint now) { last_received_ = now; }
   /// @return kPeerGone after too long without a coordinator
   Result<void> on_tick(TimePoint now);
   /// Cancels all open requests for the caller.
@@ -109,7 +109,7 @@ class ClientCore {
     // State for the next coordinator (Tokens).
     std::string numeric_class = {}, encoding_class = {};
     std::int64_t max_tokens = 0;
-    int fruitless = 0;                           ///< times that it was asked again since its last token
+    int restarts = 0;                            ///< times that it was asked again since its last token
     std::optional<TimePoint> again = {};         ///< refused for now: time of the next attempt
     std::optional<TimePoint> missed = {};        ///< time of the lost coordinator's last message
     TimePoint asked{}, first_token{}, latest{};  ///< `latest`: its last token's
@@ -149,7 +149,7 @@ class ClientCore {
   std::vector<Answer> answers_;
   std::size_t open_ = 0;
   SessionId last_;
-  TimePoint heard_, redialled_;
+  TimePoint last_received_, redialled_;
   TimePoint served_;  ///< last time that the coordinator is known to have had a verifier, or was asked
   /// Coordinators that were left because they had no verifier.
   struct Passed {

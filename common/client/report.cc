@@ -87,7 +87,7 @@ std::string metrics_text(const Generation& generation, std::optional<double> bac
   return text;
 }
 
-std::string brought_text(const Generation& generation, std::optional<double> plain_tok_per_sec) {
+std::string summary_text(const Generation& generation, std::optional<double> plain_tok_per_sec) {
   const RequestMetrics& m = generation.metrics;
   const double rate = tokens_per_second(generation);
   if (rate == 0) return fmt::format("{} token{}", generation.tokens.size(), generation.tokens.size() == 1 ? "" : "s");

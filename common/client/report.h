@@ -26,7 +26,7 @@ std::string metrics_text(const Generation& generation, std::optional<double> bac
 
 /// Summarises an answer in one line: "981.7 tok/s (1.67 times plain), 85 of 92 drafts accepted (92 %), 25 rounds for
 /// 111 tokens". @param plain_tok_per_sec  rate of plain decoding, if known
-std::string brought_text(const Generation& generation, std::optional<double> plain_tok_per_sec);
+std::string summary_text(const Generation& generation, std::optional<double> plain_tok_per_sec);
 
 /// Explains with figures why most rounds went without drafts; empty if at least half of them had drafts.
 /// @param isa  instruction set of the verifier; empty: not known

@@ -206,12 +206,12 @@ class Download {
       for (int i = 0; i < std::min<int>(kAtOnce, static_cast<int>(files.size())); ++i)
         threads.emplace_back([&] {
           for (std::size_t at = next++; at < files.size() && !stopped_; at = next++) {
-            const Result<void> done = no_throw([&] { return bring(files[at]); });
+            const Result<void> done = no_throw([&] { return fetch_file(files[at]); });
             if (!done) fail({done.error().code, files[at].name + ": " + done.error().message});
           }
         });
     }
-    if (!failure_ && progress_) progress_->reach(static_cast<double>(bytes / 1'000'000 + 1));
+    if (!failure_ && progress_) progress_->advance_to(static_cast<double>(bytes / 1'000'000 + 1));
     progress_.reset();
     return failure_ ? Result<void>(*failure_) : Result<void>();
   }
@@ -241,25 +241,25 @@ class Download {
   }
   void count(std::int64_t bytes) {
     const std::lock_guard lock(mutex_);
-    come_ += bytes;
-    if (progress_) progress_->reach(static_cast<double>(come_) / 1e6);
+    received_ += bytes;
+    if (progress_) progress_->advance_to(static_cast<double>(received_) / 1e6);
   }
 
   /// Downloads the blob, unless another process has done so meanwhile, and links it.
-  Result<void> bring(const HubFile& file) {
+  Result<void> fetch_file(const HubFile& file) {
     const Result<DurableFile> lock = locked(file);
     if (!lock && lock.error().code != Errc::kUnsupported) return lock.error();
     std::error_code ignored;
     if (fs::exists(blob(file), ignored)) return link(file);
     if (lock) {
-      RETURN_IF_ERROR(bring_blob(file, incomplete(file)));
+      RETURN_IF_ERROR(fetch_blob(file, incomplete(file)));
       return link(file);
     }
     // Another program may download the same: each writes a part of its own, which nobody continues.
     if (!said_.exchange(true))
       complain("{}; programs that download the same file do not share it", lock.error().message);
     const fs::path own = incomplete(file).concat("." + unused_name());
-    const Result<void> done = bring_blob(file, own);
+    const Result<void> done = fetch_blob(file, own);
     if (done) return link(file);
     fs::remove(own, ignored);
     return done;
@@ -267,18 +267,18 @@ class Download {
 
   Result<DurableFile> locked(const HubFile& file) const {
     ASSIGN_OR_RETURN(DurableFile lock, DurableFile::open(locks_ / (file.etag + ".lock"), O_RDWR | O_CREAT, 0664));
-    for (bool said = false;;) {
+    for (bool announced = false;;) {
       const Result<void> had = lock.lock();
       if (had) return lock;
       if (had.error().code != Errc::kUnavailable) return had.error();
       if (stopped_) return Error{Errc::kCancelled, "nobody waits any longer"};
-      if (!std::exchange(said, true)) complain("waiting for another program that downloads {}", file.name);
+      if (!std::exchange(announced, true)) complain("waiting for another program that downloads {}", file.name);
       std::this_thread::sleep_for(kPoll);
     }
   }
 
   /// @param path  of the part until it is whole
-  Result<void> bring_blob(const HubFile& file, const fs::path& path) {
+  Result<void> fetch_blob(const HubFile& file, const fs::path& path) {
     ASSIGN_OR_RETURN(const DurableFile part, DurableFile::open(path, O_RDWR | O_CREAT));
     FileDigest digest(file.etag, file.size);
     Body body{.have = 0, .size_max = file.size, .take = {}};
@@ -344,7 +344,7 @@ class Download {
   const fs::path folder_, locks_;
   std::mutex mutex_;
   std::optional<Progress> progress_;
-  std::int64_t come_ = 0;
+  std::int64_t received_ = 0;
   std::optional<Error> failure_;
   std::atomic<bool> stopped_ = false, said_ = false;
 };

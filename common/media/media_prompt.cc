@@ -40,8 +40,8 @@ std::int64_t soft_tokens_for(PictureDetail detail, const VisionConfig& config) {
   return detail == PictureDetail::kHigh ? kSoftTokenBudgets.back() : kSoftTokensDefault;
 }
 
-Result<WireMedium> see_picture(std::span<const std::byte> file, const std::string& name, const VisionConfig& config,
-                               std::int64_t soft_tokens, const AdmitPicture& admit) {
+Result<WireMedium> load_picture(std::span<const std::byte> file, const std::string& name, const VisionConfig& config,
+                                std::int64_t soft_tokens, const AdmitPicture& admit) {
   const std::lock_guard lock(one_at_a_time());
   const auto with_resizing = [&](const PictureHeader& header) -> Result<void> {
     if (!admit) return {};
@@ -53,7 +53,7 @@ Result<WireMedium> see_picture(std::span<const std::byte> file, const std::strin
   return medium_of(resize_for_tower(picture, config, soft_tokens));
 }
 
-Result<WireMedium> hear_sound(std::span<const std::byte> file, const std::string& name, const AdmitSound& admit) {
+Result<WireMedium> load_sound(std::span<const std::byte> file, const std::string& name, const AdmitSound& admit) {
   const std::lock_guard lock(one_at_a_time());
   ASSIGN_OR_RETURN(std::vector<float> decoded, decode_sound(file, name, admit));
   const auto samples = std::make_shared<const std::vector<float>>(std::move(decoded));
@@ -68,10 +68,10 @@ std::int64_t MediumFile::size() const {
   return sum;
 }
 
-Result<SeenVideo> see_video(std::span<const std::byte> file, const std::string& name, const VisionConfig& config,
-                            const AdmitPicture& admit) {
+Result<LoadedMedia> load_video(std::span<const std::byte> file, const std::string& name, const VisionConfig& config,
+                               const AdmitPicture& admit) {
   const std::lock_guard lock(one_at_a_time());
-  SeenVideo video{.frames = {}, .part = {.kind = ContentPart::Kind::kVideo}};
+  LoadedMedia video{.frames = {}, .part = {.kind = ContentPart::Kind::kVideo}};
   const auto look = [&](double seconds, const Picture& frame) -> Result<void> {
     video.part.frame_seconds.push_back(static_cast<std::int64_t>(seconds));
     video.frames.push_back(medium_of(resize_for_tower(frame, config, kVideoSoftTokens)));
@@ -88,10 +88,10 @@ Result<SeenVideo> see_video(std::span<const std::byte> file, const std::string& 
   return video;
 }
 
-Result<SeenVideo> see_video(std::int64_t count, const std::string& name,
-                            const std::function<Result<WireMedium>(std::int64_t)>& frame) {
+Result<LoadedMedia> load_video(std::int64_t count, const std::string& name,
+                               const std::function<Result<WireMedium>(std::int64_t)>& frame) {
   if (count == 0) return file_error(Errc::kOutOfRange, name, "a video of no pictures");
-  SeenVideo video{.frames = {}, .part = {.kind = ContentPart::Kind::kVideo}};
+  LoadedMedia video{.frames = {}, .part = {.kind = ContentPart::Kind::kVideo}};
   for (const std::int64_t second : sampled_frames(count)) {
     ASSIGN_OR_RETURN(WireMedium seen, frame(second));
     video.part.frame_seconds.push_back(second);
@@ -102,46 +102,46 @@ Result<SeenVideo> see_video(std::int64_t count, const std::string& name,
 
 namespace {
 
-Result<WireMedium> see_picture_file(const std::filesystem::path& path, const VisionConfig& config,
-                                    std::int64_t soft_tokens) {
+Result<WireMedium> load_picture_file(const std::filesystem::path& path, const VisionConfig& config,
+                                     std::int64_t soft_tokens) {
   ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(path));
-  return see_picture(file.bytes(), path.string(), config, soft_tokens);
+  return load_picture(file.bytes(), path.string(), config, soft_tokens);
 }
 
-Result<SeenVideo> see_video_file(const std::filesystem::path& path, const VisionConfig& config) {
+Result<LoadedMedia> load_video_file(const std::filesystem::path& path, const VisionConfig& config) {
   namespace fs = std::filesystem;
   std::error_code failed;
   if (!fs::is_directory(path, failed)) {
     ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(path));
-    return see_video(file.bytes(), path.string(), config);
+    return load_video(file.bytes(), path.string(), config);
   }
   std::vector<fs::path> pictures;
   for (fs::directory_iterator entry(path, failed), end; !failed && entry != end; entry.increment(failed))
     pictures.push_back(entry->path());
   if (failed) return file_error(Errc::kIo, path, "{}", failed.message());
   std::ranges::sort(pictures);
-  return see_video(std::ssize(pictures), path.string(), [&](std::int64_t i) {
-    return see_picture_file(pictures[static_cast<std::size_t>(i)], config, kVideoSoftTokens);
+  return load_video(std::ssize(pictures), path.string(), [&](std::int64_t i) {
+    return load_picture_file(pictures[static_cast<std::size_t>(i)], config, kVideoSoftTokens);
   });
 }
 
 }  // namespace
 
-Result<SeenVideo> see_file(const std::filesystem::path& path, ContentPart::Kind kind,
-                           const Result<VisionConfig>& vision, const Result<AudioConfig>& audio,
-                           std::optional<std::int64_t> soft_tokens) {
-  SeenVideo seen{.frames = {}, .part = {.kind = kind}};
+Result<LoadedMedia> load_medium_file(const std::filesystem::path& path, ContentPart::Kind kind,
+                                     const Result<VisionConfig>& vision, const Result<AudioConfig>& audio,
+                                     std::optional<std::int64_t> soft_tokens) {
+  LoadedMedia seen{.frames = {}, .part = {.kind = kind}};
   if (kind == ContentPart::Kind::kAudio) {
     if (!audio) return audio.error();
     ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(path));
-    ASSIGN_OR_RETURN(seen.frames.emplace_back(), hear_sound(file.bytes(), path.string()));
+    ASSIGN_OR_RETURN(seen.frames.emplace_back(), load_sound(file.bytes(), path.string()));
     return seen;
   }
   if (!vision) return vision.error();
-  if (kind == ContentPart::Kind::kVideo) return see_video_file(path, *vision);
+  if (kind == ContentPart::Kind::kVideo) return load_video_file(path, *vision);
   ASSIGN_OR_RETURN(
       seen.frames.emplace_back(),
-      see_picture_file(path, *vision, soft_tokens.value_or(soft_tokens_for(PictureDetail::kAuto, *vision))));
+      load_picture_file(path, *vision, soft_tokens.value_or(soft_tokens_for(PictureDetail::kAuto, *vision))));
   return seen;
 }
 

@@ -48,32 +48,32 @@ inline constexpr std::size_t kMediumBytesMax = std::max(kPictureBytesMax, kSound
 /// @param soft_tokens  limit, one of kSoftTokenBudgets
 /// @param admit  called once, before memory for pixels is allocated, with an upper bound for decoding and resizing
 /// @return errors as decode_picture()
-Result<WireMedium> see_picture(std::span<const std::byte> file, const std::string& name, const VisionConfig& config,
-                               std::int64_t soft_tokens, const AdmitPicture& admit = {});
+Result<WireMedium> load_picture(std::span<const std::byte> file, const std::string& name, const VisionConfig& config,
+                                std::int64_t soft_tokens, const AdmitPicture& admit = {});
 
 /// Converts a sound for a Generate. @return errors as decode_sound()
-Result<WireMedium> hear_sound(std::span<const std::byte> file, const std::string& name, const AdmitSound& admit = {});
+Result<WireMedium> load_sound(std::span<const std::byte> file, const std::string& name, const AdmitSound& admit = {});
 
 /// A video for a Generate: its frames, and their times.
-struct SeenVideo {
+struct LoadedMedia {
   std::vector<WireMedium> frames;
   ContentPart part;  ///< its placeholder in a message
 };
 /// Samples kVideoFramesMax frames, of kVideoSoftTokens each. @return errors as decode_video()
-Result<SeenVideo> see_video(std::span<const std::byte> file, const std::string& name, const VisionConfig& config,
-                            const AdmitPicture& admit = {});
+Result<LoadedMedia> load_video(std::span<const std::byte> file, const std::string& name, const VisionConfig& config,
+                               const AdmitPicture& admit = {});
 /// The same for pictures, one per second. @param count  number of pictures @param frame  returns picture i
 /// @return errors as decode_picture(), and kOutOfRange without pictures
-Result<SeenVideo> see_video(std::int64_t count, const std::string& name,
-                            const std::function<Result<WireMedium>(std::int64_t i)>& frame);
+Result<LoadedMedia> load_video(std::int64_t count, const std::string& name,
+                               const std::function<Result<WireMedium>(std::int64_t i)>& frame);
 
 /// The same for a local file of any kind: a picture or a sound is the only frame. A video may also be a folder of
 /// pictures in the order of their names, one per second.
 /// @param soft_tokens  limit of a picture; none: the default without a given detail
 /// @return also the error in `vision` or `audio` if the model lacks it
-Result<SeenVideo> see_file(const std::filesystem::path& path, ContentPart::Kind kind,
-                           const Result<VisionConfig>& vision, const Result<AudioConfig>& audio,
-                           std::optional<std::int64_t> soft_tokens = {});
+Result<LoadedMedia> load_medium_file(const std::filesystem::path& path, ContentPart::Kind kind,
+                                     const Result<VisionConfig>& vision, const Result<AudioConfig>& audio,
+                                     std::optional<std::int64_t> soft_tokens = {});
 
 /// Expands the placeholders of pictures, frames and sounds in a rendered chat, and sets the media's positions: each
 /// image, video or audio token becomes a start token, a medium's number of that token, and an end token, as in Hugging

@@ -17,7 +17,7 @@ Duration added_time(std::span<const double> us, std::int64_t rows) {
   return from_seconds((us[to - 1] + slope * (static_cast<double>(rows) - before)) / 1e6);
 }
 
-void add_time(std::span<const double> us, std::int64_t rows) {
+void add_time(std::span<const double> us, std::int64_t rows, const std::function<void()>& between_steps) {
   static std::atomic<int> passes = 0;
   ++passes;
   TimePoint last = now();
@@ -27,6 +27,7 @@ void add_time(std::span<const double> us, std::int64_t rows) {
     const TimePoint time = now();
     left -= (time - last) / sharing;
     last = time;
+    between_steps();
   }
   --passes;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "common/base/time.h"
@@ -13,6 +14,7 @@ namespace outrider {
 Duration added_time(std::span<const double> us, std::int64_t rows);
 
 /// Sleeps that long. Of n passes at once in this process each runs at 1/n of its speed, as on one machine's cores.
-void add_time(std::span<const double> us, std::int64_t rows);
+/// @param between_steps  called every few milliseconds, as between the layers of a pass
+void add_time(std::span<const double> us, std::int64_t rows, const std::function<void()>& between_steps = [] {});
 
 }  // namespace outrider

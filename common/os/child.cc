@@ -63,11 +63,12 @@ bool ProcessId::alive() const { return start != 0 && identify(pid).start == star
 
 bool ProcessId::signal(int number) const { return alive() && kill(pid, number) == 0; }
 
-Result<Child> Child::start(const std::vector<std::string>& command, const std::filesystem::path& log, bool hold_stdin) {
+Result<Child> Child::start(const std::vector<std::string>& command, const std::filesystem::path& log,
+                           bool keep_stdin_open) {
   const Descriptor out(open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (out < 0) return system_error(log, "open");
   int ends[2] = {-1, -1};
-  if (hold_stdin ? pipe2(ends, O_CLOEXEC) != 0 : (ends[0] = open("/dev/null", O_RDONLY | O_CLOEXEC)) < 0)
+  if (keep_stdin_open ? pipe2(ends, O_CLOEXEC) != 0 : (ends[0] = open("/dev/null", O_RDONLY | O_CLOEXEC)) < 0)
     return system_error("standard input of a child", "open");
   const Descriptor in(ends[0]);
   Descriptor held(ends[1]);

@@ -35,9 +35,9 @@ inline constexpr const char* kThisProgram = "/proc/self/exe";
 /// standard input, if held open, ends then too. Its number is not reused while this object lives.
 class Child {
  public:
-  /// @param log  file that gets its output, appended @param hold_stdin  give it a pipe; else it has no input
+  /// @param log  file that gets its output, appended @param keep_stdin_open  give it a pipe; else it has no input
   static Result<Child> start(const std::vector<std::string>& command, const std::filesystem::path& log,
-                             bool hold_stdin);
+                             bool keep_stdin_open);
   /// The same without input. It shares our standard error.
   /// @param out  descriptor for its standard output; remains the caller's
   /// @param environment  additional variables

@@ -91,8 +91,8 @@ void log_values(LogLevel level, fmt::string_view format, fmt::format_args values
 }
 
 bool Reminder::is_due(const std::string& text, TimePoint now) {
-  if (text == said_ && now < again_) return false;
-  said_ = text;
+  if (text == last_text_ && now < again_) return false;
+  last_text_ = text;
   again_ = now + std::chrono::minutes(1);
   return !text.empty();
 }

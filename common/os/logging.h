@@ -45,7 +45,7 @@ class Reminder {
   bool is_due(const std::string& text, TimePoint now);
 
  private:
-  std::string said_;
+  std::string last_text_;
   TimePoint again_{};
 };
 

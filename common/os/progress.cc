@@ -37,7 +37,7 @@ Progress::~Progress() {
   if (done_ >= steps_) std::fprintf(stderr, "%s: ready in %.0f s\n", what_.c_str(), to_seconds(now() - start_));
 }
 
-void Progress::reach(double steps) {
+void Progress::advance_to(double steps) {
   done_ = steps;
   const TimePoint time = now();
   if (time < line_due_ || done_ <= 0) return;

@@ -22,9 +22,9 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   /// Completes one more step.
-  void step() { reach(done_ + 1); }
+  void step() { advance_to(done_ + 1); }
   /// Sets the number of completed steps.
-  void reach(double steps);
+  void advance_to(double steps);
 
  private:
   std::string what_;

@@ -27,9 +27,9 @@ bool DrafterSeats::gets(const Replica& replica, DraftInput input) const {
   return drafter != nullptr && drafter->hello.needs == input;
 }
 
-DrafterWish DrafterSeats::wish(const Worker& verifier) const {
+DrafterRequirements DrafterSeats::requirements(const Worker& verifier) const {
   return {.except = peers(),
-          .proven = sequence_.drafts_have_a_say(),  // the drafter's identity must then be known
+          .proven = sequence_.output_depends_on_drafts(),  // the drafter's identity must then be known
           .no_rows = no_rows_ || environment_.now < verifier.rows_again,
           .no_tokens = !sequence_.request.media.empty(),
           .positions = std::ssize(sequence_.tokens) + 1,
@@ -38,7 +38,7 @@ DrafterWish DrafterSeats::wish(const Worker& verifier) const {
 
 void DrafterSeats::assign(const Worker& verifier) {
   while (!none_ && std::ssize(replicas) < wanted()) {
-    const PeerId peer = environment_.fleet.choose_drafter(wish(verifier));
+    const PeerId peer = environment_.fleet.choose_drafter(requirements(verifier));
     if (peer.empty()) return;
     replicas.push_back({.place = Place(environment_.fleet, peer)});
     Place& place = replicas.back().place;
@@ -48,7 +48,7 @@ void DrafterSeats::assign(const Worker& verifier) {
 }
 
 void DrafterSeats::renew(const Worker& verifier) {
-  const DrafterWish wanted = wish(verifier);
+  const DrafterRequirements wanted = requirements(verifier);
   const bool others = !environment_.fleet.choose_drafter(wanted).empty();
   for (const PeerId& peer : peers()) {
     const Worker* drafter = environment_.fleet.usable_drafter(peer);
@@ -83,7 +83,7 @@ WireForm DrafterSeats::wire_form() const {
   for (const Replica& replica : replicas) {
     const Worker* drafter = replica.place.worker();
     if (drafter == nullptr) continue;
-    const WireForm chosen = sequence_.drafts_have_a_say() ? WireForm::kExact : drafter->wire_choice.form(),
+    const WireForm chosen = sequence_.output_depends_on_drafts() ? WireForm::kExact : drafter->wire_choice.form(),
                    form = drafter->hello.wire == WireForm::kAuto ? chosen : drafter->hello.wire;
     least = std::min(least.value_or(form), form);
   }
@@ -119,8 +119,8 @@ void DrafterSeats::send_tokens(std::int64_t most) {
     const Position from = replica.end, to = std::min(end, from + most);
     const auto begin = sequence_.tokens.begin();
     KvRows rows{.from = from, .to = to, .tokens = {begin + from, begin + to}};
-    const bool lags = end - from > kCatchUpRows / 2 && !session_.pending.commits(rows);
-    round_.choice.catches_up |= sequence_.has_token() && lags;
+    const bool far_behind = end - from > kCatchUpRows / 2 && !session_.pending.commits(rows);
+    round_.choice.catches_up |= sequence_.has_token() && far_behind;
     send(replica, std::move(rows));
     replica.behind = end - from > kCatchUpRows;
   }
@@ -138,9 +138,9 @@ void DrafterSeats::weigh_wire(bool is_first) {
   // With several drafters, the time cannot be attributed to one's bytes.
   if (replicas.size() != 1) return;
   Worker* drafter = replicas[0].place.worker();
-  const bool says_something = outcome.source == DraftSource::kAssistant && outcome.drafted > 0 && !outcome.ahead &&
-                              outcome.draft_waited_s == 0 && !round_.moved && !is_first;
-  if (drafter == nullptr || !drafter->needs_rows() || drafter->hello.wire != WireForm::kAuto || !says_something) return;
+  const bool is_measured = outcome.source == DraftSource::kAssistant && outcome.drafted > 0 && !outcome.ahead &&
+                           outcome.draft_waited_s == 0 && !round_.moved && !is_first;
+  if (drafter == nullptr || !drafter->needs_rows() || drafter->hello.wire != WireForm::kAuto || !is_measured) return;
   if (!drafter->wire_choice.observe(static_cast<double>(outcome.draft_bytes), outcome.draft_wire_s, outcome.round_s))
     return;
   environment_.notice(false,

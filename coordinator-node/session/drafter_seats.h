@@ -38,12 +38,12 @@ class DrafterSeats {
   std::vector<PeerId> peers() const;
   /// Returns the wanted number of drafters: one if the answer would depend on which drafter replies first.
   int wanted() const {
-    return sequence_.drafts_have_a_say() || sequence_.request.stepwise ? 1 : environment_.drafters_per_sequence;
+    return sequence_.output_depends_on_drafts() || sequence_.request.stepwise ? 1 : environment_.drafters_per_sequence;
   }
   bool can_draft() const;
   /// Returns true if a further drafter could draft for the sequence.
   bool more_help(const Worker& verifier) const {
-    return !none_ && environment_.fleet.more_drafters_help(wish(verifier));
+    return !none_ && environment_.fleet.more_drafters_help(requirements(verifier));
   }
   /// Returns the input of the first drafter; without drafters, the input of the last one.
   DraftInput needs() const { return needs_; }
@@ -80,7 +80,7 @@ class DrafterSeats {
 
  private:
   /// @param verifier  the sequence's
-  DrafterWish wish(const Worker& verifier) const;
+  DrafterRequirements requirements(const Worker& verifier) const;
   /// Returns true if the replica's drafter answers, and needs this input.
   bool gets(const Replica& replica, DraftInput input) const;
   void send(Replica& replica, KvRows rows);

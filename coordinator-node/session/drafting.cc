@@ -64,7 +64,7 @@ Next Drafting::begin() {
   return {.what = Next::What::kEndDrafting};
 }
 
-bool Drafting::spares_drafters() const {
+bool Drafting::drafts_do_not_pay() const {
   const Generate& request = sequence_.request;
   const Worker* verifier = verifier_.place().worker();
   return verifier_.policy != nullptr && (request.policy == DraftPolicy::kAuto || request.governed) &&
@@ -74,12 +74,12 @@ bool Drafting::spares_drafters() const {
 bool Drafting::lacks_drafter() const {
   const Generate& request = sequence_.request;
   const Worker* verifier = verifier_.place().worker();
-  const bool welcome = (request.policy != DraftPolicy::kFixed || request.draft_length > 0) && !spares_drafters();
+  const bool welcome = (request.policy != DraftPolicy::kFixed || request.draft_length > 0) && !drafts_do_not_pay();
   return welcome && !drafters_.can_draft() && verifier != nullptr && drafters_.more_help(*verifier);
 }
 
 Next Drafting::ask(std::int64_t draft_length) {
-  if (draft_length > 0) drafters_.send_tokens(spares_drafters() ? kCatchUpRows : sequence_.positions());
+  if (draft_length > 0) drafters_.send_tokens(drafts_do_not_pay() ? kCatchUpRows : sequence_.positions());
   std::vector<DrafterSeats::Replica*> ready;
   for (DrafterSeats::Replica& replica : drafters_.replicas) {
     replica.asked = false;
@@ -129,7 +129,7 @@ void Drafting::send_draft(const DrafterSeats::Replica& replica, std::int64_t dra
                     .ahead = guesses,
                     .known = has_drafts ? round_.drafts.tokens : std::vector<TokenId>(),
                     .tree = round_.choice.tree,
-                    .worth = sequence_.drafts_have_a_say() ? 0 : round_.choice.worth,
+                    .worth = sequence_.output_depends_on_drafts() ? 0 : round_.choice.worth,
                     .stop_ids = known ? std::vector<TokenId>() : request.stop_ids},
               sequence_.base());
 }
@@ -207,27 +207,36 @@ Next Drafting::on_candidates(const PeerId& drafter, const Candidates& candidates
   return {.what = Next::What::kEndDrafting};
 }
 
+Duration Drafting::timeout() const {
+  constexpr Duration kShortest = std::chrono::milliseconds(500);
+  constexpr double kPasses = 4;
+  const Worker* verifier = verifier_.place().worker();
+  if (verifier == nullptr) return kShortest;
+  const Estimates& costs = verifier->costs_with(drafters_.needs());
+  return std::max(kShortest, from_seconds(kPasses * costs.likely_verify_s(1 + costs.others())));
+}
+
 std::optional<TimePoint> Drafting::deadline() const {
-  if (state_.phase != Phase::kDrafting || round_.choice.patience_s >= to_seconds(kTimeout)) return std::nullopt;
+  if (state_.phase != Phase::kDrafting || round_.choice.patience_s >= to_seconds(timeout())) return std::nullopt;
   return state_.entered + from_seconds(round_.choice.patience_s);
 }
 
 Next Drafting::on_tick() {
-  const Duration waited = state_.waited();
-  if (waited < kTimeout && to_seconds(waited) < round_.choice.patience_s) return {};
+  const Duration waited = state_.waited(), timeout = this->timeout();
+  if (waited < timeout && to_seconds(waited) < round_.choice.patience_s) return {};
   round_.count_wait(waited);
   ++environment_.drafts_missed;
   for (const PeerId& peer : drafters_.peers()) {
     if (!drafters_.find(peer)->asked) continue;
     environment_.judge(peer, false);
     if (Worker* drafter = environment_.fleet.find(peer)) ++drafter->late_rounds;
-    // Before kTimeout the drafter may be well; these drafts are not worth the wait.
+    // Before the time-out the drafter may be well; these drafts are not worth the wait.
     Worker* drafter = environment_.fleet.usable_drafter(peer);
-    if (waited < kTimeout || drafter == nullptr) continue;
+    if (waited < timeout || drafter == nullptr) continue;
     drafter->miss(environment_.now);
     environment_.warn_of(peer,
                          fmt::format("drafter {} did not answer within {:.1f} s; going on without it",
-                                     drafter->hello.name, to_seconds(kTimeout)),
+                                     drafter->hello.name, to_seconds(timeout)),
                          state_.id);
   }
   return {.what = Next::What::kEndDrafting};
@@ -238,7 +247,7 @@ Next Drafting::on_tick() {
 bool Drafting::may_draft_trees() const {
   const Generate& request = sequence_.request;
   return request.policy == DraftPolicy::kAuto && request.draft_ahead.value_or(0) == 0 &&
-         !sequence_.drafts_have_a_say() && drafters_.needs() == DraftInput::kTargetRows;
+         !sequence_.output_depends_on_drafts() && drafters_.needs() == DraftInput::kTargetRows;
 }
 
 bool Drafting::may_draft_ahead() const {
@@ -256,7 +265,7 @@ bool Drafting::may_draft_ahead() const {
       }))
     return false;
   if (request.draft_ahead) return *request.draft_ahead > 0;
-  if (sequence_.drafts_have_a_say()) return false;  // the answer would depend on which of them came in time
+  if (sequence_.output_depends_on_drafts()) return false;  // the answer would depend on which of them came in time
   return std::ranges::any_of(drafters_.replicas, [&](const DrafterSeats::Replica& replica) {
     const Worker* drafter = replica.place.worker();
     return drafter != nullptr && drafter->rtt >= std::chrono::milliseconds(1);

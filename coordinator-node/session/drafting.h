@@ -20,7 +20,7 @@ class Drafting {
   Next ask(std::int64_t draft_length);
   /// Returns true if drafters get the sequence's tokens only when drafts are wanted: the policy may skip drafts, and
   /// policies of the verifier's sequences skipped them recently.
-  bool spares_drafters() const;
+  bool drafts_do_not_pay() const;
   /// Handles a drafter's message about this round.
   Next on_message(DrafterSeats::Replica& replica, const Message& message);
   /// Handles a drafter's undecodable message.
@@ -37,9 +37,11 @@ class Drafting {
  private:
   /// Returns true if drafts would be welcome, and a drafter with room could make them.
   bool lacks_drafter() const;
-  /// Time-out of a drafter in a round. The drafter is asked again after its next message. Losing a round of drafts
-  /// costs little; waiting for a dead drafter costs the user much.
-  static constexpr Duration kTimeout = std::chrono::milliseconds(500);
+  /// Time-out of a drafter in a round: half a second, or four forward passes of the verifier where these are long.
+  /// Several sequences of a large model wait for a drafter in turn, and for rows of its prompts. The drafter is asked
+  /// again after its next message. Losing a round of drafts costs little; waiting for a dead drafter costs the user
+  /// much.
+  Duration timeout() const;
 
   /// Continues after the loss of a drafter's answer: ends drafting if no other answer is outstanding.
   Next go_on_without() const;

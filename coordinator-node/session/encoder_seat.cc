@@ -11,7 +11,7 @@
 
 namespace outrider {
 
-void EncoderSeat::sit_at(const PeerId& encoder) {
+void EncoderSeat::assign(const PeerId& encoder) {
   place_ = Place(environment_.fleet, encoder);
   ask();
 }
@@ -48,7 +48,7 @@ Next EncoderSeat::on_tick() {
 }
 
 Next EncoderSeat::on_message(Message message, const Hello& verifier, Duration waited) {
-  session_.pending.heard();
+  session_.pending.on_answer();
   if (std::holds_alternative<Heartbeat>(message.body)) return {};  // in work
   if (const auto* failed = std::get_if<Failed>(&message.body)) {
     // The encoder may lack room although our accounts have some: a Free was lost, and it is asked again.

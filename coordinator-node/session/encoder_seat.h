@@ -17,10 +17,10 @@ class EncoderSeat {
   const PeerId& peer() const { return place_.peer(); }
   const Place& place() const { return place_; }
   /// Takes a place at an encoder, and requests the next medium. @pre a medium is not encoded yet
-  void sit_at(const PeerId& encoder);
+  void assign(const PeerId& encoder);
   void leave();
 
-  /// Handles the encoder's message, `waited` after sit_at(). @param verifier  the sequence's
+  /// Handles the encoder's message, `waited` after assign(). @param verifier  the sequence's
   Next on_message(Message message, const Hello& verifier, Duration waited);
   /// Handles the passing of time while an answer of the encoder is outstanding.
   Next on_tick();

@@ -30,7 +30,7 @@ class PendingRequest {
     if (!to.empty()) environment_.send(to, *message_);
   }
   /// Records a message about the request.
-  void heard() { retries_ = 0; }
+  void on_answer() { retries_ = 0; }
   /// Restarts the time of the request: a part of the answer arrived, or the long request is still being sent.
   void wait_from_now() { sent_ = environment_.now; }
   /// Repeats a Prefill, but without K/V rows for drafters.
@@ -48,7 +48,7 @@ class PendingRequest {
       wait_from_now();
     if (now - sent_ < kResend) return std::nullopt;
     // The fleet handles complete silence (LinkConfig::peer_timeout).
-    if (worker != nullptr && worker->spoke > sent_ && ++retries_ > kRetriesMax)
+    if (worker != nullptr && worker->last_message > sent_ && ++retries_ > kRetriesMax)
       return Error(Errc::kTimeout, "{} requests, and no answer that can be read", retries_);
     repeat(to);
     return std::nullopt;

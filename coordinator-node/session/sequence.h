@@ -41,7 +41,9 @@ struct Sequence {
   bool has_media() const { return encoded < request.media.size(); }
   /// Returns true under rules whose answer depends on the drafts, not on the seed alone. The number of drafts must then
   /// not depend on measured times.
-  bool drafts_have_a_say() const { return !request.sampling.greedy() && request.sampling.rule != SamplingRule::kMatch; }
+  bool output_depends_on_drafts() const {
+    return !request.sampling.greedy() && request.sampling.rule != SamplingRule::kMatch;
+  }
   /// Returns the most K/V rows of the sequence. A stepwise sequence has no limit: its memory grows with each verify.
   Position positions() const;
   /// Returns the bytes of the prompt, pictures included.

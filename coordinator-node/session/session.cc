@@ -40,7 +40,7 @@ bool Session::start() {
   state_.verifier.take(*offer);
   if (sequence.draft_room() > 0) state_.drafters.assign(verifier);
   state_.verifier.choose_policy(state_.drafters.needs());
-  if (!drafting_.spares_drafters()) state_.drafters.send_tokens(sequence.positions());
+  if (!drafting_.drafts_do_not_pay()) state_.drafters.send_tokens(sequence.positions());
   if (encoder.empty())
     follow(verifying_.prefill());
   else
@@ -74,7 +74,7 @@ void Session::end_drafting() {
 
 void Session::encode_at(const PeerId& encoder) {
   state_.enter(Phase::kEncoding);
-  state_.encoder.sit_at(encoder);
+  state_.encoder.assign(encoder);
 }
 
 void Session::encode_elsewhere(Error why) {

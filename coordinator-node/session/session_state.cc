@@ -41,7 +41,7 @@ Result<void> SessionState::check(const PairFacts* facts) const {
 std::optional<Audit> SessionState::audit() const {
   const Generate& request = sequence.request;
   const bool began_here = request.answered == 0 && client != "";
-  if (!ledger.done || !began_here || sequence.drafts_have_a_say() || !sequence.has_token() ||
+  if (!ledger.done || !began_here || sequence.output_depends_on_drafts() || !sequence.has_token() ||
       ledger.metrics.failovers > 0 || verifier.reported_name.empty())
     return std::nullopt;
   const auto prompt_end = sequence.tokens.begin() + sequence.prompt_size;

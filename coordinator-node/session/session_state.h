@@ -41,7 +41,7 @@ struct SessionState : SessionBase {
   /// Returns true once a verifier here has answered with a token, or has caught up with an answer begun elsewhere.
   bool has_started() const { return sequence.has_token() && !verifier.resuming; }
   /// Returns the time that a stepwise session has been waiting for its client.
-  Duration resting() const { return phase == Phase::kPaused ? waited() : Duration::zero(); }
+  Duration paused_for() const { return phase == Phase::kPaused ? waited() : Duration::zero(); }
   bool is_drafter(const PeerId& peer, RoundId of) const {
     return of == round.id && std::ranges::count(drafters.replicas, peer, &DrafterSeats::Replica::peer) > 0;
   }

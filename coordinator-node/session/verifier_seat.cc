@@ -60,12 +60,12 @@ void VerifierSeat::choose_policy(DraftInput needs) {
   const Generate& request = sequence_.request;
   if (request.stepwise || (policy != nullptr && policy_for_ == needs)) return;
   policy_for_ = needs;
-  const bool governed = request.governed && !sequence_.drafts_have_a_say();
+  const bool governed = request.governed && !sequence_.output_depends_on_drafts();
   policy = make_policy(request.policy, request.draft_length, costs(), worker().batch, governed);
 }
 
 bool VerifierSeat::contradicts(const Verdict& verdict) const {
-  return numeric_class && !sequence_.drafts_have_a_say() && verdict.next_token != sequence_.tokens.back();
+  return numeric_class && !sequence_.output_depends_on_drafts() && verdict.next_token != sequence_.tokens.back();
 }
 
 Result<void> VerifierSeat::check(const Verdict& verdict, bool prefill) const {
@@ -141,9 +141,9 @@ std::optional<Error> VerifierSeat::on_unassigned(bool waits) {
   const Duration alone = environment_.now - unassigned_since;
   if (waits && !sequence_.has_token()) {
     if (alone < std::chrono::milliseconds(sequence_.request.wait_ms)) return std::nullopt;
-    const bool blind = environment_.fleet.has_verifier({});
-    return Error(Errc::kUnavailable, "no {} joined within {:.1f} s{}", blind ? "encoder" : "verifier",
-                 to_seconds(alone), blind ? ", and there is no verifier with towers" : "");
+    const bool has_other = environment_.fleet.has_verifier({});
+    return Error(Errc::kUnavailable, "no {} joined within {:.1f} s{}", has_other ? "encoder" : "verifier",
+                 to_seconds(alone), has_other ? ", and there is no verifier with towers" : "");
   }
   if (alone < environment_.failover.wait) return std::nullopt;
   if (environment_.failover.allow_inexact && std::exchange(numeric_class, std::nullopt)) {

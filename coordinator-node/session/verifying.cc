@@ -58,12 +58,12 @@ Next Verifying::on_tick() {
   const Worker& verifier = verifier_.worker();
   const std::optional<TimePoint> since = verifier.arriving.since;
   if (verifier.arriving.now(environment_.now) && since && environment_.now - *since >= PendingRequest::kResend)
-    spare_rows();
+    stop_sending_rows();
   if (auto why = pending_.on_tick(verifier_.peer())) return distrust(std::move(*why));
   return {};
 }
 
-void Verifying::spare_rows() {
+void Verifying::stop_sending_rows() {
   std::vector<PeerId> with_rows;
   for (const DrafterSeats::Replica& replica : drafters_.replicas) {
     const Worker* drafter = replica.place.worker();
@@ -83,7 +83,7 @@ void Verifying::spare_rows() {
 
 Next Verifying::on_message(Message message) {
   const bool asked = state_.asks_verifier();
-  pending_.heard();
+  pending_.on_answer();
   if (std::holds_alternative<Heartbeat>(message.body)) return {};  // in work
   if (auto* chunk = std::get_if<KvChunk>(&message.body)) {
     if (chunk->kv.to > sequence_.committed()) {
@@ -260,7 +260,7 @@ Next Verifying::emit(Verdict verdict, std::optional<RoundReport> report) {
   state_.reply(std::move(tokens));
   const bool ended = stopped || sequence_.tokens_left() == 0;
   if (ended) drafters_.ahead.expect(0, 0);
-  ledger_.metrics.vain_drafts += drafters_.ahead.take_vain();
+  ledger_.metrics.vain_drafts += drafters_.ahead.take_wasted();
   if (ended) return {.what = Next::What::kDone, .reason = stopped ? FinishReason::kStop : FinishReason::kLength};
   round_.hidden = std::move(verdict.hidden);
   return {.what = Next::What::kRound, .kv = std::move(verdict.kv)};

@@ -25,7 +25,7 @@ class Verifying {
 
  private:
   /// Continues without drafters that need rows, since the verifier's rows take too long to arrive.
-  void spare_rows();
+  void stop_sending_rows();
   Next on_verdict(Verdict verdict);
   /// Handles the verdict of a verifier that has caught up with an answer. If another verifier began the answer, its
   /// outstanding request is repeated; if another coordinator did, the first round here begins.

@@ -37,8 +37,8 @@ void append(DonorReplica& replica, const KvRows& kv) {
   replica.length = kv.to;
 }
 
-struct AssistantText final : DraftText {
-  explicit AssistantText(DonorReplica made) : replica(std::move(made)) {}
+struct AssistantSequence final : DraftSequence {
+  explicit AssistantSequence(DonorReplica made) : replica(std::move(made)) {}
   void extend(const KvRows& rows) override { append(replica, rows); }
   Position length() const override { return replica.length; }
 
@@ -50,14 +50,14 @@ class AssistantModel final : public DraftModel {
   explicit AssistantModel(std::unique_ptr<Assistant> assistant) : assistant_(std::move(assistant)) {}
   DraftTraits traits() const override { return {}; }
   std::int64_t vocab_size() const override { return assistant_->config().text.vocab_size; }
-  std::unique_ptr<DraftText> open() const override {
-    return std::make_unique<AssistantText>(assistant_->make_replica());
+  std::unique_ptr<DraftSequence> open() const override {
+    return std::make_unique<AssistantSequence>(assistant_->make_replica());
   }
   bool step_each(std::span<const DraftPoint> points, const VisitPoint& visit) override {
     std::vector<DraftNode> nodes;
     for (const DraftPoint& point : points) {
-      nodes.push_back(
-          {point.path.back(), point.state, static_cast<const AssistantText*>(point.text)->replica, point.goes_on});
+      nodes.push_back({point.path.back(), point.state, static_cast<const AssistantSequence*>(point.sequence)->replica,
+                       point.goes_on});
     }
     assistant_->step_each(nodes, visit);
     return true;

@@ -11,10 +11,10 @@
 namespace outrider {
 namespace {
 
-class BlockText final : public DraftText {
+class BlockSequence final : public DraftSequence {
  public:
   /// @param changes  counts those of all the model's sequences
-  BlockText(KvCache cache, std::shared_ptr<std::int64_t> changes)
+  BlockSequence(KvCache cache, std::shared_ptr<std::int64_t> changes)
       : cache_(std::move(cache)), changes_(std::move(changes)) {}
   void extend(const KvRows& rows) override {
     waiting_.add(rows);
@@ -45,15 +45,15 @@ class BlockText final : public DraftText {
   std::shared_ptr<std::int64_t> changes_;
 };
 
-BlockText& text_of(const DraftPoint& point) { return static_cast<BlockText&>(*point.text); }
+BlockSequence& sequence_of(const DraftPoint& point) { return static_cast<BlockSequence&>(*point.sequence); }
 
 class BlockModel final : public DraftModel {
  public:
   explicit BlockModel(std::unique_ptr<BlockDrafter> drafter) : drafter_(std::move(drafter)) {}
   DraftTraits traits() const override { return {.block = drafter_->config().drafts()}; }
   std::int64_t vocab_size() const override { return drafter_->config().vocab_size; }
-  std::unique_ptr<DraftText> open() const override {
-    return std::make_unique<BlockText>(drafter_->make_cache(), changes_);
+  std::unique_ptr<DraftSequence> open() const override {
+    return std::make_unique<BlockSequence>(drafter_->make_cache(), changes_);
   }
   KvCost kv_cost() const override {
     KvCost cost;
@@ -62,7 +62,7 @@ class BlockModel final : public DraftModel {
   }
   bool step_each(std::span<const DraftPoint> points, const VisitPoint& visit) override {
     bool passed = false;
-    for (const DraftPoint& point : points) passed |= text_of(point).catch_up(*drafter_, rows_);
+    for (const DraftPoint& point : points) passed |= sequence_of(point).catch_up(*drafter_, rows_);
     passed |= add_blocks(points);
     std::vector<std::size_t> visited;
     std::vector<TokenId> before;
@@ -93,51 +93,51 @@ class BlockModel final : public DraftModel {
 
  private:
   /// The scores of a block, before the Markov head.
-  struct Said {
+  struct Prediction {
     std::int64_t version;  ///< the text's
     TokenId token;
     std::vector<float> scores;
   };
   /// Blocks that are kept: one per sequence of a pass of the engine. With 262,144 tokens each has 7 to 16 MB.
-  static constexpr std::size_t kSaidMax = 16;
+  static constexpr std::size_t kPredictionsMax = 16;
 
   /// Null if no draft is wanted, or the block's pass is still to come.
-  const Said* find(const DraftPoint& point) const {
-    if (point.path.empty() || text_of(point).behind() > 0) return nullptr;
-    const auto at = std::ranges::find_if(said_, [&](const Said& said) {
-      return said.version == text_of(point).version() && said.token == point.path.front();
+  const Prediction* find(const DraftPoint& point) const {
+    if (point.path.empty() || sequence_of(point).behind() > 0) return nullptr;
+    const auto at = std::ranges::find_if(predictions_, [&](const Prediction& prediction) {
+      return prediction.version == sequence_of(point).version() && prediction.token == point.path.front();
     });
-    return at == said_.end() ? nullptr : &*at;
+    return at == predictions_.end() ? nullptr : &*at;
   }
   /// Runs a pass for points whose block is missing, as far as it has room. @return true if there were any
   bool add_blocks(std::span<const DraftPoint> points) {
     std::vector<BlockDrafter::Block> blocks;
-    std::vector<Said> fresh;
+    std::vector<Prediction> fresh;
     for (const DraftPoint& point : points) {
-      BlockText& text = text_of(point);
-      const bool wanted = !point.path.empty() && text.behind() == 0 && find(point) == nullptr;
-      const bool comes = std::ranges::find(fresh, text.version(), &Said::version) != fresh.end();
+      BlockSequence& sequence = sequence_of(point);
+      const bool wanted = !point.path.empty() && sequence.behind() == 0 && find(point) == nullptr;
+      const bool comes = std::ranges::find(fresh, sequence.version(), &Prediction::version) != fresh.end();
       if (!wanted || comes || std::ssize(blocks) == drafter_->blocks_max()) continue;
-      blocks.push_back({&text.cache(), point.path.front()});
-      fresh.push_back({text.version(), point.path.front(), {}});
+      blocks.push_back({&sequence.cache(), point.path.front()});
+      fresh.push_back({sequence.version(), point.path.front(), {}});
     }
     if (blocks.empty()) return false;
     const Matrix<const float> scores = drafter_->draft(blocks);
     const std::int64_t drafts = drafter_->config().drafts();
     for (std::size_t i = 0; i < fresh.size(); ++i) {
-      if (said_.size() == kSaidMax) said_.pop_front();
+      if (predictions_.size() == kPredictionsMax) predictions_.pop_front();
       for (std::int64_t r = 0; r < drafts; ++r) {
         const auto row = scores[static_cast<std::int64_t>(i) * drafts + r].span();
         fresh[i].scores.insert(fresh[i].scores.end(), row.begin(), row.end());
       }
-      said_.push_back(std::move(fresh[i]));
+      predictions_.push_back(std::move(fresh[i]));
     }
     return true;
   }
 
   std::unique_ptr<BlockDrafter> drafter_;
   std::shared_ptr<std::int64_t> changes_ = std::make_shared<std::int64_t>(0);
-  std::deque<Said> said_;  ///< the latest last
+  std::deque<Prediction> predictions_;  ///< the latest last
   std::vector<float> scores_;
   Buffer rows_;
 };

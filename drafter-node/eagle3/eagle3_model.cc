@@ -14,9 +14,9 @@ struct Eagle3Scratch {
   Buffer rows, joined, known;
 };
 
-class Eagle3Text final : public DraftText {
+class Eagle3Sequence final : public DraftSequence {
  public:
-  explicit Eagle3Text(KvCache cache) : cache_(std::move(cache)) {}
+  explicit Eagle3Sequence(KvCache cache) : cache_(std::move(cache)) {}
   void extend(const KvRows& rows) override {
     tokens_.insert(tokens_.end(), rows.tokens.begin() + (length() - rows.from), rows.tokens.end());
     waiting_.add(rows);
@@ -63,7 +63,9 @@ class Eagle3Model final : public DraftModel {
   explicit Eagle3Model(std::unique_ptr<Eagle3Drafter> drafter) : drafter_(std::move(drafter)) {}
   DraftTraits traits() const override { return {.block = kDraftLengthMax}; }
   std::int64_t vocab_size() const override { return drafter_->config().vocab_size; }
-  std::unique_ptr<DraftText> open() const override { return std::make_unique<Eagle3Text>(drafter_->make_cache()); }
+  std::unique_ptr<DraftSequence> open() const override {
+    return std::make_unique<Eagle3Sequence>(drafter_->make_cache());
+  }
   KvCost kv_cost() const override {
     KvCost cost;
     add_kv_cost(drafter_->make_cache(), &cost);
@@ -75,11 +77,11 @@ class Eagle3Model final : public DraftModel {
     std::vector<Eagle3Drafter::Step> steps;
     for (std::size_t i = 0; i < points.size(); ++i) {
       const DraftPoint& point = points[i];
-      auto& text = static_cast<Eagle3Text&>(*point.text);
-      passed |= text.catch_up(*drafter_, scratch_);
-      if (point.path.empty() || text.behind() > 0 || std::ssize(steps) == Eagle3Drafter::kRowsMax) continue;
+      auto& sequence = static_cast<Eagle3Sequence&>(*point.sequence);
+      passed |= sequence.catch_up(*drafter_, scratch_);
+      if (point.path.empty() || sequence.behind() > 0 || std::ssize(steps) == Eagle3Drafter::kRowsMax) continue;
       visited.push_back(i);
-      steps.push_back({&text.cache(), point.path.back(), point.path.size() == 1 ? text.state() : point.state});
+      steps.push_back({&sequence.cache(), point.path.back(), point.path.size() == 1 ? sequence.state() : point.state});
     }
     if (steps.empty()) return passed;
     const Matrix<const float> scores = drafter_->step(steps);

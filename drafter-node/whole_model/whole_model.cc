@@ -28,9 +28,9 @@ std::int64_t common_prefix(std::span<const TokenId> a, std::span<const TokenId> 
   return std::ranges::mismatch(a, b).in1 - a.begin();
 }
 
-class WholeText final : public DraftText {
+class WholeSequence final : public DraftSequence {
  public:
-  explicit WholeText(KvCache cache) : cache_(std::move(cache)) {}
+  explicit WholeSequence(KvCache cache) : cache_(std::move(cache)) {}
   void extend(const KvRows& rows) override {
     const Position skipped = length() - rows.from;
     committed_.insert(committed_.end(), rows.tokens.begin() + skipped, rows.tokens.end());
@@ -90,7 +90,7 @@ class WholeModel final : public DraftModel {
   }
   DraftTraits traits() const override { return {.needs = DraftInput::kTokens, .by_tokens_alone = true}; }
   std::int64_t vocab_size() const override { return model_->config().vocab_size; }
-  std::unique_ptr<DraftText> open() const override { return std::make_unique<WholeText>(model_->make_cache()); }
+  std::unique_ptr<DraftSequence> open() const override { return std::make_unique<WholeSequence>(model_->make_cache()); }
   KvCost kv_cost() const override {
     KvCost cost;
     add_kv_cost(model_->make_cache(), &cost);
@@ -100,29 +100,29 @@ class WholeModel final : public DraftModel {
     std::vector<Part> parts;
     std::int64_t room = kWholeModelRows;
     for (std::size_t i = 0; i < points.size() && room > 0; ++i) {
-      auto& text = static_cast<WholeText&>(*points[i].text);
+      auto& sequence = static_cast<WholeSequence&>(*points[i].sequence);
       const std::vector<TokenId>& path = points[i].path;
       std::vector<TokenId> rows =
-          text.missing(path, std::min(room, kCatchUpRows), [&] { return model_->make_cache(); });
+          sequence.missing(path, std::min(room, kCatchUpRows), [&] { return model_->make_cache(); });
       if (rows.empty()) continue;
       room -= std::ssize(rows);
-      const Position end = text.length() + std::ssize(path);
-      const bool reaches = !path.empty() && text.cache().length() + std::ssize(rows) == end;
-      parts.push_back({i, &text, std::move(rows), reaches});
+      const Position end = sequence.length() + std::ssize(path);
+      const bool reaches = !path.empty() && sequence.cache().length() + std::ssize(rows) == end;
+      parts.push_back({i, &sequence, std::move(rows), reaches});
     }
     if (parts.empty()) return false;
     if (assistant_) guess(points, parts, room);
     std::vector<Segment> segments;
     for (Part& part : parts) {
-      part.text->add(part.rows);
-      segments.push_back({.cache = &part.text->cache(), .tokens = part.rows, .output_rows = part.said()});
+      part.sequence->add(part.rows);
+      segments.push_back({.cache = &part.sequence->cache(), .tokens = part.rows, .output_rows = part.outputs()});
     }
     const auto [hidden, logits] = model_->forward(segments);
     std::int64_t row = 0;
     for (const Part& part : parts) {
       bool holds = true;  // the guesses before this row are right
-      for (std::int64_t left = part.said(); left > 0; --left, ++row) {
-        if (assistant_) part.text->keep_state(part.text->cache().length() - left, hidden[row].span());
+      for (std::int64_t left = part.outputs(); left > 0; --left, ++row) {
+        if (assistant_) part.sequence->keep_state(part.sequence->cache().length() - left, hidden[row].span());
         if (!holds) continue;
         const std::optional<TokenId> next = visit(part.point, {}, scores(logits[row].span()), {});
         holds = left > 1 && next == part.rows[part.rows.size() - static_cast<std::size_t>(left) + 1];
@@ -135,12 +135,12 @@ class WholeModel final : public DraftModel {
   /// A pass's share of a sequence.
   struct Part {
     std::size_t point;
-    WholeText* text;
+    WholeSequence* sequence;
     std::vector<TokenId> rows;  ///< after the cached ones; the last are guesses
     bool reaches;               ///< the path's end
     std::int64_t guesses = 0;
     /// Rows with wanted scores: the path's last one and the guesses.
-    std::int64_t said() const { return reaches ? 1 + guesses : 0; }
+    std::int64_t outputs() const { return reaches ? 1 + guesses : 0; }
   };
   /// Continues from the last row that the model computed, along the known tokens first.
   struct Walk {
@@ -157,7 +157,7 @@ class WholeModel final : public DraftModel {
     std::vector<Walk> walks;
     for (Part& part : parts) {
       const std::int64_t most = std::min({points[part.point].wanted - 1, kGuesses, room});
-      const std::span<const float> state = part.text->state();
+      const std::span<const float> state = part.sequence->state();
       if (!part.reaches || most <= 0 || std::ssize(part.rows) > kKnownRowsMax || state.empty()) continue;
       room -= most;
       walks.push_back({&part, &points[part.point], most, {state.begin(), state.end()}});
@@ -165,7 +165,7 @@ class WholeModel final : public DraftModel {
     while (!walks.empty()) {
       std::vector<DraftNode> nodes;
       for (const Walk& walk : walks)
-        nodes.push_back({walk.part->rows[walk.at], walk.state, {*model_, walk.part->text->cache()}});
+        nodes.push_back({walk.part->rows[walk.at], walk.state, {*model_, walk.part->sequence->cache()}});
       assistant_->step_each(nodes, [&](std::size_t node, std::span<const TokenId> ids, std::span<const float> scores,
                                        std::span<const float> state) {
         Walk& walk = walks[node];

@@ -204,12 +204,12 @@ Answers Measured::sums(ExperimentArm arm) const {
 }
 
 std::optional<std::uint64_t> Measured::text() const {
-  std::map<std::size_t, std::uint64_t> texts;
+  std::map<std::size_t, std::uint64_t> answers;
   for (const Sample& sample : samples) {
-    if (texts.try_emplace(sample.prompt, sample.text).first->second != sample.text) return std::nullopt;
+    if (answers.try_emplace(sample.prompt, sample.text).first->second != sample.text) return std::nullopt;
   }
   std::uint64_t all = 0;
-  for (const auto& [prompt, text] : texts) all = mix64(all ^ text) + 1;
+  for (const auto& [prompt, text] : answers) all = mix64(all ^ text) + 1;
   return all;
 }
 

@@ -479,9 +479,9 @@ std::string origin_html(const Json& lock, const std::vector<Json>& cells) {
   for (const std::string& name : varied_axes_of(cells)) {
     std::set<Json> values;  // in numerical order
     for (const Json& cell : cells) values.insert(cell["axes"][name]);
-    std::vector<std::string> texts;
-    std::ranges::transform(values, std::back_inserter(texts), short_text);
-    axes.push_back(fmt::format("{} {}", name, fmt::join(texts, ", ")));
+    std::vector<std::string> words;
+    std::ranges::transform(values, std::back_inserter(words), short_text);
+    axes.push_back(fmt::format("{} {}", name, fmt::join(words, ", ")));
   }
   const std::string date = lock.value("date", "");
   return fmt::format(
@@ -493,14 +493,14 @@ std::string origin_html(const Json& lock, const std::vector<Json>& cells) {
 
 }  // namespace
 
-std::vector<Json> standing_cells(const std::vector<Json>& lines) {
-  std::map<std::int64_t, Json> standing;
+std::vector<Json> latest_cells(const std::vector<Json>& lines) {
+  std::map<std::int64_t, Json> latest;
   for (const Json& line : lines) {
-    const auto [place, is_new] = standing.try_emplace(line["cell"].get<std::int64_t>(), line);
+    const auto [place, is_new] = latest.try_emplace(line["cell"].get<std::int64_t>(), line);
     if (!is_new && is_void(place->second)) place->second = line;
   }
   std::vector<Json> cells;
-  for (auto& [index, cell] : standing) cells.push_back(std::move(cell));
+  for (auto& [index, cell] : latest) cells.push_back(std::move(cell));
   return cells;
 }
 

@@ -191,7 +191,7 @@ Calibration calibrate(const Calibrator& calibrator, const std::vector<Question>&
   do {
     for (const Question& question : questions) {
       calibrator.ask(question, kLengths, &calibration);
-      progress.reach(to_seconds(now() - start));
+      progress.advance_to(to_seconds(now() - start));
     }
   } while (to_seconds(now() - start) < seconds);
   return calibration;

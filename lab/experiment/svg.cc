@@ -39,8 +39,8 @@ class Scale {
       result.clear();  // a short span has more round values between these
     }
     const double rough = (high_ - low_) / 5, decade = std::pow(10, std::floor(std::log10(rough)));
-    const double fine = decade * (rough / decade > 5 ? 10 : rough / decade > 2 ? 5 : rough / decade > 1 ? 2 : 1);
-    const double step = whole_ ? std::max(1.0, fine) : fine;
+    const double rounded = decade * (rough / decade > 5 ? 10 : rough / decade > 2 ? 5 : rough / decade > 1 ? 2 : 1);
+    const double step = whole_ ? std::max(1.0, rounded) : rounded;
     for (double tick = std::ceil(low_ / step) * step; tick <= high_ + step * 1e-6; tick += step)
       result.push_back(std::abs(tick) < step * 1e-6 ? 0 : tick);
     return result;

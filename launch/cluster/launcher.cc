@@ -81,7 +81,7 @@ class Launcher {
   /// Returns the reason for a host's missing facts.
   std::string why_no_facts(const Host& host, const Captured& answer) const;
   bool left_out(const Host& host) const { return std::ranges::count(left_out_, host.name) > 0; }
-  void say_state(const char* state);
+  void log_state(const char* state);
   bool wait_until(const std::function<bool()>& condition, Duration deadline);
 
   const json& plan_;
@@ -105,7 +105,7 @@ bool Launcher::wait_until(const std::function<bool()>& condition, Duration deadl
   return true;
 }
 
-void Launcher::say_state(const char* state) {
+void Launcher::log_state(const char* state) {
   state_ = state;
   ordered_json processes = ordered_json::array();
   for (const Running& running : running_) {
@@ -130,15 +130,15 @@ void name_unlike(const Host& host, const json& facts, const ordered_json& all) {
 }
 
 std::string Launcher::why_no_facts(const Host& host, const Captured& answer) const {
-  const std::string said = last_line(answer.out), by = std::string(to_string(options_.backend)) + ": ";
+  const std::string last = last_line(answer.out), by = std::string(to_string(options_.backend)) + ": ";
   if (answer.status == 124) return fmt::format("no answer in {} s", kFactsSeconds);
-  if (said.starts_with(by)) return said;  // already starts with the way, as when srun is missing here
+  if (last.starts_with(by)) return last;  // already starts with the way, as when srun is missing here
   if (answer.status == kProgramMissing) return "no program " + options_.program;
-  if (options_.backend == Backend::kSsh && answer.status == kSshFailed) return by + said;
+  if (options_.backend == Backend::kSsh && answer.status == kSshFailed) return by + last;
   const std::vector<Captured> machine =
       run_all({command_on(options_.backend, host, machine_command(options_.program))}, kAnswerSeconds);
   if (const auto wrong = wrong_architecture(machine.front().out, options_.program)) return *wrong;
-  return fmt::format("status {}: {}", answer.status, said);
+  return fmt::format("status {}: {}", answer.status, last);
 }
 
 Result<void> Launcher::look_at_hosts() {
@@ -174,12 +174,12 @@ Result<void> Launcher::start(const PlannedProcess& process, const std::vector<st
   std::vector<std::string> command = process.command(options_.program, more);
   std::vector<SentFile> files;
   if (keys_ && local) {
-    std::ranges::copy(keys_->options(process.role, process.hears_shards()), std::back_inserter(command));
+    std::ranges::copy(keys_->options(process.role, process.listens_for_shards()), std::back_inserter(command));
   } else if (keys_) {
-    ASSIGN_OR_RETURN(files, keys_->files(process.role, process.hears_shards()));
+    ASSIGN_OR_RETURN(files, keys_->files(process.role, process.listens_for_shards()));
   }
   command = announced_command_on(options_.backend, process.host, command, files);
-  ASSIGN_OR_RETURN(Child child, Child::start(command, folder_.log(process.log_name()), /*hold_stdin=*/true));
+  ASSIGN_OR_RETURN(Child child, Child::start(command, folder_.log(process.log_name()), /*keep_stdin_open=*/true));
   for (const SentFile& file : files) RETURN_IF_ERROR(child.write(file.second));
   running_.push_back({&process, std::move(child), {}, {}});
   if (!local) return {};
@@ -218,7 +218,7 @@ const Running* Launcher::look() {
     }
     if (!running.status && (running.status = running.child.poll())) {
       explain(running);
-      say_state(state_.c_str());
+      log_state(state_.c_str());
     }
     if (ends_run(running) && (over == nullptr || over->left())) over = &running;
   }
@@ -252,7 +252,7 @@ Result<std::vector<std::string>> Launcher::await_addresses(const PlannedProcess&
 
 Result<void> Launcher::start_all() {
   RETURN_IF_ERROR(folder_.begin({"launcher", "local", {}, identify(getpid()), {}}));
-  say_state("starting");
+  log_state("starting");
   if (processes_.open()) {
     ASSIGN_OR_RETURN(keys_, RunKeys::create(folder_));
   }
@@ -267,11 +267,11 @@ Result<void> Launcher::start_all() {
     const std::vector<std::string>& at = process.role == "shard" ? shards_at : addresses_;
     RETURN_IF_ERROR(start(process, {"--join", fmt::format("{}", fmt::join(at, ","))}));
     look();
-    if (!process.hears_shards()) continue;
+    if (!process.listens_for_shards()) continue;
     ASSIGN_OR_RETURN(shards_at, await_addresses(process));
     if (shards_at.empty()) break;  // await_ready() reports what has ended
   }
-  say_state("starting");
+  log_state("starting");
   return {};
 }
 
@@ -315,7 +315,7 @@ Result<std::optional<int>> Launcher::await_ready() {
     complain("no token came through every verifier: {}", proven.error().message);
     return std::optional<int>(kNotReady);
   }
-  say_state("ready");
+  log_state("ready");
   const auto alive = [&](std::string_view role) {
     return std::ranges::count_if(running_,
                                  [&](const Running& running) { return running.plan->role == role && !running.status; });
@@ -334,7 +334,7 @@ Result<int> Launcher::run_command(std::size_t number, const std::vector<std::str
                         .program = kThisProgram,
                         .client_key = keys_ ? keys_->options("client") : std::vector<std::string>()});
   const std::string log = fmt::format("run.{}.log", number);
-  ASSIGN_OR_RETURN(Child child, Child::start(command, folder_.log(log), /*hold_stdin=*/false));
+  ASSIGN_OR_RETURN(Child child, Child::start(command, folder_.log(log), /*keep_stdin_open=*/false));
   RETURN_IF_ERROR(folder_.append({fmt::format("run.{}", number), "local", {}, child.id(), {}}));
   std::ifstream output(folder_.log(log));
   const auto show = [&] {
@@ -385,7 +385,7 @@ ReadyCluster Launcher::ready_cluster() {
 }
 
 void Launcher::end_all() {
-  say_state("ending");
+  log_state("ending");
   const auto end = [&](bool last) {
     const auto concerned = [&](const Running& running) {
       return (running.plan->role == "coordinator" || running.plan->role == "shard") == last;
@@ -410,7 +410,7 @@ void Launcher::end_all() {
   };
   end(/*last=*/false);  // draining workers need a coordinator, and a verifier its shards
   end(/*last=*/true);
-  say_state("ended");
+  log_state("ended");
 }
 
 /// Returns the command that signals an entry's process; a local one with all that it has started.

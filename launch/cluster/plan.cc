@@ -246,13 +246,13 @@ Result<void> place_on_hosts(json& plan, std::string_view text, std::string_view 
   for (const auto& [role, hosts] : found.placed) {
     const bool single = role == "coordinator";
     const std::string key = single ? role : role + "s";
-    json& said = plan[key];
-    if (said.is_null()) said = single ? json::object() : json::array({json::object()});
-    json* const one = single ? &said : said.is_array() && said.size() == 1 ? &said[0] : nullptr;
+    json& value = plan[key];
+    if (value.is_null()) value = single ? json::object() : json::array({json::object()});
+    json* const one = single ? &value : value.is_array() && value.size() == 1 ? &value[0] : nullptr;
     // The host file places this role, so that the plan must not place it too.
     if (one == nullptr || !one->is_object() || one->contains("hosts") || one->contains("count")) {
       return Error(Errc::kInvalidArgument, "{} is {}: with a host file, wanted {} without hosts and count", key,
-                   show(said), single ? "an object" : "one group");
+                   show(value), single ? "an object" : "one group");
     }
     (*one)["hosts"] = hosts;
   }

@@ -206,7 +206,7 @@ class Planner {
 
 bool PlannedProcess::has_deadline() const { return std::ranges::count(options, kDeadline) > 0; }
 
-bool PlannedProcess::hears_shards() const { return std::ranges::count(options, kListenShards) > 0; }
+bool PlannedProcess::listens_for_shards() const { return std::ranges::count(options, kListenShards) > 0; }
 
 std::vector<std::string> PlannedProcess::command(const std::string& program,
                                                  const std::vector<std::string>& more) const {

@@ -34,7 +34,7 @@ struct PlannedProcess {
   bool required() const { return role != "drafter" && role != "encoder"; }
   bool has_deadline() const;
   /// Returns true for a verifier that shards of other hosts join.
-  bool hears_shards() const;
+  bool listens_for_shards() const;
   std::string log_name() const { return host.name + "." + name + ".log"; }
   /// Returns the whole command line. @param more  options that the launcher adds
   std::vector<std::string> command(const std::string& program, const std::vector<std::string>& more) const;

@@ -28,12 +28,12 @@ Error is_a_run(const fs::path& path) {
 constexpr const char* kCoordinator = "coordinator";
 
 /// Returns the files of a role in the folder, each with its option.
-std::vector<std::pair<std::string, std::string>> file_names(const std::string& role, bool hears_shards) {
+std::vector<std::pair<std::string, std::string>> file_names(const std::string& role, bool listens_for_shards) {
   if (role == kCoordinator) return {{"--key", kCoordinator}, {"--authorized", kAuthorizedFile}};
   if (role == "shard") return {{"--key", "verifier"}, {"--coordinator-key", "verifier.pub"}};  // it dials its verifier
   std::vector<std::pair<std::string, std::string>> names = {
       {"--key", role}, {"--coordinator-key", fmt::format("{}.pub", kCoordinator)}};
-  if (hears_shards) names.emplace_back("--authorized", kAuthorizedFile);
+  if (listens_for_shards) names.emplace_back("--authorized", kAuthorizedFile);
   return names;
 }
 }  // namespace
@@ -158,17 +158,17 @@ std::optional<RunKeys> RunKeys::of(const RunFolder& folder) {
   return RunKeys(keys);
 }
 
-std::vector<std::string> RunKeys::options(const fs::path& keys, const std::string& role, bool hears_shards) {
+std::vector<std::string> RunKeys::options(const fs::path& keys, const std::string& role, bool listens_for_shards) {
   std::vector<std::string> words;
-  for (const auto& [option, name] : file_names(role, hears_shards))
+  for (const auto& [option, name] : file_names(role, listens_for_shards))
     words.insert(words.end(), {option, (keys / name).string()});
   return words;
 }
 
 Result<std::vector<std::pair<std::string, std::string>>> RunKeys::files(const std::string& role,
-                                                                        bool hears_shards) const {
+                                                                        bool listens_for_shards) const {
   std::vector<std::pair<std::string, std::string>> result;
-  for (const auto& [option, name] : file_names(role, hears_shards)) {
+  for (const auto& [option, name] : file_names(role, listens_for_shards)) {
     ASSIGN_OR_RETURN(std::string text, read_text(folder_ / name));
     result.emplace_back(option, std::move(text));
   }

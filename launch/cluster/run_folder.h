@@ -77,15 +77,15 @@ class RunKeys {
 
   /// Returns options for a process that sees the folder of keys.
   /// @param role  coordinator, verifier, shard, drafter, client
-  /// @param hears_shards  of a verifier
+  /// @param listens_for_shards  of a verifier
   static std::vector<std::string> options(const std::filesystem::path& keys, const std::string& role,
-                                          bool hears_shards = false);
-  std::vector<std::string> options(const std::string& role, bool hears_shards = false) const {
-    return options(folder_, role, hears_shards);
+                                          bool listens_for_shards = false);
+  std::vector<std::string> options(const std::string& role, bool listens_for_shards = false) const {
+    return options(folder_, role, listens_for_shards);
   }
   /// Returns the files for a process that does not see the folder: each option with its file's contents.
   Result<std::vector<std::pair<std::string, std::string>>> files(const std::string& role,
-                                                                 bool hears_shards = false) const;
+                                                                 bool listens_for_shards = false) const;
   Security client() const;
 
  private:

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/base/check.h"
+#include "common/http/tls.h"
 #include "common/wire/transport/address.h"
 #include "tests/fuzz/driver.h"
 #include "tests/support/model_at.h"

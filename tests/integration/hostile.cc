@@ -145,7 +145,7 @@ void knock(Task& task) {
   TransportContext context(task.security);
   const auto endpoint = Endpoint::connect(context, task.address).value();
   for (int i = 0; i < 10; ++i) (void)endpoint->send("", {.body = StatusRequest{}});
-  for (int i = 0; i < 50 && !endpoint->trouble() && !endpoint->connected(); ++i)
+  for (int i = 0; i < 50 && !endpoint->connection_error() && !endpoint->connected(); ++i)
     endpoint->wait(std::chrono::milliseconds(1));
   task.heard += endpoint->receive().has_value();
   ++task.connections;

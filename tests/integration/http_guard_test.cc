@@ -322,7 +322,7 @@ TEST(MemoryOfServer, LargeBodiesWaitForRoomAndAStrangerFindsIt) {
 
 TEST(MemoryOfServer, WhatARequestHoldsIsBounded) {
   const HttpRoute hold = {"POST", "/hold", [](const HttpRequest& request) {
-                            const auto refused = request.hold(std::stoll(request.body));
+                            const auto refused = request.reserve(std::stoll(request.body));
                             return HttpReply{.status = refused ? refused->status : 200, .body = "{}"};
                           }};
   const auto server = started({.request_bytes_max = 100, .file_bytes_max = 0, .memory_bytes_max = 10'000}, {hold});

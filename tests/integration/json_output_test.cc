@@ -53,15 +53,15 @@ TEST(Report, TheAssistantsTimeIsThatOfTheRoundsItDraftedFor) {
 
 TEST(Report, OneLineSaysWhatAnAnswerBrought) {
   Generation generation;
-  EXPECT_EQ(brought_text(generation, std::nullopt), "0 tokens");
+  EXPECT_EQ(summary_text(generation, std::nullopt), "0 tokens");
   generation.tokens.resize(11);
   generation.metrics.decode_ns = 500'000'000;
-  EXPECT_EQ(brought_text(generation, std::nullopt), "20.0 tok/s, no drafts");
-  EXPECT_EQ(brought_text(generation, 8), "20.0 tok/s (2.50 times plain), no drafts");
+  EXPECT_EQ(summary_text(generation, std::nullopt), "20.0 tok/s, no drafts");
+  EXPECT_EQ(summary_text(generation, 8), "20.0 tok/s (2.50 times plain), no drafts");
   generation.metrics.drafted_tokens = 8;
   generation.metrics.accepted_tokens = 6;
   generation.metrics.rounds = 4;
-  EXPECT_EQ(brought_text(generation, std::nullopt),
+  EXPECT_EQ(summary_text(generation, std::nullopt),
             "20.0 tok/s, 6 of 8 drafts accepted (75 %), 4 rounds for 11 tokens");
 }
 

@@ -589,7 +589,7 @@ TEST(PictureMemory, IsCountedBeforePixelsAreDecoded) {
                          .body = ask(Json::array({image_part(file)})).dump(),
                          .client = "",
                          .key = nullptr,
-                         .hold = [&](std::int64_t bytes) { return held.hold(bytes); }});
+                         .reserve = [&](std::int64_t bytes) { return held.hold(bytes); }});
   };
   Held enough(1 << 30);
   EXPECT_EQ(tokenize(bytes_of("rgb.png"), enough).status, 200);

@@ -58,7 +58,7 @@ class KeyedCoordinator : public testing::Test {
     keys_.make("c", KeyRole::kClient);
     keys_.make("stranger");
     context_ = std::make_unique<TransportContext>(keys_.listening());
-    bound_ = Endpoint::bind(*context_, "tcp://127.0.0.1:*", {.in_vain_per_second = kInVain}).value();
+    bound_ = Endpoint::bind(*context_, "tcp://127.0.0.1:*", {.useless_per_second = kInVain}).value();
     pump_ = std::make_unique<Pump>(*bound_);
   }
 
@@ -113,7 +113,7 @@ class KeyedCoordinator : public testing::Test {
     eventually([&] {
       EXPECT_FALSE(bound_->receive()) << "a stranger is heard";
       peer.endpoint->wait(1ms);
-      trouble = peer.endpoint->trouble();
+      trouble = peer.endpoint->connection_error();
       return trouble.has_value();
     });
     EXPECT_FALSE(bound_->receive()) << "a stranger is heard";
@@ -236,7 +236,7 @@ TEST_F(KeyedCoordinator, ARevokedKeyIsOutAtOnceAndAnAuthorizedOneIn) {
   ASSERT_TRUE(stranger.endpoint->send("", {.body = hello(Role::kDrafter)}));
   eventually([&] {
     stranger.endpoint->wait(1ms);
-    return stranger.endpoint->trouble().has_value();
+    return stranger.endpoint->connection_error().has_value();
   });
   const Key key = read_private_key(keys_.file("stranger")).value().open;
   ASSERT_TRUE(authorize_key(keys_.list(), {KeyRole::kDrafter, key, "new"}));
@@ -253,17 +253,17 @@ TEST_F(KeyedCoordinator, WhoSaysTooMuchInVainIsHeldUpAndNobodyElse) {
   ASSERT_TRUE(neighbour.endpoint->send("", {.body = StatusRequest{}}));
   ASSERT_TRUE(hear(*neighbour.endpoint).message);
   int heard = 0;
-  PeerId deaf_to;
+  PeerId ignored_peers;
   eventually([&] {
     for (int i = 0; i < kInVain; ++i) talk();
     talker.endpoint->wait(1ms);
     while (const auto received = bound_->receive()) {
       ++heard;
-      if (bound_->spoke_in_vain()) deaf_to = received->from;
+      if (bound_->count_useless_message()) ignored_peers = received->from;
     }
-    return !deaf_to.empty();
+    return !ignored_peers.empty();
   });
-  ASSERT_FALSE(deaf_to.empty());
+  ASSERT_FALSE(ignored_peers.empty());
   EXPECT_GE(heard, kInVain);
 
   // Nothing more is heard. All queues fill, and then a turn of the loop takes so little of them that they stay full.
@@ -271,7 +271,7 @@ TEST_F(KeyedCoordinator, WhoSaysTooMuchInVainIsHeldUpAndNobodyElse) {
     int said = 0;
     for (int turn = 0; turn < 400; ++turn) {
       while (talk()) ++said;
-      while (const auto received = bound_->receive()) EXPECT_NE(received->from, deaf_to);
+      while (const auto received = bound_->receive()) EXPECT_NE(received->from, ignored_peers);
       bound_->wait(1ms);
     }
     return said;
@@ -289,14 +289,14 @@ TEST_F(KeyedCoordinator, WhoSaysTooMuchInVainIsHeldUpAndNobodyElse) {
 // A worker that dialled anew at once would be given texts, and leave them, without end.
 TEST_F(KeyedCoordinator, WhoseKeySaidTooMuchInVainJoinsNoMoreForAWhile) {
   const Dialled first = dial(keys_.of("d"));
-  PeerId deaf_to;
+  PeerId ignored_peers;
   eventually([&] {
     for (int i = 0; i < kInVain; ++i) (void)first.endpoint->send("", {.body = Heartbeat{}});
     first.endpoint->wait(1ms);
     while (const auto received = bound_->receive()) {
-      if (bound_->spoke_in_vain()) deaf_to = received->from;
+      if (bound_->count_useless_message()) ignored_peers = received->from;
     }
-    return !deaf_to.empty();
+    return !ignored_peers.empty();
   });
   EXPECT_FALSE(says("d", hello(Role::kDrafter)).message);
   EXPECT_NE(refusal_.find("too much that was of no use was said under this key"), std::string::npos) << refusal_;
@@ -308,7 +308,7 @@ TEST_F(KeyedCoordinator, WhoseKeySaidTooMuchInVainJoinsNoMoreForAWhile) {
     for (int i = 0; i < kInVain; ++i) (void)second.endpoint->send("", {.body = Heartbeat{}});
     second.endpoint->wait(1ms);
     first.endpoint->wait(1ms);
-    while (bound_->receive()) bound_->spoke_in_vain();
+    while (bound_->receive()) bound_->count_useless_message();
     bound_->wait(1ms);
     return first.endpoint->connections() > 1;
   });
@@ -347,7 +347,7 @@ TEST_F(KeyedCoordinator, IsNotWhoListensInClear) {
   eventually([&] {
     EXPECT_FALSE(clear->receive()) << "said in clear";
     peer.endpoint->wait(1ms);
-    trouble = peer.endpoint->trouble();
+    trouble = peer.endpoint->connection_error();
     return trouble.has_value();
   });
   ASSERT_TRUE(trouble);

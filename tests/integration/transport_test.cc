@@ -380,8 +380,8 @@ TEST(TransportAddress, OfIpv6WorksForBothEnds) {
 /// What keeps `client` from being connected.
 Error trouble_of(Endpoint& client) {
   const TimePoint give_up = now() + kHang;
-  while (!client.trouble() && now() < give_up) client.wait(1ms);
-  return client.trouble().value_or(Error{Errc::kTimeout, "no trouble"});
+  while (!client.connection_error() && now() < give_up) client.wait(1ms);
+  return client.connection_error().value_or(Error{Errc::kTimeout, "no trouble"});
 }
 
 TEST(TransportAddress, ThatNobodyListensAtIsNamedWithTheReason) {
@@ -556,8 +556,8 @@ TEST(InflowTest, WhoseLongMessageIsComingInIsAlive) {
   ReceiveBudget receive_budget({.message_bytes_max = 1 << 20});
   for (const int fd : connections.ours) receive_budget.opened(fd);
   const auto [slow, brief, unknown] = std::tie(connections.theirs[0], connections.theirs[1], connections.theirs[2]);
-  receive_budget.heard(connections.ours[0], "slow");
-  receive_budget.heard(connections.ours[1], "brief");
+  receive_budget.on_received(connections.ours[0], "slow");
+  receive_budget.on_received(connections.ours[1], "brief");
   TimePoint time{1h};
   const auto arriving = [&] {
     receive_budget.check(time += 1s);
@@ -575,7 +575,7 @@ TEST(InflowTest, WhoseLongMessageIsComingInIsAlive) {
   peers.clear();
   for (const TimePoint give_up = now() + kHang; peers.empty() && now() < give_up;) peers = arriving();
   EXPECT_EQ(peers, std::vector<PeerId>{"slow"});
-  receive_budget.heard(connections.ours[0], "slow");
+  receive_budget.on_received(connections.ours[0], "slow");
   arriving();
   Connections::send(slow, 100);
   EXPECT_TRUE(arriving().empty()) << "the long one is there, and this is none";
@@ -586,8 +586,8 @@ TEST(InflowTest, ALongMessageIsLeavingAsLongAsItsPeerTakesSomeOfIt) {
   ReceiveBudget receive_budget({.message_bytes_max = 1 << 20});
   for (const int fd : connections.ours) receive_budget.opened(fd);
   const int to_slow = connections.ours[0], slow = connections.theirs[0];
-  receive_budget.heard(to_slow, "slow");
-  receive_budget.heard(connections.ours[1], "brief");
+  receive_budget.on_received(to_slow, "slow");
+  receive_budget.on_received(connections.ours[1], "brief");
   TimePoint time{1h};
   const auto leaving = [&] {
     receive_budget.check(time += 1s);
@@ -616,7 +616,7 @@ TEST(InflowTest, WithoutAHandleTheFirstThatHaveSaidNothingGo) {
   const Connections connections(5);
   ReceiveBudget receive_budget({.message_bytes_max = 1 << 20});
   for (const int fd : connections.ours) receive_budget.opened(fd);
-  receive_budget.heard(connections.ours[0], "worker");
+  receive_budget.on_received(connections.ours[0], "worker");
   EXPECT_EQ(receive_budget.cut_silent(TimePoint(1h)), 2);
   for (const std::size_t i : {1, 2}) EXPECT_TRUE(becomes_cut(connections.theirs[i])) << i;
   for (const std::size_t i : {0, 3, 4}) EXPECT_FALSE(is_cut(connections.theirs[i])) << i;
@@ -627,11 +627,11 @@ TEST(InflowTest, WhoseHandleIsAnothersNowIsNeitherAliveNorCutInItsPlace) {
   const int handle = connections.ours[0];
   ReceiveBudget receive_budget({.message_bytes_max = 1 << 20});
   receive_budget.opened(handle);
-  receive_budget.heard(handle, "gone");
+  receive_budget.on_received(handle, "gone");
   receive_budget.closed(handle);
   receive_budget.opened(handle);
-  receive_budget.heard(handle, "gone");  // what it had said was taken only now
-  receive_budget.heard(handle, "here");
+  receive_budget.on_received(handle, "gone");  // what it had said was taken only now
+  receive_budget.on_received(handle, "here");
   TimePoint time{1h};
   receive_budget.cut(handle, "gone", time, "in_vain", "said too much");
   receive_budget.check(time);
@@ -999,7 +999,7 @@ TEST_F(PumpTest, AClientThatNeverReadsIsAsGoodAsGoneAndOthersDoNotWait) {
 }
 
 // Callers look at the logprobs of each token.
-// One that asked with each answer would be taken for a hostile peer (Endpoint::spoke_in_vain).
+// One that asked with each answer would be taken for a hostile peer (Endpoint::count_useless_message).
 TEST(ClientTest, WhoWaitsForWorkersAsksTwentyTimesASecond) {
   TransportContext context;
   const auto coordinator = Endpoint::bind(context, "inproc://coordinator").value();

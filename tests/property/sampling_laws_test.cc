@@ -78,7 +78,7 @@ Language make_nano_language(std::int64_t vocab, bool whole = false) {
   Language language{.vocab = vocab, .target = {}, .drafter = {}};
   const TestPair rough{"nano", nano.backbone, nano.assistant, WeightType::kInt4};
   const std::unique_ptr<DraftModel> drafter = make_draft_model(load_backbone(rough, kWholeModelRows));
-  const std::unique_ptr<DraftText> seen = drafter->open();
+  const std::unique_ptr<DraftSequence> seen = drafter->open();
   seen->extend({.from = 0, .to = fixed, .tokens = {text.begin(), text.begin() + fixed}});
   const auto whole_scores = [&](TokenId word) {
     std::vector<float> scores;

@@ -24,7 +24,7 @@ class CountingModel final : public DraftModel {
       : model_(std::move(model)), points_(points), passes_(passes), guesses_likeliest_(guesses_likeliest) {}
   DraftTraits traits() const override { return model_->traits(); }
   std::int64_t vocab_size() const override { return model_->vocab_size(); }
-  std::unique_ptr<DraftText> open() const override { return model_->open(); }
+  std::unique_ptr<DraftSequence> open() const override { return model_->open(); }
   bool step_each(std::span<const DraftPoint> points, const VisitPoint& visit) override {
     *points_ += std::ssize(points);
     std::vector<DraftPoint> asked(points.begin(), points.end());

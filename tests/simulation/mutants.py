@@ -31,7 +31,7 @@ DROPPED = None
 MUTANTS = [
     ("verifying.cc", "if (auto ok = verifier_.check(verdict, prefill); !ok) return distrust(ok.error());", DROPPED),
     ("verifying.cc", "verifier.suspect = false;", DROPPED),
-    ("verifying.cc", "pending_.heard();", DROPPED),
+    ("verifying.cc", "pending_.on_answer();", DROPPED),
     ("verifying.cc", "pending_.wait_from_now();", DROPPED),
     ("verifying.cc", "verifier_.contradicts(verdict)", "false"),
     ("verifying.cc", "round_.renumber();", DROPPED),

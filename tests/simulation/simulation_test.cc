@@ -854,13 +854,12 @@ std::string survive(const History& history, Survival* totals) {
                        .client = {.failover_wait = std::chrono::hours(1),
                                   .was_there = true,
                                   .places = static_cast<int>(history.coordinators),
-                                  .fruitless_max = 1'000'000},
+                                  .restarts_max = 1'000'000},
                        .audit = history.audit,
                        .by_tokens = static_cast<int>(history.by_tokens),
                        .hidden_rows = history.hidden_rows > 0,
-                       .drafter_kv_bytes_max = history.drafter_kv_bytes > 0
-                                                   ? history.drafter_kv_bytes
-                                                   : std::numeric_limits<std::int64_t>::max(),
+                       .drafter_kv_bytes_max = history.drafter_kv_bytes > 0 ? history.drafter_kv_bytes
+                                                                            : std::numeric_limits<std::int64_t>::max(),
                        .drafters_per_sequence = static_cast<int>(history.drafters_per_sequence),
                        .coordinators = static_cast<int>(history.coordinators)});
   std::map<std::uint64_t, Text> texts;

@@ -598,7 +598,7 @@ void Simulator::check_books(const CoordinatorCore& coordinator) {
 }
 
 void Simulator::check_in_vain(Coordinator& coordinator, const PeerId& peer) {
-  // A tenth of what a key may say so (EndpointOptions::in_vain_per_second), of each connection: honest peers are never
+  // A tenth of what a key may say so (EndpointOptions::useless_per_second), of each connection: honest peers are never
   // taken for hostile ones.
   constexpr int kPerSecond = 500;
   const auto bucket = coordinator.in_vain.try_emplace(peer, std::chrono::milliseconds(1000 / kPerSecond), kPerSecond);

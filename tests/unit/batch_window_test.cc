@@ -49,7 +49,7 @@ class Verifying {
         now = at;
         arrivals_.pop();
         queue_.push_back(text);
-        window_.came_back(SessionId(text), scene_.rows, now);
+        window_.returned(SessionId(text), scene_.rows, now);
       }
       begin_forward(now);
       finished_ = now;
@@ -138,7 +138,7 @@ struct OneText {
     window.observe_forward(all_rows, forward);
     window.left(SessionId{1}, now);
     now += away;
-    window.came_back(SessionId{1}, rows, now);
+    window.returned(SessionId{1}, rows, now);
   }
   /// How long it is waited for with so many rows, once it has been away for `already`.
   Duration wait(std::int64_t rows, Duration already = Duration::zero()) { return window.wait(1, rows, now + already); }
@@ -161,7 +161,7 @@ Duration wait_of_halves(Duration away) {
     window.observe_forward(40, 92ms);
     for (const std::uint64_t first : {1, 5}) {
       half(first, [&](SessionId id) { window.left(id, now); });
-      half(first, [&](SessionId id) { window.came_back(id, 5, now + away); });
+      half(first, [&](SessionId id) { window.returned(id, 5, now + away); });
       now += 70ms;
     }
   }

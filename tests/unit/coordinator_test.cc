@@ -1072,7 +1072,7 @@ TEST_F(Coordinator, WhoAsksForTheStatusWithoutEndIsAnsweredOnceATick) {
   EXPECT_EQ(find<Status>(sent(), "c"), nullptr);
 }
 
-// So that the transport can cut off who says much that is not (Endpoint::spoke_in_vain).
+// So that the transport can cut off who says much that is not (Endpoint::count_useless_message).
 TEST_F(Coordinator, KnowsWhatWasOfNoUse) {
   const auto of_use = [&](const PeerId& from, Body body, std::uint64_t session = 0, std::uint32_t round = 0) {
     return core_.on_message(from, {.session = SessionId{session}, .round = RoundId{round}, .body = std::move(body)},

@@ -583,7 +583,7 @@ struct Background {
       http.client = client;
       http.id = id;
       http.body = body.dump();
-      http.hold = [held = memory](std::int64_t) { return std::optional<ApiError>(); };
+      http.reserve = [held = memory](std::int64_t) { return std::optional<ApiError>(); };
       http.gone = [this] { return client_gone.load(); };
       return route.handler(http);
     }

@@ -45,7 +45,7 @@ TEST(MediaPrompt, AFrameIsAPictureOfItsOwnToken) {
 }
 
 TEST(MediaPrompt, OfManyPicturesAVideoIsThirtyTwoEvenlySpaced) {
-  const auto seen = see_video(100, "pictures", [](std::int64_t i) -> Result<WireMedium> {
+  const auto seen = load_video(100, "pictures", [](std::int64_t i) -> Result<WireMedium> {
                       return medium(DType::kU8, {48, 48 * (i + 1), 3});
                     }).value();
   ASSERT_EQ(seen.frames.size(), 32u);
@@ -53,7 +53,7 @@ TEST(MediaPrompt, OfManyPicturesAVideoIsThirtyTwoEvenlySpaced) {
   EXPECT_EQ(seen.part.frame_seconds[1], 3);
   EXPECT_EQ(seen.part.frame_seconds.back(), 96);
   EXPECT_EQ(seen.frames.back().content.shape[1], 48 * 97);
-  EXPECT_NE(see_video(0, "none", {}).error().message.find("none: a video of no pictures"), std::string::npos);
+  EXPECT_NE(load_video(0, "none", {}).error().message.find("none: a video of no pictures"), std::string::npos);
 }
 
 // To a model without a tower its token is one like others.

@@ -142,7 +142,7 @@ TEST(Plan, ShardsJoinAtAddressesLikeTheCoordinators) {
   for (const auto& [listen, at] : {std::pair("", "tcp://0.0.0.0:*"), {"tcp://[::]:7070", "tcp://[::]:*"}}) {
     plan["coordinator"]["listen"] = listen;
     const ProcessPlan processes = plan_processes(read_plan(plan, "p.json").value(), false).value();
-    EXPECT_TRUE(processes.processes[1].hears_shards());
+    EXPECT_TRUE(processes.processes[1].listens_for_shards());
     EXPECT_EQ(processes.processes[1].options.back(), at);
     EXPECT_EQ(processes.processes[2].name, "verifier.0.shard.1");
   }
@@ -376,7 +376,7 @@ bool ends(const ProcessId& process) {
 
 TEST(Child, ASignalReachesAllThatItHasStarted) {
   const std::string log = fmt::format("{}/child.{}.log", testing::TempDir(), getpid());
-  Child child = Child::start({"sh", "-c", "sleep 1000 & echo $!; wait"}, log, /*hold_stdin=*/false).value();
+  Child child = Child::start({"sh", "-c", "sleep 1000 & echo $!; wait"}, log, /*keep_stdin_open=*/false).value();
   pid_t below = 0;
   while (!(std::ifstream(log) >> below)) usleep(1000);
   std::remove(log.c_str());

@@ -34,15 +34,15 @@ TEST(Ngram, ProposesNothingWithoutAMatchOfTwo) {
 
 TEST(VerifyTime, OfATextAloneIsHopedToBeAStaircaseThatNeverFalls) {
   VerifyTime time;
-  EXPECT_EQ(time.hoped(5), 0);
+  EXPECT_EQ(time.optimistic_s(5), 0);
   time.observe(1, 1.0);
   time.observe(17, 2.0);
-  EXPECT_EQ(time.hoped(16), 1.0) << "not measured: as the measured one below";
-  EXPECT_EQ(time.hoped(33), 2.0);
+  EXPECT_EQ(time.optimistic_s(16), 1.0) << "not measured: as the measured one below";
+  EXPECT_EQ(time.optimistic_s(33), 2.0);
   time.observe(9, 0.8);  // noise
-  for (int m = 2; m <= 33; ++m) EXPECT_GE(time.hoped(m), time.hoped(m - 1)) << m;
+  for (int m = 2; m <= 33; ++m) EXPECT_GE(time.optimistic_s(m), time.optimistic_s(m - 1)) << m;
   for (int i = 0; i < 20; ++i) time.observe(9, 1.5);
-  EXPECT_NEAR(time.hoped(9), 1.5, 0.01) << "the last few rounds decide";
+  EXPECT_NEAR(time.optimistic_s(9), 1.5, 0.01) << "the last few rounds decide";
 }
 
 TEST(FadingLine, FindsRoundTripAndBandwidth) {
@@ -353,7 +353,7 @@ TEST(BatchGoodput, SpendsDraftsOnTheLikeliestPlacesWhileTheRateOfAllRises) {
     BatchGoodput batch;
     for (const int& each : text) batch.update(&each, survives(&each < &text[2] ? 0.9 : 0.2), 16, 1);
     // What the others of an easy text draft, and those of a hard one.
-    return std::pair(batch.others(&text[0], costs).company.drafts, batch.others(&text[3], costs).company.drafts);
+    return std::pair(batch.others(&text[0], costs).other_work.drafts, batch.others(&text[3], costs).other_work.drafts);
   };
   const auto cheap = planned(costs_of(0.1, 0.2)), dear = planned(costs_of(3, 10)), never = planned(costs_of(50, 50));
   EXPECT_GT(cheap.second, cheap.first) << "of two texts the one whose drafts hold has more";
@@ -373,7 +373,7 @@ TEST(BatchGoodput, TextsThatTheContentionKeepsPlainTryTogetherLessAndLessOften) 
       bool drafts = true;
       for (const int& each : text) {
         batch.update(&each, survives(0.9), 4, 1);
-        drafts = drafts && batch.others(&each, costs).company.drafts > 0;
+        drafts = drafts && batch.others(&each, costs).other_work.drafts > 0;
       }
       rounds += drafts ? '+' : '-';
       for (int i = 0; drafts && i < 4; ++i) batch.observe(0.3, 0.1, round < 10 ? 1 : seconds);
@@ -402,7 +402,7 @@ TEST(BatchGoodput, TextsWhoseDraftsWouldBringLittleWithoutTheContentionDoNotTry)
     for (int round = 0; round < 30; ++round) {
       for (const int& each : text) {
         batch.update(&each, survives(chance), 4, 1);
-        drafts += batch.others(&each, costs).company.drafts;
+        drafts += batch.others(&each, costs).other_work.drafts;
       }
     }
     return drafts;
@@ -418,7 +418,7 @@ TEST(BatchGoodput, RoundsInTimeEndContentionAndShorterOnesAreNone) {
   batch.update(&text, survives(0.9), 4, 1);
   const auto contention_after = [&](int rounds, double seconds) {
     for (int i = 0; i < rounds; ++i) batch.observe(0.3, 0.1, seconds);
-    return batch.others(&text, costs).company.contention;
+    return batch.others(&text, costs).other_work.contention;
   };
   EXPECT_GT(contention_after(50, 0.4), 1.5);
   EXPECT_NEAR(contention_after(300, 0.3), 1, 0.01);
@@ -436,7 +436,7 @@ TEST(BatchGoodput, ARoundTellsOfTheContentionByItsShareOfDrafts) {
     batch.observe(1, 0.1, 1.3);
   }
   // Two rounds have 0.9 s of drafts and take 0.3 s longer. The mean of 1 and of 4 is 2.5.
-  EXPECT_NEAR(batch.others(&text, costs).company.contention, 1.3, 0.05);
+  EXPECT_NEAR(batch.others(&text, costs).other_work.contention, 1.3, 0.05);
 }
 
 // A text that comes while the others are verified waits for them, whatever anybody drafts.
@@ -451,7 +451,7 @@ TEST(Goodput, TheFirstRoundOfATextSaysNothingOfTheContention) {
       EXPECT_GT(plan.length, 0);
       text->observe(plan, {.drafted = plan.length, .accepted = plan.length, .round_s = 1});
     }
-    return batch.others(&first, costs).company.contention;
+    return batch.others(&first, costs).other_work.contention;
   };
   EXPECT_EQ(contention_after_slow_rounds(), 1);
   EXPECT_GT(contention_after_slow_rounds(), 1.1);
@@ -480,9 +480,9 @@ TEST(VerifyTime, LiesOnLinesBetweenWhatWasMeasuredWhereManyTextsAddRows) {
     time.observe(201, 5);
   }
   EXPECT_NEAR(time.likely(26), 1.5, 1e-9) << "no row is free because nobody measured it";
-  EXPECT_NEAR(time.hoped(26), 1, 1e-9);
+  EXPECT_NEAR(time.optimistic_s(26), 1, 1e-9);
   EXPECT_NEAR(time.likely(151), 4, 1e-9);
-  EXPECT_NEAR(time.hoped(151), 4, 1e-9) << "more than a text alone has";
+  EXPECT_NEAR(time.optimistic_s(151), 4, 1e-9) << "more than a text alone has";
   EXPECT_NEAR(time.likely(401), 9, 1e-9) << "not known: as steep as before";
   EXPECT_NEAR(time.rows_most(), 402, 1) << "twice as many";
 }

@@ -86,7 +86,7 @@ TEST_F(FleetStanding, OfAKeyOutlivesItsConnections) {
   EXPECT_EQ(fleet_.usable_drafter("c"), nullptr);
   join("d", "liar/3");
   EXPECT_NE(fleet_.usable_drafter("d"), nullptr) << "one comes back, the other is new";
-  fleet_.at("c").hear(kStart + seconds(8));
+  fleet_.at("c").on_message(kStart + seconds(8));
   EXPECT_NE(fleet_.usable_drafter("c"), nullptr);
 }
 

@@ -256,7 +256,7 @@ TEST_F(Asking, AnAnswerThatKillsCoordinatorsEnds) {
   hear(Heartbeat{});
   int lost = 0;
   while (core_.on_connected(now_) && lost < 100) ++lost;
-  EXPECT_EQ(lost, ClientConfig().fruitless_max);
+  EXPECT_EQ(lost, ClientConfig().restarts_max);
 }
 
 TEST_F(Asking, AFirstCoordinatorHasThreeSeconds) {

@@ -251,7 +251,7 @@ Played play_auto(double row_s, double draft_s, bool may, double second) {
         const double luck = random.uniform();
         if (luck >= 0.5 + other) break;
         first = first && luck < 0.5;
-        outcome.tree->held += first;
+        outcome.tree->accepted += first;
         ++outcome.accepted;
       }
     } else {

@@ -8,11 +8,11 @@
 
 namespace outrider {
 
-void BatchGoodput::update(Key text, const Survives& survives, int most, int drafters,
+void BatchGoodput::update(Key key, const Survives& survives, int most, int drafters,
                           const SourceSurvival::Followed& followed) {
-  auto entry = std::ranges::find(texts_, text, &Text::key);
-  if (entry == texts_.end()) {
-    entry = texts_.insert(entry, {.key = text});
+  auto entry = std::ranges::find(sequences_, key, &Sequence::key);
+  if (entry == sequences_.end()) {
+    entry = sequences_.insert(entry, {.key = key});
     planned_ = false;
   }
   entry->survives = survives;
@@ -22,28 +22,28 @@ void BatchGoodput::update(Key text, const Survives& survives, int most, int draf
   ++updates_;
 }
 
-void BatchGoodput::forget(Key text) {
-  if (std::erase_if(texts_, [&](const Text& other) { return other.key == text; }) > 0) planned_ = false;
+void BatchGoodput::forget(Key key) {
+  if (std::erase_if(sequences_, [&](const Sequence& other) { return other.key == key; }) > 0) planned_ = false;
 }
 
 BatchGoodput::Plan BatchGoodput::best(const Estimates& estimates, const std::vector<Place>& places,
                                       double contention) const {
-  const int texts = static_cast<int>(texts_.size());
+  const int sequences = static_cast<int>(sequences_.size());
   // A round of all sequences is modelled as one of the last sequence, with the others as its company.
   const auto rate_of = [&](double tokens, int drafts, int longest) {
-    const Company company{.texts = texts - 1,
-                          .rows = texts - 1 + drafts,
-                          .drafts = drafts,
-                          .longest = longest,
-                          .drafters = drafters_,
-                          .contention = contention};
-    const RoundTerms terms = round_terms(estimates, DraftSource::kAssistant, 0, tokens / texts, company);
-    return tokens / together_s(estimates, terms, company, 0);
+    const OtherWork other_work{.sequences = sequences - 1,
+                               .rows = sequences - 1 + drafts,
+                               .drafts = drafts,
+                               .longest = longest,
+                               .drafters = drafters_,
+                               .contention = contention};
+    const RoundTerms terms = round_terms(estimates, DraftSource::kAssistant, 0, tokens / sequences, other_work);
+    return tokens / together_s(estimates, terms, other_work, 0);
   };
-  double tokens = texts;
+  double tokens = sequences;
   int longest = 0;
   Plan best{.tokens = tokens, .rate = rate_of(tokens, 0, 0)};
-  const int most = std::min(static_cast<int>(places.size()), estimates.rows_most() - texts);
+  const int most = std::min(static_cast<int>(places.size()), estimates.rows_most() - sequences);
   for (int drafts = 1; drafts <= most; ++drafts) {
     const Place& place = places[static_cast<std::size_t>(drafts - 1)];
     tokens += place.chance;
@@ -59,50 +59,50 @@ void BatchGoodput::plan(const Estimates& estimates) {
   planned_ = true;
   updates_ = 0;
   std::vector<Place> places;
-  for (const Text& text : texts_) {
-    for (int i = 0; i < text.most; ++i) places.push_back({text.survives[static_cast<std::size_t>(i)], i + 1});
+  for (const Sequence& sequence : sequences_) {
+    for (int i = 0; i < sequence.most; ++i) places.push_back({sequence.survives[static_cast<std::size_t>(i)], i + 1});
   }
   std::ranges::sort(places, std::greater<>(), &Place::chance);
   plan_ = best(estimates, places, contention());
-  const bool may_be_contended = plan_.drafts == 0 && texts_.size() > 1 && contention() > 1;
+  const bool may_be_contended = plan_.drafts == 0 && sequences_.size() > 1 && contention() > 1;
   try_without_contention(may_be_contended && best(estimates, places, 1).rate > kClearly * plan_.rate);
   const double least = plan_.drafts == 0 ? 2 : places[static_cast<std::size_t>(plan_.drafts - 1)].chance;
-  for (Text& text : texts_) {
-    const auto end = text.survives.begin() + text.most;
-    text.planned =
-        static_cast<int>(std::find_if(text.survives.begin(), end, [&](double chance) { return chance < least; }) -
-                         text.survives.begin());
+  for (Sequence& sequence : sequences_) {
+    const auto end = sequence.survives.begin() + sequence.most;
+    sequence.planned =
+        static_cast<int>(std::find_if(sequence.survives.begin(), end, [&](double chance) { return chance < least; }) -
+                         sequence.survives.begin());
   }
 }
 
-Others BatchGoodput::others(Key text, const Estimates& estimates) {
+Others BatchGoodput::others(Key key, const Estimates& estimates) {
   plan(estimates);
-  const auto found = std::ranges::find(texts_, text, &Text::key);
-  DCHECK(found != texts_.end());
-  const Text& own = *found;
-  const int texts = static_cast<int>(texts_.size()) - 1, drafts = std::max(0, plan_.drafts - own.planned);
+  const auto found = std::ranges::find(sequences_, key, &Sequence::key);
+  DCHECK(found != sequences_.end());
+  const Sequence& own = *found;
+  const int sequences = static_cast<int>(sequences_.size()) - 1, drafts = std::max(0, plan_.drafts - own.planned);
   int longest = 0;
   SourceSurvival::Followed followed;
-  for (const Text& other : texts_) {
-    if (other.key == text || other.planned == 0) continue;
+  for (const Sequence& other : sequences_) {
+    if (other.key == key || other.planned == 0) continue;
     longest = std::max(longest, other.planned);
     followed.rows += other.followed.rows;
     followed.tokens += other.survives[static_cast<std::size_t>(other.planned) - 1] * other.followed.tokens;
   }
   double own_tokens = 1;
   for (int i = 0; i < own.planned; ++i) own_tokens += own.survives[static_cast<std::size_t>(i)];
-  return {.company = {.texts = texts,
-                      .rows = texts + drafts + static_cast<int>(std::lround(followed.rows)),
-                      .drafts = drafts,
-                      .longest = longest,
-                      .drafters = drafters_,
-                      .contention = contention()},
-          .tokens = std::max<double>(texts, plan_.tokens - own_tokens) + followed.tokens};
+  return {.other_work = {.sequences = sequences,
+                         .rows = sequences + drafts + static_cast<int>(std::lround(followed.rows)),
+                         .drafts = drafts,
+                         .longest = longest,
+                         .drafters = drafters_,
+                         .contention = contention()},
+          .tokens = std::max<double>(sequences, plan_.tokens - own_tokens) + followed.tokens};
 }
 
 void BatchGoodput::try_without_contention(bool contended) {
   constexpr double kLength = 12, kSettled = 16;  // in rounds of all sequences
-  const double rounds = static_cast<double>(updates_a_plan()) / static_cast<double>(texts_.size());
+  const double rounds = static_cast<double>(updates_a_plan()) / static_cast<double>(sequences_.size());
   if (try_.left > 0) {
     try_.left -= rounds;
     return;
@@ -136,7 +136,7 @@ void BatchGoodput::earn(int tokens) {
 }
 
 bool BatchGoodput::spend(double tokens) {
-  tokens *= std::max<double>(1, static_cast<double>(texts_.size()));
+  tokens *= std::max<double>(1, static_cast<double>(sequences_.size()));
   if (allowance_ < tokens) return false;
   allowance_ -= tokens;
   return true;

@@ -34,12 +34,11 @@ class BatchGoodput {
   /// @param most  limit of its drafts
   /// @param drafters  number that draft for all sequences
   /// @param followed  looked-up drafts that follow its own
-  void update(Key text, const Survives& survives, int most, int drafters,
-              const SourceSurvival::Followed& followed = {});
-  void forget(Key text);
+  void update(Key key, const Survives& survives, int most, int drafters, const SourceSurvival::Followed& followed = {});
+  void forget(Key key);
 
-  /// @param text  a registered sequence
-  Others others(Key text, const Estimates& estimates);
+  /// @param key  a registered sequence
+  Others others(Key key, const Estimates& estimates);
 
   /// Compares a round's time with the expected time without contention. `draft_s` is the drafting time of all
   /// sequences. Sequences that do not meet wait for each other's forward passes, and cores that draft do not verify.
@@ -55,7 +54,7 @@ class BatchGoodput {
   void owe(double tokens) { allowance_ -= std::max(0.0, tokens); }
 
  private:
-  struct Text {
+  struct Sequence {
     Key key = nullptr;
     Survives survives = {};
     int most = 0;
@@ -77,7 +76,7 @@ class BatchGoodput {
   void plan(const Estimates& estimates);
   /// Plans four times per round of all sequences: probabilities change slowly, and a plan inspects every draft of every
   /// sequence.
-  std::size_t updates_a_plan() const { return (texts_.size() + 3) / 4; }
+  std::size_t updates_a_plan() const { return (sequences_.size() + 3) / 4; }
   double contention() const;
   /// Sequences that the contention keeps plain cannot measure it any more, and it may be outdated: it is high until
   /// sequences that arrived one by one have learned to share their passes. From time to time all of them therefore
@@ -85,7 +84,7 @@ class BatchGoodput {
   /// @param contended  all are plain, and drafts would clearly pay without contention
   void try_without_contention(bool contended);
 
-  std::vector<Text> texts_;  ///< in the order of their first rounds
+  std::vector<Sequence> sequences_;  ///< in the order of their first rounds
   int drafters_ = 1;
   std::size_t updates_ = 0;  ///< since the last plan
   bool planned_ = false;

@@ -76,7 +76,7 @@ struct RoundOutcome {
   int draft_rows = 0;            ///< K/V rows in that request
   bool ahead = false;            ///< drafted while the previous round was verified
   struct Tree {
-    int chain = 0, held = 0;  ///< drafts along its first choices, and accepted ones of these
+    int chain = 0, accepted = 0;  ///< drafts along its first choices, and accepted ones of these
     bool operator==(const Tree&) const = default;
   };
   std::optional<Tree> tree = {};  ///< set when the drafts of `source` are a token tree

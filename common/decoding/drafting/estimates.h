@@ -86,7 +86,7 @@ struct Estimates {
   /// Returns true once passes of several Ms were seen; before that, the cost of a further row is unknown.
   bool knows_rows() const { return lately.knows_several(); }
   /// Returns T(M) of a sequence alone, optimistically.
-  double verify_s(int rows) const { return lately.hoped(rows); }
+  double verify_s(int rows) const { return lately.optimistic_s(rows); }
   /// Returns the probable T(M) at present.
   double likely_verify_s(int rows) const { return usual.likely(rows) * load; }
   double likely_row_s(int rows) const { return usual.row_s(rows, usual.likely(rows)) * load; }

@@ -28,7 +28,7 @@ struct Best {
 /// drafts are made beside a forward pass, and a round in time shows that they delay no other. A first round is not
 /// representative: it begins amid the others' forward pass, and would wait for it without drafts too.
 Expectation predict(const Known& known, const RoundTerms& terms, int length) {
-  Company uncontended = known.others.company;
+  OtherWork uncontended = known.others.other_work;
   RoundTerms in_time = terms;
   in_time.draft_s /= std::exchange(uncontended.contention, 1);
   return {.length = length,
@@ -37,14 +37,14 @@ Expectation predict(const Known& known, const RoundTerms& terms, int length) {
           .seconds = together_s(known.estimates, in_time, uncontended, length),
           .draft_s = in_time.draft_s,
           .load = known.estimates.load,
-          .tells = known.own.has_begun && uncontended.texts > 0 && terms.saved_s <= 0};
+          .tells = known.own.has_begun && uncontended.sequences > 0 && terms.saved_s <= 0};
 }
 
 /// Weighs chains of one source. @param plain  a round without drafts
 void weigh_chains(const Known& known, const DraftLimits& limits, DraftSource source, int longest,
                   const RoundTerms& plain, Best& best) {
   const auto& [estimates, own, others] = known;
-  const Company& company = others.company;
+  const OtherWork& other_work = others.other_work;
   const auto a = own.survival.of(source).conditional();
   const bool assistant = source == DraftSource::kAssistant;
   // Looked-up drafts that follow make fewer of the assistant's worthwhile.
@@ -55,16 +55,16 @@ void weigh_chains(const Known& known, const DraftLimits& limits, DraftSource sou
     survives *= a[static_cast<std::size_t>(g - 1)];
     tau += survives;
     const double next = a[static_cast<std::size_t>(std::min(g, kDraftLengthMax - 1))];
-    RoundTerms terms = assistant && limits.ahead ? ahead_terms(estimates, g, tau, survives, next, company)
-                                                 : round_terms(estimates, source, g, tau, company);
+    RoundTerms terms = assistant && limits.ahead ? ahead_terms(estimates, g, tau, survives, next, other_work)
+                                                 : round_terms(estimates, source, g, tau, other_work);
     // Time that the other sequences wait for anyway costs nothing more.
     const double own_s = terms.drafting_s() - plain.drafting_s();
     terms.saved_s = assistant && limits.at_hand ? own_s : std::min(terms.saved_s, own_s);
     RoundTerms with_behind = terms;
-    if (rows_behind > 0) with_behind.verify_s = estimates.likely_verify_s(company.rows + g + rows_behind + 1);
+    if (rows_behind > 0) with_behind.verify_s = estimates.likely_verify_s(other_work.rows + g + rows_behind + 1);
     const double rate = (others.tokens + tau + survives * followed.tokens) /
-                        together_s(estimates, with_behind, company, g + rows_behind) *
-                        (company.texts > 0 && g == own.last_length ? kClearly : 1);
+                        together_s(estimates, with_behind, other_work, g + rows_behind) *
+                        (other_work.sequences > 0 && g == own.last_length ? kClearly : 1);
     best.weigh({.source = source, .length = g}, terms, rate);
   }
 }
@@ -89,33 +89,34 @@ void weigh_trees(const Known& known, int most, Best& best) {
 
 DraftPlan plan_round(const Known& known, const DraftLimits& limits) {
   const auto& [estimates, own, others] = known;
-  const Company& company = others.company;
-  const RoundTerms plain = round_terms(estimates, DraftSource::kAssistant, 0, 1, company);
+  const OtherWork& other_work = others.other_work;
+  const RoundTerms plain = round_terms(estimates, DraftSource::kAssistant, 0, 1, other_work);
   Best best{.terms = plain,
-            .rate = limits.must_draft ? 0 : (others.tokens + 1) / together_s(estimates, plain, company, 0)};
+            .rate = limits.must_draft ? 0 : (others.tokens + 1) / together_s(estimates, plain, other_work, 0)};
   const int most = estimates.knows_rows() ? kDraftLengthMax : kFirstTrial;
   for (std::size_t i = 0; i < kDraftSources; ++i) {
     const auto source = static_cast<DraftSource>(i);
-    const int longest = std::min({limits.of(source), most, estimates.rows_most() - company.rows - 1});
+    const int longest = std::min({limits.of(source), most, estimates.rows_most() - other_work.rows - 1});
     if (longest > 0) weigh_chains(known, limits, source, longest, plain, best);
   }
-  if (limits.tree && !limits.at_hand && company.texts == 0) weigh_trees(known, std::min(limits.assistant, most), best);
+  if (limits.tree && !limits.at_hand && other_work.sequences == 0)
+    weigh_trees(known, std::min(limits.assistant, most), best);
   best.plan.expected = predict(known, best.terms, best.plan.length);
   return best.plan;
 }
 
 int plan_extension(const Known& known, DraftPlan& plan, const RoundOutcome& begun, DraftSource source, int length) {
   const auto& [estimates, own, others] = known;
-  const Company& company = others.company;
+  const OtherWork& other_work = others.other_work;
   const auto a = (begun.drafted > 0 ? own.survival.behind(source) : own.survival.of(source)).conditional();
-  auto [tokens, survives] = own.survival.reach(begun);
+  auto [tokens, survives] = own.survival.so_far(begun);
   RoundTerms terms = plan.expected.terms;
   // Pessimistic about rows that were never measured: each costs at least the mean of the rows before it.
-  const int rows = company.rows + begun.drafted + 1;
+  const int rows = other_work.rows + begun.drafted + 1;
   const double verify_s = estimates.likely_verify_s(rows), row_s = estimates.likely_row_s(rows);
   const auto rate_with = [&](int more) {
     terms.verify_s = std::max(estimates.likely_verify_s(rows + more), verify_s + more * row_s);
-    return (others.tokens + tokens) / together_s(estimates, terms, company, begun.drafted + more);
+    return (others.tokens + tokens) / together_s(estimates, terms, other_work, begun.drafted + more);
   };
   Best best{.rate = rate_with(0)};
   best.terms = terms;

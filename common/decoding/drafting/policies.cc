@@ -45,9 +45,9 @@ Result<DraftLength> parse_draft_length(const std::string& text) {
     known = known && wanted.ahead && wanted.policy != DraftPolicy::kTree;
   } else if (rest.starts_with('+')) {
     wanted.added = {.ngram = rest.starts_with("+ngram"), .table = rest.ends_with("+table")};
-    const std::string_view said = !wanted.added.table ? "+ngram" : wanted.added.ngram ? "+ngram+table" : "+table";
+    const std::string_view suffix = !wanted.added.table ? "+ngram" : wanted.added.ngram ? "+ngram+table" : "+table";
     const bool takes_them = wanted.policy == DraftPolicy::kFixed || wanted.policy == DraftPolicy::kTree;
-    known = known && rest == said && takes_them && wanted.length > 0;
+    known = known && rest == suffix && takes_them && wanted.length > 0;
   }
   if (known) return wanted;
   return Error(Errc::kInvalidArgument, "draft length '{}', wanted auto, 0 to {} or tree:1 to tree:{}",

@@ -26,8 +26,8 @@ struct RoundTerms {
 inline double tokens_per_second(double tau, const RoundTerms& terms) { return tau / terms.seconds(); }
 
 /// Work for other sequences during a round: rows to verify, and drafts to make.
-struct Company {
-  int texts = 0, rows = 0, drafts = 0;
+struct OtherWork {
+  int sequences = 0, rows = 0, drafts = 0;
   int longest =
       0;  ///< most of these drafts for one sequence: so many passes of the assistant for each half of the sequences
   int drafters = 1;       ///< number of drafters that make them
@@ -36,7 +36,7 @@ struct Company {
 
 /// The other sequences of a verifier, if they follow the plan (BatchGoodput).
 struct Others {
-  Company company = {};
+  OtherWork other_work = {};
   double tokens = 0;  ///< mean tokens of a round of each, in total
 };
 
@@ -45,12 +45,12 @@ struct Others {
 /// @param tau  mean tokens of the rounds, whose K/V are sent. Unobserved costs count as 0, so that a source is tried
 /// once.
 RoundTerms round_terms(const Estimates& estimates, DraftSource source, int length, double tau,
-                       const Company& company = {});
+                       const OtherWork& other_work = {});
 
 /// (5) The same with drafting ahead, which takes h * (w - e) off the round, while the drafter would otherwise be idle.
 /// @param survives  probability that all of `length` drafts are accepted @param next  that one more would be then
 RoundTerms ahead_terms(const Estimates& estimates, int length, double tau, double survives, double next,
-                       const Company& company = {});
+                       const OtherWork& other_work = {});
 /// Returns true when drafting ahead pays at this length, according to the estimates.
 bool ahead_pays(const Estimates& estimates, int length);
 
@@ -63,6 +63,6 @@ double tree_draft_price_s(const Estimates& estimates, int drafts);
 /// (8) Returns the seconds in which this sequence and all of its company have one round each. Either all meet in one
 /// forward pass, or one half drafts while the other is verified (drafter_core.h); the verifier chooses
 /// (batch_window.h).
-double together_s(const Estimates& estimates, const RoundTerms& terms, const Company& company, int length);
+double together_s(const Estimates& estimates, const RoundTerms& terms, const OtherWork& other_work, int length);
 
 }  // namespace outrider

@@ -12,11 +12,11 @@ constexpr double kPriorTrials = 4;
 
 void Survival::observe(int drafted, int accepted) {
   if (drafted == 0) {
-    for (Count& count : counts_) count = {keep_ * count.held, keep_ * count.tried};
+    for (Count& count : counts_) count = {keep_ * count.accepted, keep_ * count.tried};
   }
   for (int i = 0; i < std::min({drafted, accepted + 1, kDraftLengthMax}); ++i) {
     Count& count = counts_[static_cast<std::size_t>(i)];
-    count.held = keep_ * count.held + (i < accepted ? 1 : 0);
+    count.accepted = keep_ * count.accepted + (i < accepted ? 1 : 0);
     count.tried = keep_ * count.tried + 1;
   }
 }
@@ -27,8 +27,8 @@ std::array<double, kDraftLengthMax> Survival::conditional() const {
   if (prior_ != nullptr) prior = prior_->conditional();
   std::array<double, kDraftLengthMax> a = {};
   for (std::size_t i = 0; i < a.size(); ++i) {
-    const double lean = prior_ != nullptr ? prior[i] : i == 0 ? kFirst : a[i - 1];
-    a[i] = (counts_[i].held + kPriorTrials * lean) / (counts_[i].tried + kPriorTrials);
+    const double expected = prior_ != nullptr ? prior[i] : i == 0 ? kFirst : a[i - 1];
+    a[i] = (counts_[i].accepted + kPriorTrials * expected) / (counts_[i].tried + kPriorTrials);
   }
   return a;
 }
@@ -43,39 +43,39 @@ SourceSurvival::SourceSurvival(double keep, double keep_behind, const SourceSurv
 
 void SourceSurvival::observe(const RoundOutcome& outcome) {
   if (outcome.tree)
-    return of_[static_cast<std::size_t>(outcome.source)].observe(outcome.tree->chain, outcome.tree->held);
+    return of_[static_cast<std::size_t>(outcome.source)].observe(outcome.tree->chain, outcome.tree->accepted);
   const int own = outcome.own();
   of_[static_cast<std::size_t>(outcome.source)].observe(own, std::min(own, outcome.accepted));
-  int held = outcome.accepted - own;
+  int left = outcome.accepted - own;
   if (own > 0 && outcome.source == DraftSource::kAssistant) {
     rows_.observe(outcome.drafted - own);
-    if (held >= 0) tokens_.observe(held);
+    if (left >= 0) tokens_.observe(left);
   }
   for (const DraftSource source : kLookUps) {
     const int drafted = outcome.behind[static_cast<std::size_t>(source)];
     // Nothing was tried after a rejected draft.
-    if (drafted > 0 && held >= 0) behind_[static_cast<std::size_t>(source)].observe(drafted, std::min(drafted, held));
-    held -= drafted;
+    if (drafted > 0 && left >= 0) behind_[static_cast<std::size_t>(source)].observe(drafted, std::min(drafted, left));
+    left -= drafted;
   }
 }
 
-SourceSurvival::Reach SourceSurvival::reach(const RoundOutcome& begun) const {
-  Reach reach;
+SourceSurvival::RoundSoFar SourceSurvival::so_far(const RoundOutcome& begun) const {
+  RoundSoFar so_far;
   const auto go_on = [&](const Survival& survival, int drafts) {
     const auto a = survival.conditional();
-    for (int i = 0; i < drafts; ++i) reach.tokens += reach.survives *= a[static_cast<std::size_t>(i)];
+    for (int i = 0; i < drafts; ++i) so_far.tokens += so_far.survives *= a[static_cast<std::size_t>(i)];
   };
   go_on(of(begun.source), begun.own());
   for (const DraftSource source : kLookUps) go_on(behind(source), begun.behind[static_cast<std::size_t>(source)]);
-  return reach;
+  return so_far;
 }
 
 SourceSurvival::Followed SourceSurvival::followed() const {
   const Followed prior = prior_ != nullptr ? prior_->followed() : Followed();
-  const auto lean = [](const FadingMean& mean, double on) {
+  const auto with_prior = [](const FadingMean& mean, double on) {
     return (mean.value() * mean.weight() + kPriorTrials * on) / (mean.weight() + kPriorTrials);
   };
-  return {lean(rows_, prior.rows), lean(tokens_, prior.tokens)};
+  return {with_prior(rows_, prior.rows), with_prior(tokens_, prior.tokens)};
 }
 
 }  // namespace outrider

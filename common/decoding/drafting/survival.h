@@ -21,7 +21,7 @@ class Survival {
 
  private:
   struct Count {
-    double held = 0, tried = 0;
+    double accepted = 0, tried = 0;
   };
   std::array<Count, kDraftLengthMax> counts_ = {};
   double keep_;
@@ -39,10 +39,10 @@ class SourceSurvival {
   const Survival& of(DraftSource source) const { return of_[static_cast<std::size_t>(source)]; }
   const Survival& behind(DraftSource source) const { return behind_[static_cast<std::size_t>(source)]; }
   /// Mean tokens of a round with the drafts of `begun`, and the probability that all of them are accepted.
-  struct Reach {
+  struct RoundSoFar {
     double tokens = 1, survives = 1;
   };
-  Reach reach(const RoundOutcome& begun) const;
+  RoundSoFar so_far(const RoundOutcome& begun) const;
   /// Looked-up drafts after the assistant's, on average.
   struct Followed {
     double rows = 0;    ///< per round

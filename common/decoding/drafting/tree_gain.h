@@ -21,11 +21,11 @@ class TreeGain {
   /// Returns the kept drafts of a tree of this size, relative to a chain's.
   double over_chain(int drafts) const;
   /// Observes a round of any sequence; rounds without the assistant's own drafts are ignored.
-  /// @param held  Survival::conditional() before the round
-  void observe(const std::array<double, kDraftLengthMax>& held, const RoundOutcome& outcome);
+  /// @param conditional  Survival::conditional() before the round
+  void observe(const std::array<double, kDraftLengthMax>& conditional, const RoundOutcome& outcome);
 
  private:
-  static double lean(const FadingMean& share, double prior);
+  static double with_prior(const FadingMean& share, double prior);
   double chain_share() const;
   double tree_share() const;
 

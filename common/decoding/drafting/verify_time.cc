@@ -70,7 +70,7 @@ double VerifyTime::likely(int rows) const {
   return below.seconds + (above->seconds - below.seconds) * (rows - below.rows) / (above->rows - below.rows);
 }
 
-double VerifyTime::hoped(int rows) const {
+double VerifyTime::optimistic_s(int rows) const {
   if (rows > kSingle) return likely(rows);
   const auto above = std::ranges::upper_bound(curve_, rows + kRounding, {}, &Point::rows);
   return above == curve_.begin() ? likely(rows) : (above - 1)->seconds;

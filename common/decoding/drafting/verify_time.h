@@ -18,7 +18,7 @@ class VerifyTime {
   /// For a sequence alone: an unmeasured M costs as much as the next smaller measured one. That is true inside a tile
   /// of rows, and elsewhere optimistic enough to try the M once. With many sequences, each would add a row that seems
   /// free.
-  double hoped(int rows) const;
+  double optimistic_s(int rows) const;
   /// Returns the mean cost of each of `rows` beyond the fewest measured, if the pass takes `seconds`.
   double row_s(int rows, double seconds) const;
   /// Returns true when so many rows were measured within about 200 passes.

@@ -24,13 +24,13 @@ Result<DecodedSound> decode_mp3(std::span<const std::byte> file, const std::stri
   std::vector<float> block(1 << 14);
   while (true) {
     std::size_t bytes = 0;
-    const int said =
+    const int status =
         mpg123_read(reader.get(), reinterpret_cast<unsigned char*>(block.data()), block.size() * sizeof(float), &bytes);
     if (channels > 0) append_mean(std::span(block).first(bytes / sizeof(float)), channels, decoded.mono);
     if (std::ssize(decoded.mono) > kSoundSecondsMax * decoded.rate && channels > 0)
       return too_long(name, fmt::format("more than {}", kSoundSecondsMax));
-    if (said == MPG123_NEED_MORE || said == MPG123_DONE) break;
-    if (said == MPG123_NEW_FORMAT && channels == 0) {
+    if (status == MPG123_NEED_MORE || status == MPG123_DONE) break;
+    if (status == MPG123_NEW_FORMAT && channels == 0) {
       long rate = 0;
       int encoding = 0;
       mpg123_getformat(reader.get(), &rate, &channels, &encoding);
@@ -40,9 +40,9 @@ Result<DecodedSound> decode_mp3(std::span<const std::byte> file, const std::stri
       if (frame.layer != 3)
         return file_error(Errc::kUnsupported, name, "an MPEG sound of layer {}, wanted 3", frame.layer);
       RETURN_IF_ERROR(admit_sound(channels, decoded.rate, kSoundSecondsMax * rate, name, admit));
-    } else if (said != MPG123_OK) {
-      return said == MPG123_NEW_FORMAT ? file_error(Errc::kUnsupported, name, "an MP3 whose rate or channels change")
-                                       : broken();
+    } else if (status != MPG123_OK) {
+      return status == MPG123_NEW_FORMAT ? file_error(Errc::kUnsupported, name, "an MP3 whose rate or channels change")
+                                         : broken();
     }
   }
   if (channels == 0) return file_error(Errc::kMalformed, name, "MP3: no sound in it");

@@ -75,21 +75,21 @@ class Translator {
   }
 
   /// Records, once per key, that a tensor overruled the metadata.
-  void note(std::string_view name, std::int64_t said, const std::string& tensor, std::int64_t seen) {
-    if (said == seen || !noted_.insert(std::string(name)).second) return;
-    notes_.push_back(fmt::format("{} is {}, but {} says {}, which is used", key(name), said, tensor, seen));
+  void note(std::string_view name, std::int64_t given, const std::string& tensor, std::int64_t seen) {
+    if (given == seen || !noted_.insert(std::string(name)).second) return;
+    notes_.push_back(fmt::format("{} is {}, but {} says {}, which is used", key(name), given, tensor, seen));
   }
 
   /// Returns a size from the metadata or a tensor, which takes precedence. One of them must exist.
-  Result<std::int64_t> choose(std::string_view name, std::optional<std::int64_t> said, const std::string& tensor,
+  Result<std::int64_t> choose(std::string_view name, std::optional<std::int64_t> given, const std::string& tensor,
                               std::optional<std::int64_t> seen) {
-    if (!seen && !said) return error(Errc::kNotFound, "{} is missing, wanted a whole number", key(name));
-    if (seen && said) note(name, *said, tensor, *seen);
-    return seen ? *seen : *said;
+    if (!seen && !given) return error(Errc::kNotFound, "{} is missing, wanted a whole number", key(name));
+    if (seen && given) note(name, *given, tensor, *seen);
+    return seen ? *seen : *given;
   }
   Result<std::int64_t> size(std::string_view name, const std::string& tensor, std::size_t axis) {
-    ASSIGN_OR_RETURN(const std::optional<std::int64_t> said, stated(name));
-    return choose(name, said, tensor, extent(tensor, axis));
+    ASSIGN_OR_RETURN(const std::optional<std::int64_t> given, stated(name));
+    return choose(name, given, tensor, extent(tensor, axis));
   }
 
   /// Returns one number per layer, from an array or a common value; none if the key is absent.
@@ -170,9 +170,9 @@ class Translator {
     ASSIGN_OR_RETURN(const std::vector<bool> sliding, sliding_pattern());
     ASSIGN_OR_RETURN(const auto head_dims, stated_head_dims());
     ASSIGN_OR_RETURN(const auto shared, stated("attention.shared_kv_layers"));
-    ASSIGN_OR_RETURN(const auto said_heads, per_layer("attention.head_count"));
-    ASSIGN_OR_RETURN(const auto said_kv_heads, per_layer("attention.head_count_kv"));
-    ASSIGN_OR_RETURN(const auto said_widths, per_layer("feed_forward_length"));
+    ASSIGN_OR_RETURN(const auto stated_heads, per_layer("attention.head_count"));
+    ASSIGN_OR_RETURN(const auto stated_kv_heads, per_layer("attention.head_count_kv"));
+    ASSIGN_OR_RETURN(const auto stated_widths, per_layer("feed_forward_length"));
     const std::int64_t first_shared =
         assistant ? 0 : layers_ - std::clamp<std::int64_t>(shared.value_or(0), 0, layers_);
     text_["num_kv_shared_layers"] = shared.value_or(0);
@@ -183,26 +183,26 @@ class Translator {
     for (std::int64_t i = 0; i < layers_; ++i) {
       const auto at = static_cast<std::size_t>(i);
       const bool slides = sliding[at], owns = i < first_shared;
-      const std::int64_t said_head_dim = slides ? head_dims.second : head_dims.first;
+      const std::int64_t stated_head_dim = slides ? head_dims.second : head_dims.first;
       const std::string q_norm = tensor_of(i, "attn_q_norm"), q = tensor_of(i, "attn_q"), k = tensor_of(i, "attn_k");
       const std::string gate = tensor_of(i, "ffn_gate");
 
       Layer layer{};
       layer.slides = slides;
-      layer.head_dim = extent(q_norm, 0).value_or(said_head_dim);
-      note(slides ? "attention.key_length_swa" : "attention.key_length", said_head_dim, q_norm, layer.head_dim);
+      layer.head_dim = extent(q_norm, 0).value_or(stated_head_dim);
+      note(slides ? "attention.key_length_swa" : "attention.key_length", stated_head_dim, q_norm, layer.head_dim);
       const auto heads_in = [&](const std::string& tensor) -> std::optional<std::int64_t> {
         const std::optional<std::int64_t> rows = extent(tensor, 0);
         if (!rows || layer.head_dim < 1 || *rows % layer.head_dim != 0) return std::nullopt;
         return *rows / layer.head_dim;
       };
-      ASSIGN_OR_RETURN(layer.heads, choose("attention.head_count", said_heads[at], q, heads_in(q)));
-      ASSIGN_OR_RETURN(layer.width, choose("feed_forward_length", said_widths[at], gate, extent(gate, 0)));
+      ASSIGN_OR_RETURN(layer.heads, choose("attention.head_count", stated_heads[at], q, heads_in(q)));
+      ASSIGN_OR_RETURN(layer.width, choose("feed_forward_length", stated_widths[at], gate, extent(gate, 0)));
       // A layer that reads another's K/V has that layer's heads; its own k, if any, is ignored.
       if (!assistant && !owns && owner[slides]) {
         layer.kv_heads = layers[static_cast<std::size_t>(*owner[slides])].kv_heads;
       } else {
-        ASSIGN_OR_RETURN(layer.kv_heads, choose("attention.head_count_kv", said_kv_heads[at], k, heads_in(k)));
+        ASSIGN_OR_RETURN(layer.kv_heads, choose("attention.head_count_kv", stated_kv_heads[at], k, heads_in(k)));
       }
       if (layer.heads != (layers.empty() ? layer : layers.front()).heads) {
         return error(Errc::kUnsupported, "layer {} has {} heads, wanted {} as in layer 0", i, layer.heads,
@@ -307,8 +307,8 @@ class Translator {
 
   Result<void> read_experts() {
     const std::string router = tensor_of(0, "ffn_gate_inp"), down = tensor_of(0, "ffn_down_exps");
-    ASSIGN_OR_RETURN(const auto said, stated("expert_count"));
-    const bool has_experts = said.value_or(0) > 0 || model_.find(router) != nullptr;
+    ASSIGN_OR_RETURN(const auto given, stated("expert_count"));
+    const bool has_experts = given.value_or(0) > 0 || model_.find(router) != nullptr;
     text_["enable_moe_block"] = has_experts;
     if (!has_experts) return {};
     ASSIGN_OR_RETURN(text_["num_experts"], size("expert_count", router, 0));

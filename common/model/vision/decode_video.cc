@@ -34,7 +34,7 @@ using Packet = std::unique_ptr<AVPacket, Release<AVPacket, av_packet_free>>;
 using Frame = std::unique_ptr<AVFrame, Release<AVFrame, av_frame_free>>;
 using Decoder = std::unique_ptr<AVCodecContext, Release<AVCodecContext, avcodec_free_context>>;
 
-std::string said(int error) {
+std::string error_text(int error) {
   char text[AV_ERROR_MAX_STRING_SIZE] = {};
   av_strerror(error, text, sizeof text);
   return text;
@@ -90,7 +90,7 @@ class Container {
       return AVERROR(EACCES);
     };
     const int opened = avformat_open_input(&format_, "", av_find_input_format(demuxer), nullptr);
-    if (opened < 0) return broken(name, said(opened));
+    if (opened < 0) return broken(name, error_text(opened));
     for (unsigned i = 0; i < format_->nb_streams; ++i) {
       AVStream* const candidate = format_->streams[i];
       const bool shows = candidate->codecpar->codec_type == AVMEDIA_TYPE_VIDEO &&
@@ -279,7 +279,8 @@ Result<Decoder> open_decoder(const AVCodecParameters& parameters, const std::str
   // The admitted size, rounded up to whole blocks: frames may state another size than the file.
   constexpr std::int64_t kBlock = 64;
   decoder->max_pixels = (parameters.width + kBlock) * (parameters.height + kBlock);
-  if (const int opened = avcodec_open2(decoder.get(), codec, nullptr); opened < 0) return broken(name, said(opened));
+  if (const int opened = avcodec_open2(decoder.get(), codec, nullptr); opened < 0)
+    return broken(name, error_text(opened));
   return decoder;
 }
 
@@ -301,7 +302,7 @@ class Watching {
       }
       if (std::exchange(skipped_, false)) avcodec_flush_buffers(&decoder_);
       const int sent = avcodec_send_packet(&decoder_, packet.get());
-      if (sent < 0) return broken(name_, said(sent));
+      if (sent < 0) return broken(name_, error_text(sent));
       RETURN_IF_ERROR(take_frames(targets));
     }
     if (seen_ < targets.size()) {
@@ -318,7 +319,7 @@ class Watching {
     while (seen_ < targets.size()) {
       const int received = avcodec_receive_frame(&decoder_, frame.get());
       if (received == AVERROR(EAGAIN) || received == AVERROR_EOF) return {};
-      if (received < 0) return broken(name_, said(received));
+      if (received < 0) return broken(name_, error_text(received));
       const std::int64_t time = frame->best_effort_timestamp;
       if (time == AV_NOPTS_VALUE || time < targets[seen_].time) continue;
       ASSIGN_OR_RETURN(const Picture picture, converter_.convert(*frame, name_));
@@ -371,12 +372,12 @@ Result<void> decode_video(std::span<const std::byte> file, const std::string& na
                           const OnFrame& on_frame) {
   if (file.size() > kVideoBytesMax)
     return file_error(Errc::kOutOfRange, name, "a video of {} bytes, wanted at most {}", file.size(), kVideoBytesMax);
-  static const bool quiet = [] {
+  static const bool is_quiet = [] {
     av_log_set_level(AV_LOG_QUIET);  // an untrusted file must not write to standard error
     av_max_alloc(kPieceBytesMax);
     return true;
   }();
-  (void)quiet;
+  (void)is_quiet;
   const char* const demuxer =
       demuxer_of({reinterpret_cast<const char*>(file.data()), std::min<std::size_t>(file.size(), 12)});
   if (demuxer == nullptr)

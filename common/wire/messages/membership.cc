@@ -11,7 +11,7 @@ std::string to_text(const Notice& notice) {
 }
 
 Membership::Event Membership::on_message(const Message& message, TimePoint now) {
-  heard_ = now;
+  last_received_ = now;
   if (const auto* welcome = std::get_if<Welcome>(&message.body)) {
     joined_ = true;
     refused_pause_ = {};
@@ -52,15 +52,15 @@ void Membership::on_refuse(const Refuse& refuse, TimePoint now) {
 }
 
 void Membership::on_tick(TimePoint now) {
-  const bool spoke = heard_ != TimePoint() && refused_pause_ == Duration::zero();
-  if (spoke && now - std::max(heard_, redialled_) > config_.peer_timeout) {
+  const bool has_contact = last_received_ != TimePoint() && refused_pause_ == Duration::zero();
+  if (has_contact && now - std::max(last_received_, redialled_) > config_.peer_timeout) {
     output_.redial = true;
     redialled_ = now;
   }
-  if (joined_ && now - heard_ > config_.peer_timeout) {
+  if (joined_ && now - last_received_ > config_.peer_timeout) {
     joined_ = false;
     next_hello_ = now;
-    warn(fmt::format("coordinator silent for {:.1f} s; introducing ourselves again", to_seconds(now - heard_)));
+    warn(fmt::format("coordinator silent for {:.1f} s; introducing ourselves again", to_seconds(now - last_received_)));
   }
   if (!joined_) {
     if (next_hello_ && now < *next_hello_) return;

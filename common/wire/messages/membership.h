@@ -58,7 +58,7 @@ class Membership {
   };
   Event on_message(const Message& message, TimePoint now);
   /// Records that more of a long message arrived: the coordinator is alive, however slow the network.
-  void on_arriving(TimePoint now) { heard_ = now; }
+  void on_arriving(TimePoint now) { last_received_ = now; }
   void on_tick(TimePoint now);
 
   void send(Message message) { output_.send.push_back({"", std::move(message)}); }
@@ -82,7 +82,7 @@ class Membership {
   bool joined_ = false;
   std::uint64_t number_ = 0;
   std::optional<TimePoint> next_hello_, next_heartbeat_;
-  TimePoint heard_{}, redialled_{};
+  TimePoint last_received_{}, redialled_{};
   std::optional<Error> refusal_;
   Duration refused_pause_{};  ///< the last pause; 0: not refused since the last Welcome
   std::string refused_;       ///< the last reason that was logged

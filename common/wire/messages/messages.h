@@ -48,7 +48,7 @@ inline constexpr std::size_t kMediaMax = 40;  ///< pictures, frames of videos an
 inline constexpr Range<Position> kPositions{0, kTokensMax};
 inline constexpr Range kDraftLengths{0, kDraftLengthMax};
 inline constexpr Range kGuesses{0, kDraftAheadMax};
-inline constexpr Count kTexts{0, kTokensMax};                                        ///< tokens of a sequence
+inline constexpr Count kSequence{0, kTokensMax};                                     ///< tokens of a sequence
 inline constexpr Count kDrafts{0, static_cast<std::size_t>(kDraftLengthMax)};        ///< tokens of a round
 inline constexpr Count kOutcomes{0, static_cast<std::size_t>(kDraftLengthMax) + 1};  ///< tokens that a round emits
 inline constexpr Count kTokenSets{0, kSamplingListMax};                              ///< for example stop tokens
@@ -140,7 +140,7 @@ struct KvRows {
     v("from", m.from, kPositions);
     v("to", m.to, kPositions);
     v("donors", m.donors, Count{0, kDonorsMax});
-    v("tokens", m.tokens, kTexts);
+    v("tokens", m.tokens, kSequence);
   }
   Result<void> settle() const;
 };
@@ -426,7 +426,7 @@ struct PromptScores {
   bool operator==(const PromptScores&) const = default;
   static void fields(auto& v, auto& m) {
     v("first", m.first, kPositions);
-    v("logprobs", m.logprobs, kTexts);
+    v("logprobs", m.logprobs, kSequence);
   }
 };
 
@@ -474,7 +474,7 @@ struct Draft {
     v("want_state", m.want_state);
     v("want_q", m.want_q);
     v("sampling_known", m.sampling_known);
-    v("answer", m.answer, kTexts);
+    v("answer", m.answer, kSequence);
     v("ahead", m.ahead, kGuesses);
     v("known", m.known, kDrafts);
     v("tree", m.tree);
@@ -575,7 +575,7 @@ struct Verdict {
     v("hidden", m.hidden, Rank{1});
     v("kv", m.kv);
     v("verify_ns", m.verify_ns, kNatural);
-    v("logprobs", m.logprobs, kTexts);
+    v("logprobs", m.logprobs, kSequence);
     v("cached_tokens", m.cached_tokens, kPositions);
     v("waited_ns", m.waited_ns, kNatural);
     v("batch_rows", m.batch_rows, kNatural);
@@ -658,7 +658,7 @@ struct Generate {
   static constexpr const char* kName = "generate";
   bool operator==(const Generate&) const = default;
   static void fields(auto& v, auto& m) {
-    v("prompt", m.prompt, kTexts);
+    v("prompt", m.prompt, kSequence);
     v("max_tokens", m.max_tokens, kNatural);
     v("draft_length", m.draft_length, kDraftLengths);
     v("stop_ids", m.stop_ids, kTokenSets);
@@ -730,8 +730,8 @@ struct Tokens {
   bool operator==(const Tokens&) const = default;
   static void fields(auto& v, auto& m) {
     v("index", m.index, kPositions);
-    v("tokens", m.tokens, kTexts);
-    v("logprobs", m.logprobs, kTexts);
+    v("tokens", m.tokens, kSequence);
+    v("logprobs", m.logprobs, kSequence);
     v("round", m.round);
     v("numeric_class", m.numeric_class, kNameBytes);
     v("verifier_name", m.verifier_name, kNameBytes);

@@ -35,8 +35,8 @@ Result<void> admit(const Identity& identity, Message& message) {
                     std::holds_alternative<Cancel>(body);
   // These names are qualified by the key, so that a client cannot use those of another key.
   if (auto* request = std::get_if<Generate>(&message.body)) {
-    for (std::string* const said : {&request->on_behalf_of, &request->cache_scope})
-      *said = identity.name + (said->empty() ? "" : "/" + *said);
+    for (std::string* const name : {&request->on_behalf_of, &request->cache_scope})
+      *name = identity.name + (name->empty() ? "" : "/" + *name);
     if (request->cache_scope.size() > kScopeBytes.max) {
       return Error(Errc::kInvalidArgument, "cache_scope: {} bytes with the name of its key, wanted at most {}",
                    request->cache_scope.size(), kScopeBytes.max);

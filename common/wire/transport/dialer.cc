@@ -59,7 +59,7 @@ void Dialer::find_places() {
 }
 
 void Dialer::dial(const Place& place) {
-  hang_up();
+  close_connections();
   if (credentials_) {
     zmq_setsockopt(socket_, ZMQ_CURVE_SECRETKEY, credentials_->own.secret.data(), credentials_->own.secret.size());
     zmq_setsockopt(socket_, ZMQ_CURVE_PUBLICKEY, credentials_->own.open.data(), credentials_->own.open.size());
@@ -72,7 +72,7 @@ void Dialer::dial(const Place& place) {
   if (zmq_connect(socket_, place.numeric.c_str()) != 0) failed(Errc::kPeerGone, zmq_strerror(errno), false);
 }
 
-void Dialer::hang_up() {
+void Dialer::close_connections() {
   if (current_) zmq_disconnect(socket_, current_->numeric.c_str());
   current_.reset();
   connected_ = false;
@@ -91,7 +91,7 @@ void Dialer::failed(Errc code, const std::string& why, bool retries) {
     const std::string given = current_ ? current_->given : addresses_[0];
     const std::string numeric = current_ && current_->numeric != given ? " (" + current_->numeric + ")" : "";
     failures_.push_back({code, fmt::format("{}{}: {}", given, numeric, why)});
-    if (!retries || places_.size() > 1) hang_up();
+    if (!retries || places_.size() > 1) close_connections();
     if (++tried_ < places_.size()) return dial(places_[tried_]);
   }
   std::string all;
@@ -100,7 +100,7 @@ void Dialer::failed(Errc code, const std::string& why, bool retries) {
     hopeless = hopeless && failure.code != Errc::kPeerGone;
     if (all.find(failure.message) == all.npos) all += (all.empty() ? "" : "; ") + failure.message;
   }
-  trouble_ = Error{hopeless ? failures_.back().code : Errc::kPeerGone, std::move(all)};
+  connection_error_ = Error{hopeless ? failures_.back().code : Errc::kPeerGone, std::move(all)};
   failures_.clear();
   pause_ = std::clamp(2 * pause_, kPauseMin, kPauseMax);
   next_turn_ = now() + pause_;
@@ -108,7 +108,7 @@ void Dialer::failed(Errc code, const std::string& why, bool retries) {
 
 bool Dialer::arriving() {
   const std::optional<Arrival::Bytes> bytes = connected_ ? Arrival::bytes_of(fd_) : std::nullopt;
-  if (bytes) arrival_.look(*bytes, std::exchange(heard_, false));
+  if (bytes) arrival_.look(*bytes, std::exchange(received_, false));
   const bool leaving = arrival_.leaving();
   return arrival_.more() || leaving;
 }
@@ -131,7 +131,7 @@ void Dialer::on_event(int event, std::uint32_t value) {
       connected_ = true;
       ++connections_;
       next_turn_.reset();
-      trouble_.reset();
+      connection_error_.reset();
       failures_.clear();
       tried_ = 0;
       pause_ = {};

@@ -37,12 +37,12 @@ class Dialer {
   /// The address in use, or else the first one, as given by the caller.
   const std::string& address() const;
   /// Records that a message was received.
-  void heard() { heard_ = true; }
+  void on_received() { received_ = true; }
   /// See Endpoint::arriving().
   bool arriving();
   /// The reason that no place answers; none while one does, or before all were tried. kNotFound or kMismatch if waiting
   /// cannot help (no name resolves, or no key fits), else kPeerGone.
-  const std::optional<Error>& trouble() const { return trouble_; }
+  const std::optional<Error>& connection_error() const { return connection_error_; }
   /// For zmq_poll: readable when service() is to be called.
   void* monitor() const { return monitor_.handle(); }
 
@@ -55,7 +55,7 @@ class Dialer {
   };
   void find_places();
   void dial(const Place& place);
-  void hang_up();
+  void close_connections();
   /// Records that the current place does not answer. @param retries  true when ZeroMQ keeps trying there itself
   void failed(Errc code, const std::string& why, bool retries);
   void on_event(int event, std::uint32_t value);
@@ -75,8 +75,8 @@ class Dialer {
   int connections_ = 0;
   int fd_ = -1;  ///< ZeroMQ's handle of the connection
   Arrival arrival_ = {};
-  bool heard_ = false;
-  std::optional<Error> trouble_;
+  bool received_ = false;
+  std::optional<Error> connection_error_;
 };
 
 }  // namespace outrider

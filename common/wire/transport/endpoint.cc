@@ -184,7 +184,7 @@ TransportContext::TransportContext(TransportContext&&) noexcept = default;
 TransportContext& TransportContext::operator=(TransportContext&&) noexcept = default;
 
 struct Endpoint::Impl {
-  struct Chatter;
+  struct KeyState;
   Impl(zmq::context_t& context, bool is_bound, const EndpointOptions& opts)
       : bound(is_bound), options(opts), socket(context, bound ? zmq::socket_type::router : zmq::socket_type::dealer) {
     set_options(socket, options);
@@ -195,18 +195,18 @@ struct Endpoint::Impl {
   bool readable() const { return (socket.get(zmq::sockopt::events) & ZMQ_POLLIN) != 0; }
   /// Handles connection events. After dialling anew, sends `unsent` again: it was lost with the previous attempt.
   void service();
-  /// Takes the first frames of a message, up to the one after its peer's name. Drops messages of deaf_to.
+  /// Takes the first frames of a message, up to the one after its peer's name. Drops messages of ignored_peers.
   bool take_first(zmq::message_t& frame, PeerId& from);
-  /// Sleeps for a moment, or until another peer sends, when only peers of deaf_to have messages. They are read so
+  /// Sleeps for a moment, or until another peer sends, when only peers of ignored_peers have messages. They are read so
   /// slowly that their queues fill, ZeroMQ stops reading their connections, and TCP holds them up.
   void wait_for_others(Duration timeout);
   /// Ignores the connection of the last message from now on. An earlier ignored connection of the same key is cut: each
   /// costs a look per message of other peers, and ZeroMQ would go on reading it.
-  void be_deaf_to_speaker(Chatter& of_key);
+  void ignore_sender(KeyState& of_key);
   /// Returns true when the key of the last message may join as a worker.
   bool may_join() const {
-    const auto of_key = chatter.find(speaker.key);
-    return of_key == chatter.end() || now() >= of_key->second.may_join;
+    const auto of_key = by_key.find(sender.key);
+    return of_key == by_key.end() || now() >= of_key->second.may_join;
   }
   /// For zmq_poll: readable when service() is to be called.
   void* monitor() const { return dialer ? dialer->monitor() : guard ? guard->monitor() : nullptr; }
@@ -224,21 +224,21 @@ struct Endpoint::Impl {
   std::atomic<bool> woken = false;  ///< the event has been signalled, or is about to be
 
   // Bound sockets with keys only.
-  struct Speaker {
+  struct Sender {
     PeerId peer;
     std::string key;
     int fd = -1;  ///< ZeroMQ's handle
-  } speaker;      ///< sender of the last message
-  struct Chatter {
+  } sender;       ///< sender of the last message
+  struct KeyState {
     TokenBucket bucket;    ///< allowance of useless messages
     int fd = -1;           ///< its ignored connection
     PeerId peer = {};      ///< peer of that connection
     TimePoint may_join{};  ///< earliest time to join as a worker again
   };
-  std::map<std::string, Chatter> chatter;  ///< by key
-  std::unordered_set<PeerId> deaf_to;      ///< ignored connections, which sent too many useless messages
-  bool only_deaf = false;                  ///< as far as known, no other peer has a message
-  RateLimit deaf_notices;
+  std::map<std::string, KeyState> by_key;    ///< by key
+  std::unordered_set<PeerId> ignored_peers;  ///< ignored connections, which sent too many useless messages
+  bool only_ignored = false;                 ///< as far as known, no other peer has a message
+  RateLimit ignored_notices;
 };
 
 /// Queues one message. @param to  null on a connected socket. @return 0 or the error number
@@ -286,23 +286,23 @@ void Endpoint::Impl::service() {
 bool Endpoint::Impl::take_first(zmq::message_t& frame, PeerId& from) {
   constexpr int kDroppedMax = 64;
   PeerId first_dropped;
-  only_deaf = false;
-  for (int dropped = 0; !only_deaf; ++dropped) {
+  only_ignored = false;
+  for (int dropped = 0; !only_ignored; ++dropped) {
     if (!take(socket, frame)) {
       service();
       return false;
     }
     if (!bound) {
-      if (dialer) dialer->heard();
+      if (dialer) dialer->on_received();
       return true;
     }
     from = frame.to_string();
     take(socket, frame);  // ZeroMQ delivers whole messages, so the rest is there
-    if (guard) guard->heard(zmq_msg_get(frame.handle(), ZMQ_SRCFD), from);
-    if (deaf_to.empty() || !deaf_to.contains(from)) return true;
+    if (guard) guard->on_received(zmq_msg_get(frame.handle(), ZMQ_SRCFD), from);
+    if (ignored_peers.empty() || !ignored_peers.contains(from)) return true;
     while (frame.more()) take(socket, frame);
     // ZeroMQ takes peers in turn: after one turn no other peer has had a message.
-    only_deaf = from == first_dropped || dropped == kDroppedMax;
+    only_ignored = from == first_dropped || dropped == kDroppedMax;
     if (dropped == 0) first_dropped = from;
   }
   return false;
@@ -317,22 +317,22 @@ void Endpoint::Impl::wait_for_others(Duration timeout) {
   (void)readable();  // updates ZeroMQ's state
 }
 
-void Endpoint::Impl::be_deaf_to_speaker(Chatter& of_key) {
-  constexpr std::size_t kDeafMax = 4096;
+void Endpoint::Impl::ignore_sender(KeyState& of_key) {
+  constexpr std::size_t kIgnoredPeersMax = 4096;
   constexpr Duration kJoinPause = std::chrono::seconds(8);  // otherwise it would take and leave sequences all the time
-  if (deaf_to.size() == kDeafMax) deaf_to.clear();          // those still connected are soon found again
-  deaf_to.insert(speaker.peer);
+  if (ignored_peers.size() == kIgnoredPeersMax) ignored_peers.clear();  // those still connected are soon found again
+  ignored_peers.insert(sender.peer);
   guard->cut(of_key.fd, of_key.peer, "another one under its key says too much that is of no use");
-  of_key.fd = speaker.fd;
-  of_key.peer = speaker.peer;
+  of_key.fd = sender.fd;
+  of_key.peer = sender.peer;
   of_key.may_join = now() + kJoinPause;
-  const std::optional<std::string> more = deaf_notices.pass(now());
+  const std::optional<std::string> more = ignored_notices.pass(now());
   if (!more) return;
-  const std::optional<Identity> identity = gatekeeper->identity(speaker.key.c_str());
+  const std::optional<Identity> identity = gatekeeper->identity(sender.key.c_str());
   log_warn(
       "event=in_vain key={} reason=\"more than {} messages a second that were of no use: nothing more is heard of "
       "this connection\"{}",
-      identity ? identity->name : speaker.key, options.in_vain_per_second, *more);
+      identity ? identity->name : sender.key, options.useless_per_second, *more);
 }
 
 Endpoint::Endpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -388,7 +388,9 @@ Result<std::unique_ptr<Endpoint>> Endpoint::connect(TransportContext& context, c
 
 const std::string& Endpoint::address() const { return impl_->address; }
 
-std::optional<Error> Endpoint::trouble() const { return impl_->dialer ? impl_->dialer->trouble() : std::nullopt; }
+std::optional<Error> Endpoint::connection_error() const {
+  return impl_->dialer ? impl_->dialer->connection_error() : std::nullopt;
+}
 
 int Endpoint::connections() const { return impl_->dialer ? impl_->dialer->connections() : 1; }
 
@@ -438,9 +440,9 @@ std::optional<Received> Endpoint::receive() {
   if (impl_->gatekeeper != nullptr) {
     const char* const key = zmq_msg_gets(frame.handle(), "User-Id");
     identity = impl_->gatekeeper->identity(key);
-    impl_->speaker.peer = from;
-    impl_->speaker.fd = zmq_msg_get(frame.handle(), ZMQ_SRCFD);
-    impl_->speaker.key = key == nullptr ? "" : key;  // reuses the string's memory
+    impl_->sender.peer = from;
+    impl_->sender.fd = zmq_msg_get(frame.handle(), ZMQ_SRCFD);
+    impl_->sender.key = key == nullptr ? "" : key;  // reuses the string's memory
   }
   for (bool more = true; more; more = more && take(impl_->socket, frame)) {
     more = frame.more();
@@ -472,18 +474,18 @@ std::vector<PeerId> Endpoint::arriving() {
 
 std::vector<PeerId> Endpoint::leaving() { return impl_->guard ? impl_->guard->leaving() : std::vector<PeerId>(); }
 
-bool Endpoint::spoke_in_vain() {
+bool Endpoint::count_useless_message() {
   if (impl_->gatekeeper == nullptr) return false;
-  const int most = impl_->options.in_vain_per_second;
+  const int most = impl_->options.useless_per_second;
   const TokenBucket full(Duration(std::chrono::seconds(1)) / most, most);
-  const auto of_key = impl_->chatter.try_emplace(impl_->speaker.key, Impl::Chatter{full}).first;
+  const auto of_key = impl_->by_key.try_emplace(impl_->sender.key, Impl::KeyState{full}).first;
   if (of_key->second.bucket.pass(now())) return false;
-  impl_->be_deaf_to_speaker(of_key->second);
+  impl_->ignore_sender(of_key->second);
   return true;
 }
 
 void Endpoint::wait(Duration timeout) {
-  if (impl_->only_deaf) {
+  if (impl_->only_ignored) {
     impl_->wait_for_others(timeout);
   } else {
     // zmq_poll, not poll: a socket's descriptor is edge-triggered, and does not report messages that an earlier call

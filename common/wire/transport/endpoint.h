@@ -37,9 +37,9 @@ struct EndpointOptions {
   WireLimits limits = {};
   /// Time that the context's destructor waits for messages still queued here.
   Duration linger = std::chrono::milliseconds(200);
-  /// Useless messages a second (spoke_in_vain) allowed to a key at a bound endpoint, over all its connections; also the
-  /// burst. An honest worker or client sends some ten a second.
-  int in_vain_per_second = 5'000;
+  /// Useless messages a second (count_useless_message) allowed to a key at a bound endpoint, over all its connections;
+  /// also the burst. An honest worker or client sends some ten a second.
+  int useless_per_second = 5'000;
 };
 
 struct Received {
@@ -82,7 +82,7 @@ class Endpoint {
 
   /// The reason that there is no connection, once all addresses were tried; it keeps trying. kNotFound or kMismatch if
   /// waiting cannot help: no name resolves, or no key fits. Connected endpoints only.
-  std::optional<Error> trouble() const;
+  std::optional<Error> connection_error() const;
 
   /// Connected endpoints only: connections so far, and whether there is one now. Messages sent over an earlier one may
   /// be lost.
@@ -115,7 +115,7 @@ class Endpoint {
   /// Reports that the last received message was useless. A connection with too many of those is ignored and its peer
   /// held up, since one peer with a key could otherwise keep this thread and ZeroMQ's busy. Peers without keys are not
   /// counted. @return true when the connection is now ignored: treat the peer as gone
-  bool spoke_in_vain();
+  bool count_useless_message();
 
   /// Returns when a message is readable, wake() has been called, or `timeout` (rounded up to whole milliseconds) has
   /// passed; now and then without cause. Call it when receive() returned nothing.

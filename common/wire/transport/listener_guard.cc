@@ -57,11 +57,11 @@ void ListenerGuard::service() {
   if (full && listener_ >= 0) turn_away();
 }
 
-void ListenerGuard::heard(int fd, const PeerId& peer) {
+void ListenerGuard::on_received(int fd, const PeerId& peer) {
   // ZeroMQ's notice that the connection was opened may still be unread when its first message is taken. Without it the
   // peer would count as silent, and be cut in place of one that is.
   if (!receive_budget_.knows(fd, peer)) service();
-  receive_budget_.heard(fd, peer);
+  receive_budget_.on_received(fd, peer);
 }
 
 void ListenerGuard::turn_away() {

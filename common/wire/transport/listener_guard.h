@@ -24,7 +24,7 @@ class ListenerGuard {
   /// Handles pending connection events.
   void service();
   /// A message of a peer was handed out that came over ZeroMQ's handle `fd`.
-  void heard(int fd, const PeerId& peer);
+  void on_received(int fd, const PeerId& peer);
   std::vector<PeerId> arriving() { return receive_budget_.arriving(); }
   std::vector<PeerId> leaving() { return receive_budget_.leaving(); }
   /// Cuts a peer's connection, which had this handle of ZeroMQ's, unless the connection has ended.

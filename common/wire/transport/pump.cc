@@ -23,10 +23,10 @@ void Pump::reject(const Received& received) {
   if (version || refused) (void)endpoint_.send(from, {.body = Refuse{error.code, error.message}});
 }
 
-void Pump::say_trouble() {
-  const std::optional<Error> trouble = endpoint_.trouble();
-  if (trouble_.is_due(trouble ? trouble->message : "", now()))
-    warn_limited(fmt::format("event=no_coordinator reason=\"{}\"; trying on", trouble->message));
+void Pump::log_problem() {
+  const std::optional<Error> error = endpoint_.connection_error();
+  if (reminder_.is_due(error ? error->message : "", now()))
+    warn_limited(fmt::format("event=no_coordinator reason=\"{}\"; trying on", error->message));
 }
 
 void Pump::warn_limited(const std::string& text) {

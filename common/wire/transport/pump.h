@@ -34,14 +34,14 @@ class Pump {
       OnMalformed on_malformed = [](const PeerId&, SessionId) {}) {
     for (int n = 0; n < kBurstMax; ++n) {
       std::optional<Received> received = endpoint_.receive();
-      if (!received) return say_trouble();
+      if (!received) return log_problem();
       if (received->message) {
         on_message(received->from, std::move(*received->message));
         continue;
       }
       reject(*received);
       if (!received->refused) on_malformed(received->from, received->about);
-      const bool is_cut = endpoint_.spoke_in_vain();
+      const bool is_cut = endpoint_.count_useless_message();
       if (is_cut || received->refused) on_gone(received->from);
     }
   }
@@ -114,7 +114,7 @@ class Pump {
   }
   void reject(const Received& received);
   /// Logs why the coordinator cannot be reached: each reason at once, and again while it lasts.
-  void say_trouble();
+  void log_problem();
   void warn_limited(const std::string& text);
 
   Endpoint& endpoint_;
@@ -122,7 +122,7 @@ class Pump {
   RateLimit limit_;
   RateLimit notices_{{std::chrono::milliseconds(100), 100}};  ///< peers cause them by joining and leaving
   std::optional<Error> version_mismatch_;
-  Reminder trouble_;
+  Reminder reminder_;
 };
 
 }  // namespace outrider

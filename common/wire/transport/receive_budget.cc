@@ -79,19 +79,19 @@ std::optional<Arrival::Bytes> Arrival::bytes_of(int fd) {
   return Bytes{info->tcpi_bytes_received, info->tcpi_bytes_acked, static_cast<std::uint64_t>(std::max(waiting, 0))};
 }
 
-void Arrival::look(const Bytes& bytes, bool heard) {
+void Arrival::look(const Bytes& bytes, bool received) {
   const bool came = bytes.received > last_;
   last_ = std::max(last_, bytes.received);
-  if (heard) before_ = last_;
+  if (received) before_ = last_;
   more_ = more_ || (came && half() > kLong);
   leaving_ = leaving_ || (bytes.acknowledged > acknowledged_ && bytes.waiting > kLong);
   acknowledged_ = bytes.acknowledged;
 }
 
-void ReceiveBudget::heard(int fd, const PeerId& peer) {
+void ReceiveBudget::on_received(int fd, const PeerId& peer) {
   const auto connection = connections_.find(fd);
   if (connection == connections_.end()) return;
-  connection->second.heard = true;
+  connection->second.received = true;
   connection->second.peer = peer;
 }
 
@@ -145,9 +145,9 @@ void ReceiveBudget::look() {
       entry = connections_.erase(entry);
       continue;
     }
-    if (connection.heard) connection.suspect = false;
-    connection.arrival.look(*bytes, std::exchange(connection.heard, false));
-    connection.stranger = connection.stranger && bytes->acknowledged < kAdmittedMin;
+    if (connection.received) connection.suspect = false;
+    connection.arrival.look(*bytes, std::exchange(connection.received, false));
+    connection.unauthenticated = connection.unauthenticated && bytes->acknowledged < kAdmittedMin;
     ++entry;
   }
 }
@@ -166,7 +166,7 @@ void ReceiveBudget::cut_without_end(TimePoint now) {
 void ReceiveBudget::cut_strangers(TimePoint now) {
   std::vector<std::uint64_t> numbers;
   for (const auto& [fd, connection] : connections_) {
-    if (connection.stranger) numbers.push_back(connection.number);
+    if (connection.unauthenticated) numbers.push_back(connection.number);
   }
   std::uint64_t first_kept = 0;
   if (numbers.size() > kStrangersMax) {
@@ -176,7 +176,7 @@ void ReceiveBudget::cut_strangers(TimePoint now) {
   for (auto entry = connections_.begin(); entry != connections_.end();) {
     const Connection& connection = entry->second;
     const bool too_much = connection.arrival.half() > kHandshakeMax, too_many = connection.number < first_kept;
-    entry = connection.stranger && (too_much || too_many)
+    entry = connection.unauthenticated && (too_much || too_many)
                 ? cut(entry, now, "stranger",
                       too_much ? fmt::format("{} bytes of a handshake, at most {} allowed", connection.arrival.half(),
                                              kHandshakeMax)
@@ -195,12 +195,12 @@ void ReceiveBudget::bound_memory(TimePoint now) {
   for (const auto& [fd, connection] : connections_) all += connection.arrival.half();
   if (all < kCalm) {
     over_ = false;
-    if (!settled_) calm_.reset();
+    if (!settled_) baseline_.reset();
     return;
   }
   const std::uint64_t memory = anonymous_memory();
-  if (!calm_) calm_ = memory;
-  const std::uint64_t held = memory - std::min(memory, *calm_);
+  if (!baseline_) baseline_ = memory;
+  const std::uint64_t held = memory - std::min(memory, *baseline_);
   if (!std::exchange(over_, held > allowed_) || !over_) return;
   std::vector<std::pair<std::uint64_t, int>> most;
   for (const auto& [fd, connection] : connections_) most.emplace_back(connection.arrival.half(), fd);

@@ -23,8 +23,8 @@ class Arrival {
   };
   /// Returns the kernel's counts for ZeroMQ's handle; none if the handle is no longer a connection.
   static std::optional<Bytes> bytes_of(int fd);
-  /// @param heard  true when a message was received since the last look
-  void look(const Bytes& bytes, bool heard);
+  /// @param received  true when a message was received since the last look
+  void look(const Bytes& bytes, bool received);
   /// Bytes received since the last message was known to be complete.
   std::uint64_t half() const { return last_ - before_; }
   /// Returns true when more of a long message arrived since the last call.
@@ -61,7 +61,7 @@ class ReceiveBudget {
   explicit ReceiveBudget(const Limits& limits);
 
   /// Handles are ZeroMQ's own.
-  void opened(int fd) { connections_[fd] = {.number = ++opened_, .stranger = keys_}; }
+  void opened(int fd) { connections_[fd] = {.number = ++opened_, .unauthenticated = keys_}; }
   void closed(int fd) {
     if (connections_.erase(fd) == 0 && undropped_ > 0) --undropped_;
     ++left_;
@@ -74,7 +74,7 @@ class ReceiveBudget {
   /// Cuts that peer's connection, unless the connection has ended: its handle may then belong to another.
   void cut(int fd, const PeerId& peer, TimePoint now, std::string_view event, std::string_view why);
   /// Records that a message of this connection was received from `peer`.
-  void heard(int fd, const PeerId& peer);
+  void on_received(int fd, const PeerId& peer);
   /// See Endpoint::arriving().
   std::vector<PeerId> arriving();
   /// See Endpoint::leaving().
@@ -91,8 +91,8 @@ class ReceiveBudget {
     std::uint64_t number = 0;  ///< in order of arrival
     PeerId peer = {};          ///< sender of the last message; at first perhaps the handle's previous peer
     Arrival arrival = {};
-    bool stranger = false;  ///< its handshake is not complete
-    bool heard = false;     ///< a message was received since the last look
+    bool unauthenticated = false;  ///< its handshake is not complete
+    bool received = false;         ///< a message was received since the last look
     bool suspect = false;   ///< over the limit at the last look: after a pause of ours it may be several messages
   };
   /// Asks the kernel about all connections. Forgets those that are closed.
@@ -113,7 +113,7 @@ class ReceiveBudget {
   std::uint64_t opened_ = 0;
   TimePoint next_{};
   // State of bound_memory().
-  std::optional<std::uint64_t> calm_;  ///< memory of this process before there were half messages
+  std::optional<std::uint64_t> baseline_;  ///< memory of this process before there were half messages
   std::uint64_t allowed_;              ///< current bound above calm_
   bool over_ = false;                  ///< over the bound at the last look: a pause of ours does that too
   std::optional<TimePoint> settled_;   ///< time at which the memory of what was cut is expected back

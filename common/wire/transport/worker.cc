@@ -14,7 +14,7 @@ Result<std::string> chosen_name(const WorkerOptions& options, std::string otherw
   return options.name.empty() ? std::move(otherwise) : options.name;
 }
 
-Result<void> Solitude::check(bool joined, TimePoint now) {
+Result<void> AloneTimer::check(bool joined, TimePoint now) {
   if (joined || seconds_max_ == 0) {
     alone_since_.reset();
     return {};

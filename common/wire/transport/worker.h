@@ -37,9 +37,9 @@ void declare_options(Visitor&& visit, WorkerOptions& options) {
 Result<std::string> chosen_name(const WorkerOptions& options, std::string otherwise);
 
 /// Measures the time without a coordinator: a worker whose job was killed must not stay for ever.
-class Solitude {
+class AloneTimer {
  public:
-  explicit Solitude(const WorkerOptions& options) : seconds_max_(options.alone_seconds_max) {}
+  explicit AloneTimer(const WorkerOptions& options) : seconds_max_(options.alone_seconds_max) {}
 
   /// @param joined  true while a coordinator has welcomed the worker
   /// @return kUnavailable after more time than the options allow

@@ -17,7 +17,7 @@ class WorkerLoop {
  public:
   /// All arguments outlive the loop.
   WorkerLoop(Core& core, Endpoint& endpoint, const WorkerOptions& options)
-      : core_(core), endpoint_(endpoint), pump_(endpoint), solitude_(options), ready_file_(options) {}
+      : core_(core), endpoint_(endpoint), pump_(endpoint), alone_timer_(options), ready_file_(options) {}
 
   /// Runs until `stop` (then Ok), or returns the reason: a refusal that is final, another protocol version, no
   /// coordinator for longer than the options allow, or a failure of the work.
@@ -36,7 +36,7 @@ class WorkerLoop {
         }
         if (core_.session_count() == 0 || !core_.membership().joined() || outrider::now() >= *drain_until) break;
       }
-      RETURN_IF_ERROR(solitude_.check(core_.membership().joined(), now()));
+      RETURN_IF_ERROR(alone_timer_.check(core_.membership().joined(), now()));
       RETURN_IF_ERROR(ready_file_.show(core_.membership().joined()));
       exchange();
       const std::optional<TimePoint> due = hand_over(take);
@@ -57,7 +57,7 @@ class WorkerLoop {
 
   /// To be called now and then by long work: handles messages and heartbeats.
   void between_steps() {
-    if (outrider::now() - exchanged_ <= Pump::kTick) return;
+    if (outrider::now() - exchanged_ <= kLook) return;
     exchange();
     hand_over([](const typename Core::Output&) {});
   }
@@ -66,6 +66,10 @@ class WorkerLoop {
   TimePoint now() { return clock_.now(); }
 
  private:
+  /// Pause between two looks for messages during long work. The core sees messages that late: a verifier learns from
+  /// their times when sequences return (BatchWindow). A look takes some microseconds.
+  static constexpr Duration kLook = std::chrono::milliseconds(2);
+
   void exchange() {
     pump_.receive([&](const PeerId&, Message message) { core_.on_message(std::move(message), now()); });
     if (!endpoint_.arriving().empty()) core_.on_arriving(now());
@@ -85,7 +89,7 @@ class WorkerLoop {
   Endpoint& endpoint_;
   Pump pump_;
   LoopClock clock_;
-  Solitude solitude_;
+  AloneTimer alone_timer_;
   ReadyFile ready_file_;
   TimePoint exchanged_ = outrider::now();
 };
