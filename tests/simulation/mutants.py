@@ -37,7 +37,7 @@ MUTANTS = [
     ("verifying.cc", "round_.renumber();", DROPPED),
     ("verifying.cc", "verify.q = round_.drafts.q;", DROPPED),
     ("verifying.cc", "verify.depths = round_.drafts.depths;", DROPPED),
-    ("verifying.cc", "sequence_.has_token() ? sequence_.base() : sequence_.prompt_size", "std::ssize(sequence_.tokens)"),
+    ("verifying.cc", "sequence_.tokens.begin() + end", "sequence_.tokens.end()"),
     ("verifying.cc", "if (sequence_.has_token()) prefill.sampling.prompt_logprobs.reset();", DROPPED),
     ("verifying.cc", "state_.encoder.leave();", DROPPED),
     ("verifying.cc", "drafters_.take_no_more(/*with_rows=*/true);", DROPPED),
