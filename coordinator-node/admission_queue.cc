@@ -44,7 +44,7 @@ std::optional<SessionId> AdmissionQueue::next(const std::function<bool(SessionId
   return first == nullptr ? std::nullopt : std::optional(first->waiting.front());
 }
 
-void AdmissionQueue::start(SessionId id) {
+void AdmissionQueue::admit(SessionId id) {
   Entry& entry = entries_.at(id);
   Client& client = clients_.at(entry.client);
   CHECK(!client.waiting.empty() && client.waiting.front() == id, "session {} is not the next of its client", value(id));

@@ -35,12 +35,12 @@ class AdmissionQueue {
   /// Appends a sequence to its client's queue. @return kUnavailable when the queue is full
   Result<void> enter(SessionId id, const PeerId& peer, const std::string& on_behalf_of, std::int64_t prompt_bytes);
   /// Returns the next sequence; none if the queue is empty, or no sequence may start now. The sequence stays the next
-  /// one until it is let in, leaves, or one with precedence arrives: its size does not let others overtake it.
+  /// one until it is admitted, leaves, or one with precedence arrives: its size does not let others overtake it.
   /// @param possible  returns true if there is a verifier that a sequence could start at; a client whose first sequence
   /// has none is overtaken
   std::optional<SessionId> next(const std::function<bool(SessionId)>& possible = [](SessionId) { return true; }) const;
   /// Marks the sequence that next() returned as running.
-  void start(SessionId id);
+  void admit(SessionId id);
   /// Records that a running sequence has its first token. May be called again.
   void started(SessionId id);
   /// Removes a queued or running sequence.
@@ -59,7 +59,7 @@ class AdmissionQueue {
     State state = State::kWaiting;
   };
   struct Client {
-    std::uint64_t turn = 0;  ///< when one of its sequences was let in last, or it arrived
+    std::uint64_t turn = 0;  ///< when one of its sequences was admitted last, or it arrived
     int open = 0, starting = 0;
     std::deque<SessionId> waiting;
   };

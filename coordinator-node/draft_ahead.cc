@@ -4,9 +4,9 @@
 
 namespace outrider {
 
-bool is_outcome(std::span<const TokenId> text, Position base, std::span<const TokenId> after) {
-  return base >= 0 && base + 1 + std::ssize(after) == std::ssize(text) &&
-         std::ranges::equal(text.last(after.size()), after);
+bool is_outcome(std::span<const TokenId> tokens, Position base, std::span<const TokenId> after) {
+  return base >= 0 && base + 1 + std::ssize(after) == std::ssize(tokens) &&
+         std::ranges::equal(tokens.last(after.size()), after);
 }
 
 void DraftAhead::expect(Position base, int most) {
@@ -22,9 +22,9 @@ void DraftAhead::add(Position base, Guess guess) {
   if (base == base_ && std::ssize(guesses_) < most_) guesses_.push_back(std::move(guess));
 }
 
-const DraftAhead::Guess* DraftAhead::find(std::span<const TokenId> text) {
+const DraftAhead::Guess* DraftAhead::find(std::span<const TokenId> tokens) {
   const auto right = std::ranges::find_if(guesses_, [&](const Guess& guess) {
-    return !guess.drafts.tokens.empty() && is_outcome(text, base_, guess.drafts.after);
+    return !guess.drafts.tokens.empty() && is_outcome(tokens, base_, guess.drafts.after);
   });
   if (right == guesses_.end()) return nullptr;
   right_ = static_cast<std::size_t>(right - guesses_.begin());

@@ -12,7 +12,7 @@
 namespace outrider {
 
 /// Returns true if the sequence continues from `base` with exactly these tokens.
-bool is_outcome(std::span<const TokenId> text, Position base, std::span<const TokenId> after);
+bool is_outcome(std::span<const TokenId> tokens, Position base, std::span<const TokenId> after);
 
 /// Drafts that drafters send unasked while a round is verified, for possible outcomes of that round (Candidates with
 /// `after`). A wrong guess costs nothing: drafts are then requested as usual.
@@ -30,7 +30,7 @@ class DraftAhead {
   /// Stores a guess, if it is for that round.
   void add(Position base, Guess guess);
   /// Returns the guess that matches the sequence; nullptr if none does. Valid until the next change.
-  const Guess* find(std::span<const TokenId> text);
+  const Guess* find(std::span<const TokenId> tokens);
 
  private:
   Position base_ = 0;

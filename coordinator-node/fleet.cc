@@ -17,7 +17,7 @@ bool encodes_for(const Worker& worker, const Hello& verifier, const std::string&
 }
 
 /// Prompt rows unknown to a verifier that weigh as much as one more sequence.
-constexpr double kRowsOfAText = 512;
+constexpr double kRowsOfASequence = 512;
 /// Round trip that weighs as much as one more sequence.
 constexpr double kFarLinkS = 0.02;
 
@@ -238,7 +238,7 @@ std::optional<Fleet::Offer> Fleet::choose_verifier(Position positions, const Req
     if (full && !offer.refuses) continue;
     const double known_s = worker.plain_pass_s();
     const auto new_rows = static_cast<double>(wanted.prompt - worker.given.common(wanted.prefixes));
-    const double sequences = worker.sessions + 1 + new_rows / kRowsOfAText;
+    const double sequences = worker.sessions + 1 + new_rows / kRowsOfASequence;
     const std::tuple rank(offer.refuses, worker.suspect, worker.hello.name != wanted.name,
                           sequences * (known_s > 0 ? known_s : typical_s));
     if (best && best_rank <= rank) continue;

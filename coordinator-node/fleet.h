@@ -37,7 +37,7 @@ struct DrafterRequirements {
 /// A worker, as its coordinator sees it.
 struct Worker : Load {
   Hello hello;
-  std::uint64_t membership = 0;  ///< see Welcome
+  std::uint64_t membership = 0;            ///< see Welcome
   TimePoint last_bytes{}, last_message{};  ///< time of its last bytes, and of its last message
   /// A long message that is arriving, perhaps slowly.
   struct Arriving {
@@ -91,7 +91,7 @@ struct Worker : Load {
   bool may_draft() const {
     return drafts() && !draining && !suspect && !reputation.paused() && sessions < hello.capacity.sessions_max;
   }
-  /// Returns true if a session with this wish can be assigned to it while it has room; regardless of `wish.except`.
+  /// Returns true if a session with these requirements can be assigned to it while it has room; ignores `except`.
   bool suits(const DrafterRequirements& requirements) const;
   /// Records a message.
   void on_message(TimePoint now);

@@ -60,7 +60,7 @@ void Sessions::start_waiting() {
   }
   while (const std::optional<SessionId> next = next_queued()) {
     if (!find(*next)->start()) return;  // on_hello or on_tick try again
-    queue_.start(*next);
+    queue_.admit(*next);
     reap(*next);
   }
 }
@@ -80,9 +80,9 @@ void Sessions::make_room() {
   if (queue_.waiting() == 0 || !environment_.fleet.has_verifier({}) || !(next_queued() || queue_.is_full())) return;
   const auto longest =
       std::ranges::max_element(all_, {}, [](const auto& entry) { return entry.second->state().paused_for(); });
-  const Duration rested = longest->second->state().paused_for();
-  if (rested < kStepTimeout) return;
-  const std::string why = fmt::format("no step for {:.0f} s, and others wait for the place", to_seconds(rested));
+  const Duration paused = longest->second->state().paused_for();
+  if (paused < kStepTimeout) return;
+  const std::string why = fmt::format("no step for {:.0f} s, and others wait for the place", to_seconds(paused));
   longest->second->finish(Failed{Errc::kUnavailable, why});
   reap(longest->first);
 }

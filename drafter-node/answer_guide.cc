@@ -40,11 +40,11 @@ GrammarState* AnswerGuide::follow(Draft& draft, GrammarCompiler* grammars) {
 std::vector<TokenId> AnswerGuide::completes_bad_word(std::span<const TokenId> drafts) const {
   if (!sampling_ || sampling_->bad_words.empty()) return {};
   std::span<const TokenId> answer = answer_;
-  std::vector<TokenId> text;
+  std::vector<TokenId> tokens;
   if (answer.size() > kBadWordTokensMax) answer = answer.last(kBadWordTokensMax);
-  text.assign(answer.begin(), answer.end());
-  text.insert(text.end(), drafts.begin(), drafts.end());
-  return outrider::completes_bad_word(sampling_->bad_words, text);
+  tokens.assign(answer.begin(), answer.end());
+  tokens.insert(tokens.end(), drafts.begin(), drafts.end());
+  return outrider::completes_bad_word(sampling_->bad_words, tokens);
 }
 
 }  // namespace outrider

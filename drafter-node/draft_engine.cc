@@ -165,7 +165,7 @@ std::vector<DraftProgress> DraftEngine::step(std::span<const DraftTurn> turns, c
   const TimePoint start = now();
   std::vector<DraftPoint> points;
   std::vector<Sequence*> sequences;  // of the turns
-  std::vector<std::size_t> first;  // first point of each
+  std::vector<std::size_t> first;    // first point of each
   for (const DraftTurn& turn : turns) {
     const auto sequence = sequences_.find(turn.session);
     CHECK(sequence != sequences_.end() && sequence->second.rows->length() == turn.base, "nothing to draft from at {}",
@@ -275,10 +275,10 @@ void DraftEngine::add_points(Sequence& sequence, std::vector<DraftPoint>& points
     }
   } else if (!round.guesses.empty() || !round.outcomes.empty()) {
     add_guesses(sequence, points);
-  } else if (has_continuation(round)) {
+  } else if (wants_continuation(round)) {
     while (const Prediction* const prediction = find_prediction(sequence, round.continuation)) {
       round.continuation.push_back(prediction->draft);
-      if (!has_continuation(round)) return;
+      if (!wants_continuation(round)) return;
     }
     add(round.continuation, kContinuationMax - round.continuation.size());
   }
@@ -335,7 +335,7 @@ std::optional<TokenId> DraftEngine::take(Sequence& sequence, std::size_t at, std
     add_to(round.guesses[at]);
   } else {
     round.continuation.push_back(prediction.draft);
-    if (!has_continuation(round)) next.reset();
+    if (!wants_continuation(round)) next.reset();
   }
   if (remembers) sequence.predictions.insert_or_assign(path_to(round.request, before), std::move(prediction));
   return next;
@@ -389,7 +389,7 @@ bool DraftEngine::is_complete(const Round& round, const Chain& chain) {
   return !tokens.empty() && (std::ssize(tokens) == round.request.draft_length || is_stop(round.request, tokens.back()));
 }
 
-bool DraftEngine::has_continuation(const Round& round) const {
+bool DraftEngine::wants_continuation(const Round& round) const {
   return traits_.by_tokens_alone && round.request.ahead > 0 && !round.continuation.empty() &&
          round.continuation.size() < kContinuationMax && !is_stop(round.request, round.continuation.back());
 }
@@ -419,7 +419,7 @@ DraftProgress DraftEngine::progress(Round& round) {
     return true;
   });
   progress.more = round.asked || (request.ahead > 0 && !is_walked(round)) || !round.guesses.empty() ||
-                  !round.outcomes.empty() || has_continuation(round);
+                  !round.outcomes.empty() || wants_continuation(round);
   return progress;
 }
 

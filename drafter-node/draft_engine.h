@@ -57,7 +57,7 @@ class DraftEngine {
     double p = 0, p_other = 0;
     std::vector<float> state = {};  ///< to continue the model after either
   };
-  /// A possible outcome of a round: `accepted` drafts are accepted, then `next` follows.
+  /// A possible outcome of a round: the first `accepted` drafts are accepted, then `next` follows.
   struct Outcome {
     std::size_t accepted = 0;
     TokenId next = 0;
@@ -86,14 +86,14 @@ class DraftEngine {
     Draft request;
     const AnswerGuide& guide;  ///< the session's
     Followed grammar;
-    Chain chain;                         ///< the drafts, then the walk along them
-    bool asked = true;                   ///< the requested drafts are in progress
-    std::optional<Growth> growth = {};   ///< if the drafts are a tree
-    std::vector<TokenId> drafts = {};    ///< being verified
-    std::vector<Place> path = {};        ///< one per draft, then one after all; as far as it was walked
-    bool weighed = false;                ///< outcomes of the whole path were chosen
-    std::vector<Outcome> outcomes = {};  ///< those not yet drafted for, the most probable last
-    std::vector<Chain> guesses = {};     ///< in progress together
+    Chain chain;                             ///< the drafts, then the walk along them
+    bool asked = true;                       ///< the requested drafts are in progress
+    std::optional<Growth> growth = {};       ///< if the drafts are a tree
+    std::vector<TokenId> drafts = {};        ///< being verified
+    std::vector<Place> path = {};            ///< one per draft, then one after all; as far as it was walked
+    bool weighed = false;                    ///< outcomes of the whole path were chosen
+    std::vector<Outcome> outcomes = {};      ///< those not yet drafted for, the most probable last
+    std::vector<Chain> guesses = {};         ///< in progress together
     std::vector<TokenId> continuation = {};  ///< path of the first guess, and the model's continuation
   };
   struct Sequence {
@@ -111,7 +111,7 @@ class DraftEngine {
   static std::vector<TokenId> forbidden(const Round& round, std::span<const TokenId> drafts);
   static bool is_complete(const Round& round, const Chain& chain);
   /// Returns true if the model should continue after its first guess, for the rounds after the next.
-  bool has_continuation(const Round& round) const;
+  bool wants_continuation(const Round& round) const;
   /// Returns the model's earlier output after a path, if still valid; nullptr: it must be computed.
   const Prediction* find_prediction(const Sequence& sequence, const std::vector<TokenId>& path) const;
   /// Rows were added to a sequence: drops outputs after other tokens.

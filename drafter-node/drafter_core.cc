@@ -45,16 +45,18 @@ DrafterCore::Session* DrafterCore::find_or_open(SessionId id, TimePoint now) {
 
 Result<void> DrafterCore::set_aside(Session& session, Position positions, std::int64_t waiting) {
   const std::int64_t kv_bytes = std::max(session.kv_bytes, config_.kv_cost.bytes(positions)),
-                     needed = kv_bytes + session.waiting_bytes + waiting,
-                     held = session.kv_bytes + session.waiting_bytes, left = config_.kv_bytes_max - (kv_bytes_ - held);
-  if (needed > left) {
+                     others_kv_bytes = kv_bytes_ - waiting_bytes_ - session.kv_bytes,
+                     left = config_.kv_bytes_max - others_kv_bytes;
+  const bool rows_fit = waiting == 0 || waiting_bytes_ == 0 || kv_bytes + waiting_bytes_ + waiting <= left;
+  if (kv_bytes > left || !rows_fit) {
     const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
     return Error(Errc::kUnavailable,
                  "{} positions need {:.1f} MiB of K/V and {:.1f} of rows that wait for theirs, {:.1f} MiB are left of "
                  "this drafter's {:.1f}",
-                 positions, mib(kv_bytes), mib(needed - kv_bytes), mib(left), mib(config_.kv_bytes_max));
+                 positions, mib(kv_bytes), mib(waiting), mib(left), mib(config_.kv_bytes_max));
   }
-  kv_bytes_ += needed - held;
+  kv_bytes_ += kv_bytes - session.kv_bytes + waiting;
+  waiting_bytes_ += waiting;
   session.kv_bytes = kv_bytes;
   session.waiting_bytes += waiting;
   return {};
@@ -75,11 +77,8 @@ bool DrafterCore::accept_rows(const Session& session, SessionId id, const KvRows
 
 bool DrafterCore::extend(Session& session, SessionId id, KvRows kv) {
   if (kv.empty() || !accept_rows(session, id, kv) || kv.to <= session.replica_end) return false;
-  if (auto ok = set_aside(session, kv.to, own_kv_ ? bytes_of(kv) : 0); !ok) {
-    session.no_room = ok.error();  // its Draft gets the error
-    return false;
-  }
-  session.no_room.reset();
+  session.no_room = !set_aside(session, kv.to, own_kv_ ? bytes_of(kv) : 0);  // without K/V its Draft gets the error
+  if (session.no_room) return false;
   if (own_kv_) session.behind += kv.to - session.replica_end;
   session.replica_end = kv.to;
   next_work_.push_back({.kind = DraftWork::Kind::kExtend, .session = id, .kv = std::move(kv)});
@@ -139,10 +138,6 @@ void DrafterCore::on_draft(Message message, TimePoint now) {
     return answer(Failed{Errc::kMismatch, "a tree that is to be gone on from, wanted a chain"});
   if (auto ok = set_aside(*session, message.base + draft.draft_length); !ok)
     return answer(Failed{ok.error().code, ok.error().message});
-  if (session->no_room && session->behind == 0) {  // no other row of it waits
-    const Error why = *std::exchange(session->no_room, std::nullopt);
-    return answer(Failed{why.code, why.message});
-  }
   session->round = message.round;
   session->last_answer.reset();
   // A delta was lost or is late: requests the missing rows. Rows that did arrive are kept. Rows for which there was no
@@ -176,6 +171,7 @@ void DrafterCore::on_turn(const DraftTurn& turn, DraftProgress progress) {
   Session& session = sessions_.at(turn.session);
   session.behind = progress.behind;
   kv_bytes_ -= session.waiting_bytes - progress.waiting_bytes;
+  waiting_bytes_ -= session.waiting_bytes - progress.waiting_bytes;
   session.waiting_bytes = progress.waiting_bytes;
   for (Candidates& drafts : progress.drafts) {
     Message answer{.session = turn.session, .round = turn.round, .base = turn.base, .body = std::move(drafts)};
@@ -226,6 +222,7 @@ void DrafterCore::free(SessionId id) {
   const auto known = sessions_.find(id);
   if (known == sessions_.end()) return;
   kv_bytes_ -= known->second.kv_bytes + known->second.waiting_bytes;
+  waiting_bytes_ -= known->second.waiting_bytes;
   sessions_.erase(known);
   drop_job(id);
   next_work_.push_back({.kind = DraftWork::Kind::kRelease, .session = id});

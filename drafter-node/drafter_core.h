@@ -99,19 +99,20 @@ class DrafterCore {
     bool asked = true;     ///< its drafts were requested; else it drafts ahead
   };
   struct Session {
-    Position replica_end = 0;           ///< committed positions [0, replica_end) are here
-    RoundId round{};                    ///< of the last Draft
-    std::int64_t behind = 0;            ///< DraftProgress::behind, at most
-    std::int64_t kv_bytes = 0;          ///< reserved for it
-    std::int64_t waiting_bytes = 0;     ///< DraftProgress::waiting_bytes, at most
-    std::optional<Error> no_room = {};  ///< why its last rows were dropped
-    std::uint64_t asked = 0;            ///< number of its last request for drafts, over all sessions; 0: none
+    Position replica_end = 0;        ///< committed positions [0, replica_end) are here
+    RoundId round{};                 ///< of the last Draft
+    std::int64_t behind = 0;         ///< DraftProgress::behind, at most
+    std::int64_t kv_bytes = 0;       ///< reserved for it
+    std::int64_t waiting_bytes = 0;  ///< DraftProgress::waiting_bytes, at most
+    bool no_room = false;            ///< its last rows were dropped
+    std::uint64_t asked = 0;         ///< number of its last request for drafts, over all sessions; 0: none
     std::optional<Message> last_answer;
     TimePoint last_message{};
   };
 
   Session* find_or_open(SessionId id, TimePoint now);
-  /// Reserves K/V of `positions` positions for the session, and memory for `waiting` more bytes of rows.
+  /// Reserves K/V of `positions` positions for the session, and memory for `waiting` more bytes of rows. The coordinator
+  /// was promised all memory for K/V (Capacity), so rows get what reserved K/V leaves, and never less than one message.
   /// @return kUnavailable if there is no memory for them
   Result<void> set_aside(Session& session, Position positions, std::int64_t waiting = 0);
   /// Returns true if rows continue the replica, and fit the handshake's facts.
@@ -135,7 +136,8 @@ class DrafterCore {
   const bool own_kv_;  ///< passes compute K/V for the rows of its replicas
   Membership membership_;
   std::map<SessionId, Session> sessions_;
-  std::int64_t kv_bytes_ = 0;  ///< of all sessions
+  std::int64_t kv_bytes_ = 0;       ///< of all sessions, with waiting_bytes_
+  std::int64_t waiting_bytes_ = 0;  ///< of all sessions: rows that wait for their K/V
   std::uint64_t asked_ = 0;    ///< requests for drafts so far
   std::vector<DraftWork> next_work_;
   /// At most one per session, whose replica ends at its base once next_work_ is done; in the order of their turns.

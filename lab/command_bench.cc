@@ -119,13 +119,13 @@ std::optional<double> predicted_tok_per_sec(const Run& run, const std::vector<Ru
 std::vector<std::vector<TokenId>> ask_all(const std::vector<Asker>& clients, const std::vector<Question>& prompts,
                                           const DraftLength& length, Answers& sums) {
   const std::size_t count = prompts.size();
-  std::vector<std::vector<TokenId>> texts(clients.size() * count);
+  std::vector<std::vector<TokenId>> answers(clients.size() * count);
   std::vector<std::future<Answers>> parts;
   for (std::size_t c = 0; c < clients.size(); ++c) {
     parts.push_back(std::async(std::launch::async, [&, c] {
       Answers own;
       for (std::size_t i = c; i < c + count; ++i)
-        texts[c * count + i % count] = clients[c].ask(prompts[i % count], length, own);
+        answers[c * count + i % count] = clients[c].ask(prompts[i % count], length, own);
       return own;
     }));
   }
@@ -135,7 +135,7 @@ std::vector<std::vector<TokenId>> ask_all(const std::vector<Asker>& clients, con
     add(sums.metrics, own.metrics);
     sums.rounds.insert(sums.rounds.end(), own.rounds.begin(), own.rounds.end());
   }
-  return texts;
+  return answers;
 }
 
 /// Asks every prompt `repeat` times, plainly and with drafts. One client does so prompt by prompt, so that a noisy

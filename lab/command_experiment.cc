@@ -229,7 +229,7 @@ void dry_run(Experiment& experiment) {
 }
 
 void write_reports(const fs::path& dir, const Json& lock, const std::vector<Json>& lines) {
-  const std::vector<Json> cells = latest_cells(lines);
+  const std::vector<Json> cells = chosen_cells(lines);
   or_throw(replace_text(dir / "cells.csv", csv(cells)));
   const std::string report = report_html(lock, cells);
   or_throw(replace_text(dir / "report.html", report));
@@ -308,7 +308,7 @@ void run_plan(Experiment& experiment, const ExperimentFlags& flags) {
   std::vector<Json> lines = cells.lines();
   if (!lines.empty() && !flags.resume)
     throw CommandError("{} has {} cells already: --resume goes on, another --out begins anew", flags.out.string(),
-                       latest_cells(lines).size());
+                       chosen_cells(lines).size());
   const Json lock = take_lock(flags.out, experiment.lock());
   // Requests of a cell whose line was never written: that cell is measured again.
   or_throw(requests.truncate(lines.empty() ? 0 : lines.back()["requests_bytes"].get<std::uint64_t>()));
@@ -327,9 +327,9 @@ void run_plan(Experiment& experiment, const ExperimentFlags& flags) {
     }
     write_reports(flags.out, lock, lines);
   }
-  const std::vector<Json> latest = latest_cells(lines);
-  const PredictionErrors errors = prediction_errors(latest);
-  fmt::print("{}\n{} cells, {} void; {}\n{}\n", verdict(latest), latest.size(), errors.void_cells, to_text(errors),
+  const std::vector<Json> chosen = chosen_cells(lines);
+  const PredictionErrors errors = prediction_errors(chosen);
+  fmt::print("{}\n{} cells, {} void; {}\n{}\n", verdict(chosen), chosen.size(), errors.void_cells, to_text(errors),
              (flags.out / "report.html").string());
 }
 

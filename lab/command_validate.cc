@@ -225,12 +225,12 @@ class Validation {
     facts.push_back({"prompts", reference_.cases.size()});
     facts.push_back({"tokens", tokens});
     if (flags_.golden.empty()) facts.push_back({"first_answer_ids", reference_.cases[0].greedy});
-    describe_vision(files, facts);
-    describe_audio(files, facts);
+    test_vision(files, facts);
+    test_audio(files, facts);
   }
 
   /// Tests two pictures before a prompt, for a model with vision.
-  void describe_vision(const ModelFiles& files, Row& facts) {
+  void test_vision(const ModelFiles& files, Row& facts) {
     const Result<std::unique_ptr<PictureEncoder>> tower = PictureEncoder::load(files, type_);
     if (!tower) return no_tower("vision tower", "vision_tower", tower.error(), facts);
     const VisionConfig& config = (*tower)->config();
@@ -248,7 +248,7 @@ class Validation {
   }
 
   /// Tests two sounds of half a second before a prompt, for a model with audio.
-  void describe_audio(const ModelFiles& files, Row& facts) {
+  void test_audio(const ModelFiles& files, Row& facts) {
     const Result<std::unique_ptr<SoundEncoder>> tower = SoundEncoder::load(files, type_);
     if (!tower) return no_tower("audio tower", "audio_tower", tower.error(), facts);
     facts.push_back({"audio_tower", fmt::format("{} layers", (*tower)->config().num_hidden_layers)});

@@ -226,18 +226,18 @@ void Chat::show(const std::filesystem::path& file, ContentPart::Kind kind) {
                  "sounds, {} are its most; /reset forgets them",
                  file.string(), media_.size() + more, kMediaMax);
   };
-  const auto seen = [&]() -> Result<LoadedMedia> {
+  const auto loaded = [&]() -> Result<LoadedMedia> {
     RETURN_IF_ERROR(admit(1));  // before it is decoded, and a video again after that
     ASSIGN_OR_RETURN(LoadedMedia shown, load_medium_file(file, kind, text_.vision, text_.audio));
     RETURN_IF_ERROR(admit(shown.frames.size()));
     return shown;
   }();
-  if (!seen) {
-    complain_text(seen.error().message);
+  if (!loaded) {
+    complain_text(loaded.error().message);
     return;
   }
-  media_.insert(media_.end(), seen->frames.begin(), seen->frames.end());
-  shown_.push_back(seen->part);
+  media_.insert(media_.end(), loaded->frames.begin(), loaded->frames.end());
+  shown_.push_back(loaded->part);
 }
 
 void Chat::conclude(const Generation& generation) {

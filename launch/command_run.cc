@@ -107,9 +107,9 @@ void ask_about_media(const PromptFlags& flags, const TextSide& text, Generate& r
        {std::pair(Kind::kImage, &flags.images), {Kind::kVideo, &flags.videos}, {Kind::kAudio, &flags.sounds}}) {
     for (const std::filesystem::path& file : *files) {
       admit();
-      LoadedMedia seen = or_throw(load_medium_file(file, kind, text.vision, text.audio, flags.soft_tokens));
-      std::ranges::move(seen.frames, std::back_inserter(request.media));
-      message.parts.push_back(std::move(seen.part));
+      LoadedMedia loaded = or_throw(load_medium_file(file, kind, text.vision, text.audio, flags.soft_tokens));
+      std::ranges::move(loaded.frames, std::back_inserter(request.media));
+      message.parts.push_back(std::move(loaded.part));
     }
   }
   admit();

@@ -41,17 +41,17 @@ std::optional<ApiError> ApiServer::count_body(const HttpRequest& http, const Req
 
 Result<LoadedMedia> ApiServer::watch(const MediumFile& file, const AdmitPicture& admit) const {
   if (file.frames.empty()) return load_video(std::as_bytes(std::span(file.bytes)), file.name, *text_.vision, admit);
-  std::int64_t seen_bytes = 0;  // of the frames so far
+  std::int64_t frame_bytes = 0;  // of the frames so far
   const auto admit_frame = [&](const PictureHeader& header) -> Result<void> {
     PictureHeader all = header;
-    all.bytes += seen_bytes;
+    all.bytes += frame_bytes;
     return admit(all);
   };
   return load_video(std::ssize(file.frames), file.name, [&](std::int64_t i) -> Result<WireMedium> {
     const std::string& picture = file.frames[static_cast<std::size_t>(i)];
     ASSIGN_OR_RETURN(WireMedium frame, load_picture(std::as_bytes(std::span(picture)), file.name, *text_.vision,
                                                     kVideoSoftTokens, admit_frame));
-    seen_bytes += media_bytes({&frame, 1});
+    frame_bytes += media_bytes({&frame, 1});
     return frame;
   });
 }
@@ -102,16 +102,16 @@ ApiResult<std::vector<TokenId>> ApiServer::perceive(const HttpRequest& http, con
       if (!medium) return medium.error();
       return LoadedMedia{.frames = {*std::move(medium)}, .part = {}};
     };
-    Result<LoadedMedia> seen = file.kind == MediumFile::Kind::kSound ? one(load_sound(bytes, file.name, admit))
-                               : file.kind == MediumFile::Kind::kVideo
-                                   ? watch(file, admit_picture)
-                                   : one(load_picture(bytes, file.name, *text_.vision,
-                                                      soft_tokens_for(file.detail, *text_.vision), admit_picture));
+    Result<LoadedMedia> loaded = file.kind == MediumFile::Kind::kSound ? one(load_sound(bytes, file.name, admit))
+                                 : file.kind == MediumFile::Kind::kVideo
+                                     ? watch(file, admit_picture)
+                                     : one(load_picture(bytes, file.name, *text_.vision,
+                                                        soft_tokens_for(file.detail, *text_.vision), admit_picture));
     if (no_room) return *no_room;
-    if (!seen) return ApiError{.status = 400, .message = seen.error().message, .param = source.turns};
-    if (file.kind == MediumFile::Kind::kVideo) **video++ = std::move(seen->part);
-    held += media_bytes(seen->frames) - file.size();
-    std::ranges::move(seen->frames, std::back_inserter(media));
+    if (!loaded) return ApiError{.status = 400, .message = loaded.error().message, .param = source.turns};
+    if (file.kind == MediumFile::Kind::kVideo) **video++ = std::move(loaded->part);
+    held += media_bytes(loaded->frames) - file.size();
+    std::ranges::move(loaded->frames, std::back_inserter(media));
     file.bytes = {}, file.frames = {};
   }
   if (media.size() > kMediaMax) {

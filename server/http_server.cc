@@ -526,7 +526,7 @@ class Server final : public HttpServer {
   std::optional<HttpReply> refusal(const Head& head, const Connection& connection, Asked& asked) const {
     if (head.method() == http::verb::unknown) return error_reply({400, "no such method"});
     if (head.target().size() > kTargetBytesMax) return error_reply({414, "the request's URI is too long"});
-    if (const auto refused = refuse_stranger(head)) return error_reply(*refused);
+    if (const auto refused = refuse_host_or_origin(head)) return error_reply(*refused);
     if (head.method() == http::verb::options && guard_.shares_with(text(head[http::field::origin])))
       return preflight_reply(text(head["Access-Control-Request-Headers"]));
     if (auto nowhere = find_route(head, asked)) return nowhere;
@@ -542,7 +542,7 @@ class Server final : public HttpServer {
   }
 
   /// Refuses a request under another host name, or from another server's page.
-  std::optional<ApiError> refuse_stranger(const Head& head) const {
+  std::optional<ApiError> refuse_host_or_origin(const Head& head) const {
     const std::size_t hosts = head.count(http::field::host);
     const std::string host = text(head[http::field::host]);
     if (hosts > 1 || (hosts == 1 && host.empty())) return ApiError{400, "more than one Host, or an empty one"};

@@ -130,7 +130,7 @@ class SpeechWriter final : public ReplyWriter {
     if (error != nullptr) return data_event(error_body(*error));
     const std::string last = delta(text_.finish());
     return last +
-           data_event(to_text(with_warnings({{"type", "transcript.text.done"}, {"text", whole_}, {"usage", usage_}})));
+           data_event(to_text(with_warnings({{"type", "transcript.text.done"}, {"text", sent_}, {"usage", usage_}})));
   }
   std::string whole(const ReplyHead& head, const std::vector<Choice>& choices, const Usage& usage) override {
     warnings_ = head.warnings;
@@ -156,7 +156,7 @@ class SpeechWriter final : public ReplyWriter {
   }
   std::string delta(const std::string& text) {
     if (text.empty()) return "";
-    whole_ += text;
+    sent_ += text;
     return data_event(to_text({{"type", "transcript.text.delta"}, {"delta", text}}));
   }
   Json with_warnings(Json body) const {
@@ -166,7 +166,7 @@ class SpeechWriter final : public ReplyWriter {
 
   SpeechText text_;
   bool as_text_;
-  std::string whole_, cut_off_;
+  std::string sent_, cut_off_;
   Json usage_;
   std::vector<std::string> warnings_;
 };

@@ -19,7 +19,7 @@ Position same_media(std::span<const WireMedium> a, std::span<const WireMedium> b
 
 }  // namespace
 
-void PrefixSearch::offer(const Text& sequence) {
+void PrefixSearch::offer(const Sequence& sequence) {
   if (sequence.scope != scope_) return;
   const Position same = std::ranges::mismatch(prompt_, sequence.tokens).in1 - prompt_.begin();
   const Position common = same_media(media_, sequence.media, same);

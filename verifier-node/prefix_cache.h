@@ -33,7 +33,7 @@ class PrefixSearch {
       : prompt_(prompt), scope_(scope), ring_rows_(ring_rows), rows_max_(rows_max), media_(media) {}
 
   /// A sequence whose K/V are here, or will be.
-  struct Text {
+  struct Sequence {
     SessionId id;
     std::string_view scope;
     std::span<const TokenId> tokens;
@@ -42,7 +42,7 @@ class PrefixSearch {
     bool under_way = false;  ///< the other tokens will have K/V soon
     std::span<const WireMedium> media = {};
   };
-  void offer(const Text& sequence);
+  void offer(const Sequence& sequence);
 
   SessionId from() const { return from_; }
   Position written() const { return written_; }

@@ -103,13 +103,13 @@ void VerifierCore::admit(Message message, TimePoint now) {
   if (!config_.want_grammar) return fail(message, {Errc::kUnsupported, "this verifier follows no grammars"});
   VerifierConfig::GrammarWait wait = config_.want_grammar(grammar, prefill.cache_scope);
   Held held{std::move(message), std::move(wait)};
-  if (let_in(held, now)) return;
+  if (try_admit(held, now)) return;
   membership_.answer(held.message, Heartbeat{});  // in work, however often it is repeated
   const SessionId id = held.message.session;
   held_.insert_or_assign(id, std::move(held));
 }
 
-bool VerifierCore::let_in(const Held& held, TimePoint now) {
+bool VerifierCore::try_admit(const Held& held, TimePoint now) {
   Result<std::shared_ptr<const Grammar>> grammar = held.grammar();
   if (grammar && *grammar == nullptr) return false;
   if (grammar)
@@ -206,9 +206,9 @@ void VerifierCore::on_verify(const Message& message, const Verify& verify, TimeP
   if (message.round < session.round || session.freed) return;  // late
   if (message.round == session.round) return on_repeated(session, message);
   if (session.request) return;  // a coordinator never overtakes its own round
-  if (message.base != std::ssize(session.text)) {
+  if (message.base != std::ssize(session.committed)) {
     return fail(message,
-                {Errc::kMismatch, "verify at position {}, committed are {}", message.base, session.text.size()});
+                {Errc::kMismatch, "verify at position {}, committed are {}", message.base, session.committed.size()});
   }
   if (static_cast<std::int64_t>(verify.tokens.size()) > config_.rows_max) {
     return fail(message, {Errc::kOutOfRange, "{} rows to verify, this verifier takes {}", verify.tokens.size(),
@@ -279,7 +279,7 @@ void VerifierCore::form_batch(TimePoint now) {
   take_requests(!prompts_first, batch);
   const bool kept_out = batch.room == 0 || batch.medium_kept_out;
   prompts_first_ = !prompts_first && kept_out && batch.prompt_rows < config_.prefill_chunk;
-  for (KeptSequence& text : batch.kept) cache_.keep(std::move(text));
+  for (KeptSequence& sequence : batch.kept) cache_.keep(std::move(sequence));
   trim_cache(batch.work);
   forward_.work = std::move(batch.work);
   forward_.rows = config_.rows_max - batch.room;
@@ -370,8 +370,8 @@ bool VerifierCore::begin_prompt(Session& session, VerifyWork* work) {
     const bool under_way = other.request && other.request->prefill && (other.rows_out > 0 || other.prompt.done > 0);
     search.offer({.id = id,
                   .scope = other.cache_scope,
-                  .tokens = under_way ? other.request->tokens : other.text,
-                  .have = std::ssize(other.text),
+                  .tokens = under_way ? other.request->tokens : other.committed,
+                  .have = std::ssize(other.committed),
                   .written = other.written,
                   .under_way = under_way,
                   .media = other.media});
@@ -431,7 +431,7 @@ void VerifierCore::on_batch_done(std::vector<VerifyResult> results, TimePoint no
       queue_.push_back(result.session);
       continue;
     }
-    verdict.committed = std::ssize(session.text);
+    verdict.committed = std::ssize(session.committed);
     verdict.cached_tokens = prompt ? session.prompt.cached_tokens : 0;
     verdict.waited_ns = std::max(waited, Duration::zero()).count();
     verdict.batch_rows = forward_.rows;
@@ -451,15 +451,15 @@ void VerifierCore::commit(Session& session, const VerifyResult& result, std::int
   // All of a prompt's tokens are in the request, including the reused ones.
   session.prompt.done += request.prefill ? rows : 0;
   if (request.prefill) {
-    session.text.insert(session.text.end(), request.tokens.begin() + std::ssize(session.text),
-                        request.tokens.begin() + session.prompt.done);
+    session.committed.insert(session.committed.end(), request.tokens.begin() + std::ssize(session.committed),
+                             request.tokens.begin() + session.prompt.done);
   } else {
     const std::int64_t last = request.depths.empty() ? result.verdict.accepted : result.verdict.row;
     for (const std::int64_t row : TokenTree(std::ssize(request.tokens) - 1, request.depths).path(last))
-      session.text.push_back(request.tokens[static_cast<std::size_t>(row)]);
+      session.committed.push_back(request.tokens[static_cast<std::size_t>(row)]);
   }
   session.written =
-      std::max<Position>({session.written, std::ssize(session.text), request.base + (request.prefill ? 0 : rows)});
+      std::max<Position>({session.written, std::ssize(session.committed), request.base + (request.prefill ? 0 : rows)});
 }
 
 VerifierCore::Output VerifierCore::take_output() {
@@ -474,7 +474,7 @@ VerifierCore::Output VerifierCore::take_output() {
 void VerifierCore::on_tick(TimePoint now) {
   membership_.on_tick(now);
   for (auto it = held_.begin(); it != held_.end();) {
-    it = let_in(it->second, now) ? held_.erase(it) : std::next(it);
+    it = try_admit(it->second, now) ? held_.erase(it) : std::next(it);
   }
   std::vector<SessionId> idle;
   for (const auto& [id, session] : sessions_) {
@@ -501,9 +501,9 @@ void VerifierCore::release(std::map<SessionId, Session>::iterator session, bool 
   std::erase(queue_, id);
   window_.forget(id);
   kv_bytes_ -= ended.kv_bytes;
-  if (keep && std::ssize(ended.text) >= config_.reuse_min) {
+  if (keep && std::ssize(ended.committed) >= config_.reuse_min) {
     cache_.keep({.id = id,
-                 .tokens = std::move(session->second.text),
+                 .tokens = std::move(session->second.committed),
                  .written = ended.written,
                  .scope = std::move(session->second.cache_scope),
                  .media = std::move(session->second.media)});

@@ -154,7 +154,7 @@ class VerifierCore {
   };
   struct Session {
     RoundId round{};                    ///< of the request in work, or of the last verdict
-    std::vector<TokenId> text;          ///< committed tokens: those with valid K/V rows
+    std::vector<TokenId> committed;     ///< tokens with valid K/V rows
     Position written = 0;               ///< end of the rows ever written, rejected ones included
     std::optional<VerifyWork> request;  ///< in work; has all of a prompt's tokens
     Prompt prompt;
@@ -172,8 +172,8 @@ class VerifierCore {
     std::vector<VerifyWork> work;
     std::int64_t room = 0;  ///< free rows
     std::int64_t prompt_rows = 0;
-    std::int64_t scored_room = 0;  ///< free rows for prompts with scored tokens
-    bool medium_kept_out = false;  ///< one that must be in one forward had no room
+    std::int64_t scored_room = 0;    ///< free rows for prompts with scored tokens
+    bool medium_kept_out = false;    ///< one that must be in one forward had no room
     std::vector<KeptSequence> kept;  ///< available after the batch, so not for its own prompts
   };
   /// The last batch.
@@ -195,7 +195,7 @@ class VerifierCore {
   /// Admits a prompt, or holds it until its grammar is ready.
   void admit(Message message, TimePoint now);
   /// Admits a prompt whose grammar is ready. @return false while the grammar is being compiled
-  bool let_in(const Held& held, TimePoint now);
+  bool try_admit(const Held& held, TimePoint now);
   void on_prefill(const Message& message, std::shared_ptr<const Grammar> grammar, TimePoint now);
   /// Handles a repeated request: sends the verdict again, or a heartbeat while the request is in work.
   void on_repeated(const Session& session, const Message& request);
@@ -233,7 +233,7 @@ class VerifierCore {
   /// Drops the least recently used sequences until sessions and cache fit the memory. Rows that the batch would copy
   /// from them are moved instead.
   void trim_cache(std::vector<VerifyWork>& batch);
-  /// Adds the rows committed by the engine to the session's text.
+  /// Adds the tokens of the rows committed by the engine to the session's.
   void commit(Session& session, const VerifyResult& result, std::int64_t rows);
   void forget_all();
 

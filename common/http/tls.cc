@@ -53,8 +53,11 @@ class Session : public TlsSession {
     return attempt(SSL_read(ssl_.get(), bytes.data(), static_cast<int>(std::min<std::size_t>(bytes.size(), INT_MAX))));
   }
   Attempt write(std::span<const char> bytes) override {
-    // Fails before TLS 1.3, which has no other key for a connection, and while a record is half sent.
-    if (records_ >= kRecordsPerKey && SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) == 1) records_ = 0;
+    // Nothing is read until a KeyUpdate is sent: two ends with full sockets would wait for each other. TLS 1.2 has no
+    // KeyUpdate, and SSL_key_update() fails while a record is half sent.
+    if (records_ >= kRecordsPerKey && has_room() &&
+        SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) == 1)
+      records_ = 0;
     ERR_clear_error();
     const Attempt done =
         attempt(SSL_write(ssl_.get(), bytes.data(), static_cast<int>(std::min<std::size_t>(bytes.size(), INT_MAX))));
@@ -74,6 +77,12 @@ class Session : public TlsSession {
  private:
   /// Far below AES-GCM's 2^24.5 (RFC 8446, 5.5).
   static constexpr std::int64_t kRecordsPerKey = 1 << 17;
+
+  /// Returns true if the socket takes some bytes at once.
+  bool has_room() const {
+    pollfd socket{.fd = SSL_get_wfd(ssl_.get()), .events = POLLOUT, .revents = 0};
+    return poll(&socket, 1, 0) == 1 && (socket.revents & POLLOUT) != 0;
+  }
 
   Attempt attempt(int result) {
     if (result > 0) return {.bytes = static_cast<std::size_t>(result)};

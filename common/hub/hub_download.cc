@@ -256,7 +256,7 @@ class Download {
       return link(file);
     }
     // Another program may download the same: each writes a part of its own, which nobody continues.
-    if (!said_.exchange(true))
+    if (!warned_.exchange(true))
       complain("{}; programs that download the same file do not share it", lock.error().message);
     const fs::path own = incomplete(file).concat("." + unused_name());
     const Result<void> done = fetch_blob(file, own);
@@ -346,7 +346,7 @@ class Download {
   std::optional<Progress> progress_;
   std::int64_t received_ = 0;
   std::optional<Error> failure_;
-  std::atomic<bool> stopped_ = false, said_ = false;
+  std::atomic<bool> stopped_ = false, warned_ = false;
 };
 
 Result<fs::path> fetch(const HubSettings& hub, const HubName& name, HubNeed need) {

@@ -93,9 +93,9 @@ Result<LoadedMedia> load_video(std::int64_t count, const std::string& name,
   if (count == 0) return file_error(Errc::kOutOfRange, name, "a video of no pictures");
   LoadedMedia video{.frames = {}, .part = {.kind = ContentPart::Kind::kVideo}};
   for (const std::int64_t second : sampled_frames(count)) {
-    ASSIGN_OR_RETURN(WireMedium seen, frame(second));
+    ASSIGN_OR_RETURN(WireMedium loaded, frame(second));
     video.part.frame_seconds.push_back(second);
-    video.frames.push_back(std::move(seen));
+    video.frames.push_back(std::move(loaded));
   }
   return video;
 }
@@ -130,19 +130,19 @@ Result<LoadedMedia> load_video_file(const std::filesystem::path& path, const Vis
 Result<LoadedMedia> load_medium_file(const std::filesystem::path& path, ContentPart::Kind kind,
                                      const Result<VisionConfig>& vision, const Result<AudioConfig>& audio,
                                      std::optional<std::int64_t> soft_tokens) {
-  LoadedMedia seen{.frames = {}, .part = {.kind = kind}};
+  LoadedMedia loaded{.frames = {}, .part = {.kind = kind}};
   if (kind == ContentPart::Kind::kAudio) {
     if (!audio) return audio.error();
     ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(path));
-    ASSIGN_OR_RETURN(seen.frames.emplace_back(), load_sound(file.bytes(), path.string()));
-    return seen;
+    ASSIGN_OR_RETURN(loaded.frames.emplace_back(), load_sound(file.bytes(), path.string()));
+    return loaded;
   }
   if (!vision) return vision.error();
   if (kind == ContentPart::Kind::kVideo) return load_video_file(path, *vision);
   ASSIGN_OR_RETURN(
-      seen.frames.emplace_back(),
+      loaded.frames.emplace_back(),
       load_picture_file(path, *vision, soft_tokens.value_or(soft_tokens_for(PictureDetail::kAuto, *vision))));
-  return seen;
+  return loaded;
 }
 
 Result<std::vector<TokenId>> place_media(std::span<const TokenId> rendered, const Result<VisionConfig>& vision,

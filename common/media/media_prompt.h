@@ -54,7 +54,7 @@ Result<WireMedium> load_picture(std::span<const std::byte> file, const std::stri
 /// Converts a sound for a Generate. @return errors as decode_sound()
 Result<WireMedium> load_sound(std::span<const std::byte> file, const std::string& name, const AdmitSound& admit = {});
 
-/// A video for a Generate: its frames, and their times.
+/// A file for a Generate: the frames of a video and their times, or one picture or sound.
 struct LoadedMedia {
   std::vector<WireMedium> frames;
   ContentPart part;  ///< its placeholder in a message

@@ -208,12 +208,12 @@ Next Drafting::on_candidates(const PeerId& drafter, const Candidates& candidates
 }
 
 Duration Drafting::timeout() const {
-  constexpr Duration kShortest = std::chrono::milliseconds(500);
+  constexpr Duration kShortest = std::chrono::milliseconds(500), kLongest = std::chrono::seconds(10);
   constexpr double kPasses = 4;
   const Worker* verifier = verifier_.place().worker();
   if (verifier == nullptr) return kShortest;
   const Estimates& costs = verifier->costs_with(drafters_.needs());
-  return std::max(kShortest, from_seconds(kPasses * costs.likely_verify_s(1 + costs.others())));
+  return std::clamp(from_seconds(kPasses * costs.likely_verify_s(1 + costs.others())), kShortest, kLongest);
 }
 
 std::optional<TimePoint> Drafting::deadline() const {

@@ -35,9 +35,10 @@ class Drafting {
   Next lose(const PeerId& drafter);
 
  private:
-  /// Returns true if drafts would be welcome, and a drafter with room could make them.
+  /// Returns true if drafts would be welcome, none of the sequence's drafters can make them, and a further one could.
   bool lacks_drafter() const;
-  /// Time-out of a drafter in a round: half a second, or four forward passes of the verifier where these are long.
+  /// Time-out of a drafter in a round: half a second, or four forward passes of the verifier where these are long, but
+  /// 10 s at most.
   /// Several sequences of a large model wait for a drafter in turn, and for rows of its prompts. The drafter is asked
   /// again after its next message. Losing a round of drafts costs little; waiting for a dead drafter costs the user
   /// much.

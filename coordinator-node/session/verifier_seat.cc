@@ -141,9 +141,9 @@ std::optional<Error> VerifierSeat::on_unassigned(bool waits) {
   const Duration alone = environment_.now - unassigned_since;
   if (waits && !sequence_.has_token()) {
     if (alone < std::chrono::milliseconds(sequence_.request.wait_ms)) return std::nullopt;
-    const bool has_other = environment_.fleet.has_verifier({});
-    return Error(Errc::kUnavailable, "no {} joined within {:.1f} s{}", has_other ? "encoder" : "verifier",
-                 to_seconds(alone), has_other ? ", and there is no verifier with towers" : "");
+    const bool verifier_exists = environment_.fleet.has_verifier({});
+    return Error(Errc::kUnavailable, "no {} joined within {:.1f} s{}", verifier_exists ? "encoder" : "verifier",
+                 to_seconds(alone), verifier_exists ? ", and there is no verifier with towers" : "");
   }
   if (alone < environment_.failover.wait) return std::nullopt;
   if (environment_.failover.allow_inexact && std::exchange(numeric_class, std::nullopt)) {

@@ -94,7 +94,7 @@ class BlockModel final : public DraftModel {
  private:
   /// The scores of a block, before the Markov head.
   struct Prediction {
-    std::int64_t version;  ///< the text's
+    std::int64_t version;  ///< the sequence's
     TokenId token;
     std::vector<float> scores;
   };

@@ -493,14 +493,14 @@ std::string origin_html(const Json& lock, const std::vector<Json>& cells) {
 
 }  // namespace
 
-std::vector<Json> latest_cells(const std::vector<Json>& lines) {
-  std::map<std::int64_t, Json> latest;
+std::vector<Json> chosen_cells(const std::vector<Json>& lines) {
+  std::map<std::int64_t, Json> chosen;
   for (const Json& line : lines) {
-    const auto [place, is_new] = latest.try_emplace(line["cell"].get<std::int64_t>(), line);
+    const auto [place, is_new] = chosen.try_emplace(line["cell"].get<std::int64_t>(), line);
     if (!is_new && is_void(place->second)) place->second = line;
   }
   std::vector<Json> cells;
-  for (auto& [index, cell] : latest) cells.push_back(std::move(cell));
+  for (auto& [index, cell] : chosen) cells.push_back(std::move(cell));
   return cells;
 }
 

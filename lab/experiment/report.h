@@ -8,7 +8,7 @@
 namespace outrider {
 
 /// Returns the valid attempt of each cell: the one that is not void, or else the last. @param lines  of cells.jsonl
-std::vector<Json> latest_cells(const std::vector<Json>& lines);
+std::vector<Json> chosen_cells(const std::vector<Json>& lines);
 
 /// Errors of the predictions of cells that are not void, as shares.
 struct PredictionErrors {

@@ -10,7 +10,7 @@ namespace {
 /// First token of every Gemma sequence.
 constexpr TokenId kBeginOfText{2};
 /// Sequences per verifier, in case other clients' take their places.
-constexpr int kTextsMax = 4;
+constexpr int kSequencesMax = 4;
 
 }  // namespace
 
@@ -57,7 +57,7 @@ Result<void> prove_verifiers(TransportContext& context, const std::vector<std::s
       return worker.role == Role::kVerifier && !worker.draining && worker.sessions == 0;
     });
     if (idle == status.workers.end()) return {};
-    if (static_cast<int>(holding.size()) >= kTextsMax * std::max(status.verifiers, 1))
+    if (static_cast<int>(holding.size()) >= kSequencesMax * std::max(status.verifiers, 1))
       return Error(Errc::kUnavailable, "{}: none of {} texts was given to it", idle->name, holding.size());
   }
 }

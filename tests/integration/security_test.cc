@@ -253,17 +253,17 @@ TEST_F(KeyedCoordinator, WhoSaysTooMuchInVainIsHeldUpAndNobodyElse) {
   ASSERT_TRUE(neighbour.endpoint->send("", {.body = StatusRequest{}}));
   ASSERT_TRUE(hear(*neighbour.endpoint).message);
   int heard = 0;
-  PeerId ignored_peers;
+  PeerId ignored_peer;
   eventually([&] {
     for (int i = 0; i < kInVain; ++i) talk();
     talker.endpoint->wait(1ms);
     while (const auto received = bound_->receive()) {
       ++heard;
-      if (bound_->count_useless_message()) ignored_peers = received->from;
+      if (bound_->count_useless_message()) ignored_peer = received->from;
     }
-    return !ignored_peers.empty();
+    return !ignored_peer.empty();
   });
-  ASSERT_FALSE(ignored_peers.empty());
+  ASSERT_FALSE(ignored_peer.empty());
   EXPECT_GE(heard, kInVain);
 
   // Nothing more is heard. All queues fill, and then a turn of the loop takes so little of them that they stay full.
@@ -271,7 +271,7 @@ TEST_F(KeyedCoordinator, WhoSaysTooMuchInVainIsHeldUpAndNobodyElse) {
     int said = 0;
     for (int turn = 0; turn < 400; ++turn) {
       while (talk()) ++said;
-      while (const auto received = bound_->receive()) EXPECT_NE(received->from, ignored_peers);
+      while (const auto received = bound_->receive()) EXPECT_NE(received->from, ignored_peer);
       bound_->wait(1ms);
     }
     return said;
@@ -289,14 +289,14 @@ TEST_F(KeyedCoordinator, WhoSaysTooMuchInVainIsHeldUpAndNobodyElse) {
 // A worker that dialled anew at once would be given texts, and leave them, without end.
 TEST_F(KeyedCoordinator, WhoseKeySaidTooMuchInVainJoinsNoMoreForAWhile) {
   const Dialled first = dial(keys_.of("d"));
-  PeerId ignored_peers;
+  PeerId ignored_peer;
   eventually([&] {
     for (int i = 0; i < kInVain; ++i) (void)first.endpoint->send("", {.body = Heartbeat{}});
     first.endpoint->wait(1ms);
     while (const auto received = bound_->receive()) {
-      if (bound_->count_useless_message()) ignored_peers = received->from;
+      if (bound_->count_useless_message()) ignored_peer = received->from;
     }
-    return !ignored_peers.empty();
+    return !ignored_peer.empty();
   });
   EXPECT_FALSE(says("d", hello(Role::kDrafter)).message);
   EXPECT_NE(refusal_.find("too much that was of no use was said under this key"), std::string::npos) << refusal_;

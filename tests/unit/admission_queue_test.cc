@@ -24,7 +24,7 @@ class LineTest : public testing::Test {
   /// Lets in who is next; he has his first token at once.
   SessionId let_in() {
     const SessionId id = line_.next().value();
-    line_.start(id);
+    line_.admit(id);
     line_.started(id);
     return id;
   }
@@ -78,14 +78,14 @@ TEST_F(LineTest, TheClientWithTheFewestAtWorkIsNext) {
 
 TEST_F(LineTest, AClientHasFewAtWorkWithoutATokenAndItsOthersFollowWithIt) {
   ask("a", AdmissionQueue::kStartingMax + 4);
-  for (std::uint64_t i = 0; i < AdmissionQueue::kStartingMax; ++i) line_.start(SessionId{i});
+  for (std::uint64_t i = 0; i < AdmissionQueue::kStartingMax; ++i) line_.admit(SessionId{i});
   EXPECT_EQ(line_.next(), std::nullopt);
   ask("b");
   EXPECT_EQ(client(let_in()), "b");
   const SessionId first{0}, second{1};
   line_.started(first);
   line_.started(first);
-  line_.start(line_.next().value());
+  line_.admit(line_.next().value());
   EXPECT_EQ(line_.next(), std::nullopt) << "one token is one place";
   line_.leave(first);
   EXPECT_EQ(line_.next(), std::nullopt) << "it had its token before";

@@ -556,7 +556,7 @@ Json line(int cell, double rtt, double remote, std::optional<std::string> why_vo
 
 TEST(Report, AVoidAttemptGivesWayToTheNextAndVoidCellsAreCountedNotJudged) {
   const std::vector<Json> cells =
-      latest_cells({line(0, 0, 2, "noise", 9.0), line(0, 0, 1.9, {}, 0.1), line(1, 9, 1, {}, -0.3),
+      chosen_cells({line(0, 0, 2, "noise", 9.0), line(0, 0, 1.9, {}, 0.1), line(1, 9, 1, {}, -0.3),
                     line(2, 50, 0.5, "noise", 9.0), line(2, 50, 0.4, "more noise", 9.0)});
   ASSERT_EQ(cells.size(), 3u);
   EXPECT_EQ(cells[0]["ratios"]["remote/plain"]["median"], 1.9);

@@ -29,7 +29,7 @@ void BatchGoodput::forget(Key key) {
 BatchGoodput::Plan BatchGoodput::best(const Estimates& estimates, const std::vector<Place>& places,
                                       double contention) const {
   const int sequences = static_cast<int>(sequences_.size());
-  // A round of all sequences is modelled as one of the last sequence, with the others as its company.
+  // A round of all sequences is modelled as one of the last sequence, beside the others' work.
   const auto rate_of = [&](double tokens, int drafts, int longest) {
     const OtherWork other_work{.sequences = sequences - 1,
                                .rows = sequences - 1 + drafts,
@@ -125,7 +125,7 @@ void BatchGoodput::observe(double expected_s, double draft_s, double seconds) {
   if (draft_s <= 0) return;
   // Weighted by the share of drafting: rounds with few drafts, such as an answer's last, wait for other forward passes
   // regardless. With full weight they would raise the contention until all sequences took turns. A round that was
-  // shorter than expected had less company than planned.
+  // shorter than expected had less other work beside it than planned.
   const double share = draft_s / expected_s;
   contention_.observe(share * std::clamp(1 + (seconds - expected_s) / draft_s, 1.0, 4.0), share);
 }

@@ -16,9 +16,9 @@ constexpr std::uint64_t kMagic = 0x454c424154'444f;  // "ODTABLE"
 constexpr std::uint32_t kVersion = 1;
 
 /// Returns the hash of the last `order` tokens.
-std::uint64_t context_of(std::span<const TokenId> text, int order) {
+std::uint64_t context_of(std::span<const TokenId> tokens, int order) {
   std::uint64_t hash = static_cast<std::uint64_t>(order);
-  for (const TokenId token : text.last(static_cast<std::size_t>(order)))
+  for (const TokenId token : tokens.last(static_cast<std::size_t>(order)))
     hash = mix64(hash * 0x9e3779b97f4a7c15ULL + static_cast<std::uint64_t>(token) + 1);
   return hash;
 }
@@ -58,23 +58,24 @@ std::optional<DraftTable::Slot> DraftTable::find(std::uint64_t context) const {
 std::vector<TokenId> DraftTable::draft(std::span<const TokenId> history, std::size_t length,
                                        std::int32_t vocab_size) const {
   const std::size_t known = std::min<std::size_t>(history.size(), header_.order);
-  std::vector<TokenId> text(history.end() - static_cast<std::ptrdiff_t>(known), history.end());
-  while (text.size() < known + length) {
+  std::vector<TokenId> tokens(history.end() - static_cast<std::ptrdiff_t>(known), history.end());
+  while (tokens.size() < known + length) {
     std::optional<Slot> slot;
-    for (int order = static_cast<int>(std::min<std::size_t>(text.size(), header_.order));
+    for (int order = static_cast<int>(std::min<std::size_t>(tokens.size(), header_.order));
          order >= kTableOrderMin && !slot; --order)
-      slot = find(context_of(text, order));
+      slot = find(context_of(tokens, order));
     if (!slot || 2 * slot->count < slot->total || slot->token < 0 || slot->token >= vocab_size) break;
-    text.push_back(slot->token);
+    tokens.push_back(slot->token);
   }
-  text.erase(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(known));
-  return text;
+  tokens.erase(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(known));
+  return tokens;
 }
 
-void DraftTableCounts::add(std::span<const TokenId> text, std::size_t first) {
-  for (std::size_t i = first; i < text.size(); ++i) {
+void DraftTableCounts::add(std::span<const TokenId> tokens, std::size_t first) {
+  for (std::size_t i = first; i < tokens.size(); ++i) {
     const int most = static_cast<int>(std::min<std::size_t>(i, static_cast<std::size_t>(order_)));
-    for (int order = kTableOrderMin; order <= most; ++order) ++followers_[context_of(text.first(i), order)][text[i]];
+    for (int order = kTableOrderMin; order <= most; ++order)
+      ++followers_[context_of(tokens.first(i), order)][tokens[i]];
   }
 }
 

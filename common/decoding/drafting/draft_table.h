@@ -69,8 +69,8 @@ class DraftTableCounts {
   /// @param order  tokens of the longest contexts, kTableOrderMin to kTableOrderMax
   explicit DraftTableCounts(int order) : order_(order) {}
 
-  /// Counts each token of `text` from `first` on as a successor of the tokens before it.
-  void add(std::span<const TokenId> text, std::size_t first);
+  /// Counts each one of `tokens` from `first` on as a successor of the tokens before it.
+  void add(std::span<const TokenId> tokens, std::size_t first);
   std::size_t contexts() const { return followers_.size(); }
   /// Returns the file; equal counts give equal bytes. Contexts that find no slot (where a hundred or more collide) are
   /// dropped, the rarest first. @pre something was counted

@@ -28,8 +28,8 @@ inline double tokens_per_second(double tau, const RoundTerms& terms) { return ta
 /// Work for other sequences during a round: rows to verify, and drafts to make.
 struct OtherWork {
   int sequences = 0, rows = 0, drafts = 0;
-  int longest =
-      0;  ///< most of these drafts for one sequence: so many passes of the assistant for each half of the sequences
+  /// Most of these drafts for one sequence: so many passes of the assistant for each half of the sequences.
+  int longest = 0;
   int drafters = 1;       ///< number of drafters that make them
   double contention = 1;  ///< delay of the sequences by drafting, relative to the drafting time
 };
@@ -60,7 +60,7 @@ RoundTerms tree_terms(const Estimates& estimates, int drafts, double tau);
 /// it brings more tokens than the sequence would emit in that time.
 double tree_draft_price_s(const Estimates& estimates, int drafts);
 
-/// (8) Returns the seconds in which this sequence and all of its company have one round each. Either all meet in one
+/// (8) Returns the seconds in which this sequence and all others have one round each. Either all meet in one
 /// forward pass, or one half drafts while the other is verified (drafter_core.h); the verifier chooses
 /// (batch_window.h).
 double together_s(const Estimates& estimates, const RoundTerms& terms, const OtherWork& other_work, int length);

@@ -958,7 +958,7 @@ struct Status {
   std::int32_t encoders = 0;
   // Rounds that wanted a drafter's drafts, since the coordinator started.
   std::int64_t drafts_made = 0;    ///< a drafter answered in time
-  std::int64_t drafts_missed = 0;  ///< its answer was late, or no drafter had room for the sequence
+  std::int64_t drafts_missed = 0;  ///< its answer was late or unusable, or no drafter had room
 
   static constexpr const char* kName = "status";
   bool operator==(const Status&) const = default;

@@ -108,7 +108,7 @@ void Dialer::failed(Errc code, const std::string& why, bool retries) {
 
 bool Dialer::arriving() {
   const std::optional<Arrival::Bytes> bytes = connected_ ? Arrival::bytes_of(fd_) : std::nullopt;
-  if (bytes) arrival_.look(*bytes, std::exchange(received_, false));
+  if (bytes) arrival_.look(*bytes, std::exchange(got_message_, false));
   const bool leaving = arrival_.leaving();
   return arrival_.more() || leaving;
 }

@@ -37,7 +37,7 @@ class Dialer {
   /// The address in use, or else the first one, as given by the caller.
   const std::string& address() const;
   /// Records that a message was received.
-  void on_received() { received_ = true; }
+  void on_received() { got_message_ = true; }
   /// See Endpoint::arriving().
   bool arriving();
   /// The reason that no place answers; none while one does, or before all were tried. kNotFound or kMismatch if waiting
@@ -75,7 +75,7 @@ class Dialer {
   int connections_ = 0;
   int fd_ = -1;  ///< ZeroMQ's handle of the connection
   Arrival arrival_ = {};
-  bool received_ = false;
+  bool got_message_ = false;
   std::optional<Error> connection_error_;
 };
 

@@ -228,14 +228,14 @@ struct Endpoint::Impl {
     PeerId peer;
     std::string key;
     int fd = -1;  ///< ZeroMQ's handle
-  } sender;       ///< sender of the last message
+  } sender;       ///< of the last message
   struct KeyState {
     TokenBucket bucket;    ///< allowance of useless messages
     int fd = -1;           ///< its ignored connection
     PeerId peer = {};      ///< peer of that connection
     TimePoint may_join{};  ///< earliest time to join as a worker again
   };
-  std::map<std::string, KeyState> by_key;    ///< by key
+  std::map<std::string, KeyState> by_key;    ///< keys that sent useless messages
   std::unordered_set<PeerId> ignored_peers;  ///< ignored connections, which sent too many useless messages
   bool only_ignored = false;                 ///< as far as known, no other peer has a message
   RateLimit ignored_notices;

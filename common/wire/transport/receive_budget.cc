@@ -79,10 +79,10 @@ std::optional<Arrival::Bytes> Arrival::bytes_of(int fd) {
   return Bytes{info->tcpi_bytes_received, info->tcpi_bytes_acked, static_cast<std::uint64_t>(std::max(waiting, 0))};
 }
 
-void Arrival::look(const Bytes& bytes, bool received) {
+void Arrival::look(const Bytes& bytes, bool got_message) {
   const bool came = bytes.received > last_;
   last_ = std::max(last_, bytes.received);
-  if (received) before_ = last_;
+  if (got_message) before_ = last_;
   more_ = more_ || (came && half() > kLong);
   leaving_ = leaving_ || (bytes.acknowledged > acknowledged_ && bytes.waiting > kLong);
   acknowledged_ = bytes.acknowledged;
@@ -91,7 +91,7 @@ void Arrival::look(const Bytes& bytes, bool received) {
 void ReceiveBudget::on_received(int fd, const PeerId& peer) {
   const auto connection = connections_.find(fd);
   if (connection == connections_.end()) return;
-  connection->second.received = true;
+  connection->second.got_message = true;
   connection->second.peer = peer;
 }
 
@@ -132,7 +132,7 @@ void ReceiveBudget::check(TimePoint now) {
   next_ = now + kInterval;
   look();
   cut_without_end(now);
-  if (keys_) cut_strangers(now);
+  if (keys_) cut_unauthenticated(now);
   give_back(now);
   bound_memory(now);
 }
@@ -145,8 +145,8 @@ void ReceiveBudget::look() {
       entry = connections_.erase(entry);
       continue;
     }
-    if (connection.received) connection.suspect = false;
-    connection.arrival.look(*bytes, std::exchange(connection.received, false));
+    if (connection.got_message) connection.suspect = false;
+    connection.arrival.look(*bytes, std::exchange(connection.got_message, false));
     connection.unauthenticated = connection.unauthenticated && bytes->acknowledged < kAdmittedMin;
     ++entry;
   }
@@ -163,7 +163,7 @@ void ReceiveBudget::cut_without_end(TimePoint now) {
   }
 }
 
-void ReceiveBudget::cut_strangers(TimePoint now) {
+void ReceiveBudget::cut_unauthenticated(TimePoint now) {
   std::vector<std::uint64_t> numbers;
   for (const auto& [fd, connection] : connections_) {
     if (connection.unauthenticated) numbers.push_back(connection.number);

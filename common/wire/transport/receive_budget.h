@@ -23,8 +23,8 @@ class Arrival {
   };
   /// Returns the kernel's counts for ZeroMQ's handle; none if the handle is no longer a connection.
   static std::optional<Bytes> bytes_of(int fd);
-  /// @param received  true when a message was received since the last look
-  void look(const Bytes& bytes, bool received);
+  /// @param got_message  true when a message was received since the last look
+  void look(const Bytes& bytes, bool got_message);
   /// Bytes received since the last message was known to be complete.
   std::uint64_t half() const { return last_ - before_; }
   /// Returns true when more of a long message arrived since the last call.
@@ -92,13 +92,13 @@ class ReceiveBudget {
     PeerId peer = {};          ///< sender of the last message; at first perhaps the handle's previous peer
     Arrival arrival = {};
     bool unauthenticated = false;  ///< its handshake is not complete
-    bool received = false;         ///< a message was received since the last look
-    bool suspect = false;   ///< over the limit at the last look: after a pause of ours it may be several messages
+    bool got_message = false;      ///< a message was received since the last look
+    bool suspect = false;  ///< over the limit at the last look: after a pause of ours it may be several messages
   };
   /// Asks the kernel about all connections. Forgets those that are closed.
   void look();
   void cut_without_end(TimePoint now);
-  void cut_strangers(TimePoint now);
+  void cut_unauthenticated(TimePoint now);
   void bound_memory(TimePoint now);
   /// Returns the memory of closed connections, some 25 KiB each and their half messages, to the system. Repeats as long
   /// as connections close or are about to, since ZeroMQ's thread may drop them late.
@@ -114,9 +114,9 @@ class ReceiveBudget {
   TimePoint next_{};
   // State of bound_memory().
   std::optional<std::uint64_t> baseline_;  ///< memory of this process before there were half messages
-  std::uint64_t allowed_;              ///< current bound above calm_
-  bool over_ = false;                  ///< over the bound at the last look: a pause of ours does that too
-  std::optional<TimePoint> settled_;   ///< time at which the memory of what was cut is expected back
+  std::uint64_t allowed_;                  ///< current bound above baseline_
+  bool over_ = false;                      ///< over the bound at the last look: a pause of ours does that too
+  std::optional<TimePoint> settled_;       ///< time at which the memory of what was cut is expected back
   // State of give_back().
   std::size_t left_ = 0;       ///< connections closed since memory was returned
   std::size_t undropped_ = 0;  ///< connections cut for their memory whose end ZeroMQ has not reported
