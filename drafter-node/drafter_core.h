@@ -111,8 +111,8 @@ class DrafterCore {
   };
 
   Session* find_or_open(SessionId id, TimePoint now);
-  /// Reserves K/V of `positions` positions for the session, and memory for `waiting` more bytes of rows. The coordinator
-  /// was promised all memory for K/V (Capacity), so rows get what reserved K/V leaves, and never less than one message.
+  /// Reserves K/V of `positions` positions for the session, and memory for `waiting` more bytes of rows. All memory was
+  /// promised to the coordinator for K/V (Capacity), so rows get what reserved K/V leaves, and at least one message.
   /// @return kUnavailable if there is no memory for them
   Result<void> set_aside(Session& session, Position positions, std::int64_t waiting = 0);
   /// Returns true if rows continue the replica, and fit the handshake's facts.
