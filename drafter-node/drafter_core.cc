@@ -45,8 +45,7 @@ DrafterCore::Session* DrafterCore::find_or_open(SessionId id, TimePoint now) {
 
 Result<void> DrafterCore::set_aside(Session& session, Position positions, std::int64_t waiting) {
   const std::int64_t kv_bytes = std::max(session.kv_bytes, config_.kv_cost.bytes(positions)),
-                     others_kv_bytes = kv_bytes_ - waiting_bytes_ - session.kv_bytes,
-                     left = config_.kv_bytes_max - others_kv_bytes;
+                     left = config_.kv_bytes_max - (kv_bytes_ - session.kv_bytes);
   const bool rows_fit = waiting == 0 || waiting_bytes_ == 0 || kv_bytes + waiting_bytes_ + waiting <= left;
   if (kv_bytes > left || !rows_fit) {
     const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
@@ -55,7 +54,7 @@ Result<void> DrafterCore::set_aside(Session& session, Position positions, std::i
                  "this drafter's {:.1f}",
                  positions, mib(kv_bytes), mib(waiting), mib(left), mib(config_.kv_bytes_max));
   }
-  kv_bytes_ += kv_bytes - session.kv_bytes + waiting;
+  kv_bytes_ += kv_bytes - session.kv_bytes;
   waiting_bytes_ += waiting;
   session.kv_bytes = kv_bytes;
   session.waiting_bytes += waiting;
@@ -80,6 +79,7 @@ bool DrafterCore::extend(Session& session, SessionId id, KvRows kv) {
   session.no_room = !set_aside(session, kv.to, own_kv_ ? bytes_of(kv) : 0);  // without K/V its Draft gets the error
   if (session.no_room) return false;
   if (own_kv_) session.behind += kv.to - session.replica_end;
+  session.has_new_rows = true;
   session.replica_end = kv.to;
   next_work_.push_back({.kind = DraftWork::Kind::kExtend, .session = id, .kv = std::move(kv)});
   return true;
@@ -104,7 +104,8 @@ Result<void> DrafterCore::check_input(const Draft& draft, Position base) const {
 }
 
 void DrafterCore::catch_up(const Session& session, SessionId id) {
-  if (session.behind > 0) jobs_.push_back({.turn = {id, session.round, session.replica_end}, .asked = false});
+  if (session.behind > 0 && session.has_new_rows)
+    jobs_.push_back({.turn = {id, session.round, session.replica_end}, .asked = false});
 }
 
 void DrafterCore::on_draft(Message message, TimePoint now) {
@@ -151,6 +152,7 @@ void DrafterCore::on_draft(Message message, TimePoint now) {
     catch_up(*session, message.session);
     return answer(NeedKv{message.base});
   }
+  session->has_new_rows = false;
   if (draft.known.empty()) session->asked = ++asked_;
   if (draft.known.empty() || draft.ahead > 0) {
     jobs_.push_back({.turn = {message.session, message.round, message.base},
@@ -170,7 +172,6 @@ void DrafterCore::on_turn(const DraftTurn& turn, DraftProgress progress) {
   const bool asked = job->asked;
   Session& session = sessions_.at(turn.session);
   session.behind = progress.behind;
-  kv_bytes_ -= session.waiting_bytes - progress.waiting_bytes;
   waiting_bytes_ -= session.waiting_bytes - progress.waiting_bytes;
   session.waiting_bytes = progress.waiting_bytes;
   for (Candidates& drafts : progress.drafts) {
@@ -221,7 +222,7 @@ void DrafterCore::on_tick(TimePoint now) {
 void DrafterCore::free(SessionId id) {
   const auto known = sessions_.find(id);
   if (known == sessions_.end()) return;
-  kv_bytes_ -= known->second.kv_bytes + known->second.waiting_bytes;
+  kv_bytes_ -= known->second.kv_bytes;
   waiting_bytes_ -= known->second.waiting_bytes;
   sessions_.erase(known);
   drop_job(id);

@@ -88,8 +88,10 @@ class DrafterCore {
 
   const Membership& membership() const { return membership_; }
   std::size_t session_count() const { return sessions_.size(); }
-  /// Memory of sessions: K/V of its own reserved for them, and rows that wait for theirs.
+  /// Memory reserved for the sessions' K/V.
   std::int64_t kv_bytes() const { return kv_bytes_; }
+  /// Memory of rows that wait for their K/V.
+  std::int64_t waiting_bytes() const { return waiting_bytes_; }
 
  private:
   static constexpr std::size_t kPassRowsMax = 16;  ///< bounds the memory of a pass: a row of scores may be a MiB
@@ -105,6 +107,7 @@ class DrafterCore {
     std::int64_t kv_bytes = 0;       ///< reserved for it
     std::int64_t waiting_bytes = 0;  ///< DraftProgress::waiting_bytes, at most
     bool no_room = false;            ///< its last rows were dropped
+    bool has_new_rows = false;       ///< rows came after the last Draft that was accepted
     std::uint64_t asked = 0;         ///< number of its last request for drafts, over all sessions; 0: none
     std::optional<Message> last_answer;
     TimePoint last_message{};
@@ -122,7 +125,8 @@ class DrafterCore {
   void on_draft(Message message, TimePoint now);
   /// Checks that a Draft has this drafter's input.
   Result<void> check_input(const Draft& draft, Position base) const;
-  /// Schedules K/V of its rows for the time without requests.
+  /// Schedules K/V of its new rows for the time without requests. Without new rows the engine would take the turn for
+  /// one of the last Draft, with which it computes the others.
   void catch_up(const Session& session, SessionId id);
   std::vector<DraftTurn> next_pass() const;
   /// Number of sessions among the last to request drafts.
@@ -136,8 +140,7 @@ class DrafterCore {
   const bool own_kv_;  ///< passes compute K/V for the rows of its replicas
   Membership membership_;
   std::map<SessionId, Session> sessions_;
-  std::int64_t kv_bytes_ = 0;       ///< of all sessions, with waiting_bytes_
-  std::int64_t waiting_bytes_ = 0;  ///< of all sessions: rows that wait for their K/V
+  std::int64_t kv_bytes_ = 0, waiting_bytes_ = 0;  ///< of all sessions
   std::uint64_t asked_ = 0;    ///< requests for drafts so far
   std::vector<DraftWork> next_work_;
   /// At most one per session, whose replica ends at its base once next_work_ is done; in the order of their turns.
