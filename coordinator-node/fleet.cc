@@ -160,8 +160,8 @@ PeerId Fleet::choose_drafter(const DrafterRequirements& requirements) const {
   return best == workers_.end() || !may(*best) ? "" : best->first;
 }
 
-bool Fleet::more_drafters_help(const DrafterRequirements& requirements) const {
-  auto drafters = workers_ | std::views::values | std::views::filter(&Worker::drafts);
+bool more_drafters_help(const Fleet& fleet, const DrafterRequirements& requirements) {
+  auto drafters = fleet.workers() | std::views::values | std::views::filter(&Worker::drafts);
   return drafters.empty() ||
          std::ranges::any_of(drafters, [&](const Worker& worker) { return worker.suits(requirements); });
 }

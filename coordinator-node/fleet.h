@@ -167,8 +167,6 @@ class Fleet {
   /// Returns the best drafter with room: the one with the fewest sessions relative to its yield (Reputation), its link
   /// and its kind's speed; "" if there is none.
   PeerId choose_drafter(const DrafterRequirements& requirements = {}) const;
-  /// Returns true if a further drafter of the kinds that are there, or a first one, could draft for such a sequence.
-  bool more_drafters_help(const DrafterRequirements& requirements) const;
   /// Returns an encoder with room for the sequences of a verifier, the one with the fewest sessions; "" if there is
   /// none. Its soft tokens have the bits of the verifier's own towers, if it has any.
   /// @param encoding_class  see Requirements
@@ -216,5 +214,8 @@ class Fleet {
   std::map<std::string, Reputation> departed_;  ///< by key: the worst drafter that left and did not come back
   std::uint64_t next_membership_;
 };
+
+/// Returns true if a further drafter of the kinds that are there, or a first one, could draft for such a sequence.
+bool more_drafters_help(const Fleet& fleet, const DrafterRequirements& requirements);
 
 }  // namespace outrider

@@ -37,7 +37,7 @@ DrafterRequirements DrafterSeats::requirements(const Worker& verifier) const {
 }
 
 void DrafterSeats::assign(const Worker& verifier) {
-  while (!none_ && std::ssize(replicas) < wanted()) {
+  while (!none && std::ssize(replicas) < wanted()) {
     const PeerId peer = environment_.fleet.choose_drafter(requirements(verifier));
     if (peer.empty()) return;
     replicas.push_back({.place = Place(environment_.fleet, peer)});

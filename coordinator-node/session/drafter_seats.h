@@ -33,6 +33,7 @@ class DrafterSeats {
   explicit DrafterSeats(SessionBase& session) : session_(session) {}
 
   std::vector<Replica> replicas = {};
+  bool none = false;  ///< no further drafter is taken: see take_no_more()
   /// Returns the state of a drafter; nullptr if the peer does not draft for this sequence.
   Replica* find(const PeerId& drafter);
   std::vector<PeerId> peers() const;
@@ -41,10 +42,8 @@ class DrafterSeats {
     return sequence_.output_depends_on_drafts() || sequence_.request.stepwise ? 1 : environment_.drafters_per_sequence;
   }
   bool can_draft() const;
-  /// Returns true if a further drafter could draft for the sequence.
-  bool more_help(const Worker& verifier) const {
-    return !none_ && environment_.fleet.more_drafters_help(requirements(verifier));
-  }
+  /// @param verifier  the sequence's
+  DrafterRequirements requirements(const Worker& verifier) const;
   /// Returns the input of the first drafter; without drafters, the input of the last one.
   DraftInput needs() const { return needs_; }
   /// Chooses drafters until there are as many as wanted. @param verifier  the sequence's, whose rows the drafters get
@@ -56,7 +55,7 @@ class DrafterSeats {
   /// Excludes drafters for the rest of the answer, after one refused the sequence against our accounting: the rows of a
   /// whole sequence are too many to be sent again and again.
   /// @param with_rows  excludes only drafters that need the verifier's rows, since these took too long
-  void take_no_more(bool with_rows = false) { (with_rows ? no_rows_ : none_) = true; }
+  void take_no_more(bool with_rows = false) { (with_rows ? no_rows_ : none) = true; }
   void set_in_round(bool drafting);
 
   /// Returns true while a drafter's drafts for this round are outstanding.
@@ -79,8 +78,6 @@ class DrafterSeats {
   DraftAhead ahead = {};  ///< unrequested drafts of the drafters
 
  private:
-  /// @param verifier  the sequence's
-  DrafterRequirements requirements(const Worker& verifier) const;
   /// Returns true if the replica's drafter answers, and needs this input.
   bool gets(const Replica& replica, DraftInput input) const;
   void send(Replica& replica, KvRows rows);
@@ -89,7 +86,7 @@ class DrafterSeats {
   Environment& environment_ = session_.environment;
   const Sequence& sequence_ = session_.sequence;
   Round& round_ = session_.round;
-  bool none_ = false, no_rows_ = false;  ///< see take_no_more()
+  bool no_rows_ = false;  ///< see take_no_more()
   DraftInput needs_ = DraftInput::kTargetRows;
   std::string reported_ = {};  ///< the drafter's name that the client knows (RoundReport)
 };

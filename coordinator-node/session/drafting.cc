@@ -75,7 +75,8 @@ bool Drafting::lacks_drafter() const {
   const Generate& request = sequence_.request;
   const Worker* verifier = verifier_.place().worker();
   const bool welcome = (request.policy != DraftPolicy::kFixed || request.draft_length > 0) && !drafts_do_not_pay();
-  return welcome && !drafters_.can_draft() && verifier != nullptr && drafters_.more_help(*verifier);
+  return welcome && !drafters_.can_draft() && verifier != nullptr && !drafters_.none &&
+         more_drafters_help(environment_.fleet, drafters_.requirements(*verifier));
 }
 
 Next Drafting::ask(std::int64_t draft_length) {
