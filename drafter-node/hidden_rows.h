@@ -9,6 +9,7 @@
 #include "common/compute/tensor/decode.h"
 #include "common/model/checkpoint/pack.h"
 #include "common/model/gemma4/generation_config.h"
+#include "common/model/gemma4/weights.h"
 #include "common/model/gemma4/workspace.h"
 #include "common/pair/pair_files.h"
 #include "common/wire/messages/donor_rows.h"
