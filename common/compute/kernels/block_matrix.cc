@@ -16,10 +16,6 @@ namespace outrider {
 namespace {
 
 using Gemm = void(const GemmArgs&);
-constexpr std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
-
-/// Rows that the vector kernels multiply in one walk of a block (gemm_vector.inc).
-constexpr std::int64_t kRowsInAWalk = 48;
 
 /// Kernels of a type: vectors up to a number of rows, tiles for more.
 struct Kernels {
@@ -74,7 +70,7 @@ class BlockMatrix final : public PackedMatrix {
     const bool expands = tiles && w.type == WeightType::kInt4;
     const std::int64_t block_bytes = std::ssize(w.bytes) / blocks;
     const std::int64_t stored_bytes = floats ? 2 * row_bytes : row_bytes;
-    share_product(blocks, block_bytes, rows, tiles ? 2 * kTileRows : kRowsInAWalk,
+    share_product(blocks, block_bytes, rows, tiles ? 2 * kTileRows : kWalkRows,
                   [&](std::int64_t block, std::int64_t first, std::int64_t count) {
                     auto* const expanded =
                         scratch<std::byte>(Scratch::kOutput, expands ? steps * kStepBytes * kBlockOutputs : 0);

@@ -223,9 +223,6 @@ void multiply_many(const GemmArgs& a) {
 
 #undef MULTIPLY
 
-/// Rows of q4 whose totals fit the L1 cache beside a group's weights.
-constexpr std::int64_t kQ4Rows = 64;
-
 /// A group's nibbles as bytes, a tile of eight rows for each 16 outputs, and its scales.
 struct Q4Tiles {
   alignas(64) std::uint8_t nibbles[4][8][64];
@@ -265,7 +262,7 @@ void multiply_q4(const GemmArgs& a, std::int64_t first, std::int64_t rows, std::
   const auto* const chunks = reinterpret_cast<const Q4Chunk*>(a.weights);
   const auto* const inputs = reinterpret_cast<const Q4Input*>(a.x) + first * 2 * a.steps;
   const std::int64_t row_bytes = 2 * a.steps * static_cast<std::int64_t>(sizeof(Q4Input));
-  __m512 totals[kQ4Rows][4];
+  __m512 totals[kQ4TileWalkRows][4];  // fit the L1 cache beside a group's weights
   for (std::int64_t r = 0; r < rows; ++r)
     for (__m512& total : totals[r]) total = _mm512_setzero_ps();
   Q4Tiles tiles;
@@ -322,8 +319,8 @@ void multiply(const GemmArgs& a) {
 void gemm_int4_amx(const GemmArgs& a) { multiply<Int4Chunk>(a); }
 void gemm_q4_amx(const GemmArgs& a) {
   const std::int64_t whole = a.rows / kTileRows * kTileRows;
-  for (std::int64_t r = 0; r < whole; r += kQ4Rows)
-    multiply_q4(a, r, whole - r < kQ4Rows ? whole - r : kQ4Rows, kTileRows);
+  for (std::int64_t r = 0; r < whole; r += kQ4TileWalkRows)
+    multiply_q4(a, r, whole - r < kQ4TileWalkRows ? whole - r : kQ4TileWalkRows, kTileRows);
   if (whole < a.rows) multiply_q4(a, whole, a.rows - whole, a.rows - whole);
   _tile_release();
 }

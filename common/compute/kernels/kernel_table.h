@@ -41,6 +41,8 @@ struct AttendArgs {
 constexpr std::int64_t kBlockOutputs = 64, kStepBytes = 64;
 /// Rows of a tile, an AMX register, and its columns of four bytes.
 constexpr std::int64_t kTileRows = 16;
+/// Rows that a walk of a block multiplies, at most: with vectors, and q4's with tiles.
+constexpr std::int64_t kWalkRows = 48, kQ4TileWalkRows = 64;
 
 /// Rows times a block.
 struct GemmArgs {

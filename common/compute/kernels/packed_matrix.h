@@ -99,6 +99,9 @@ T* scratch(Scratch use, std::int64_t count) {
   return reinterpret_cast<T*>(scratch_bytes(use, static_cast<std::size_t>(count) * sizeof(T)));
 }
 
+/// The ratio rounded up. Code for one instruction set has its own, which the linker does not share.
+constexpr std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
+
 /// Bytes of weights per piece of a team's work: some 3 us for a row, more for more.
 inline constexpr std::int64_t kPieceBytes = 32 * 1024;
 /// Elements of rows per piece when storing them: some 3 us.
@@ -112,7 +115,6 @@ template <typename Multiply>
 void share_product(std::int64_t blocks, std::int64_t block_bytes, std::int64_t rows, std::int64_t unit,
                    const Multiply& multiply) {
   constexpr std::int64_t kPiecesPerThread = 4;
-  const auto divide_up = [](std::int64_t n, std::int64_t by) { return (n + by - 1) / by; };
   const std::int64_t units = divide_up(rows, unit);
   const std::int64_t wanted = team_size() == 1 ? 1 : divide_up(kPiecesPerThread * team_size(), blocks);
   const std::int64_t group_rows = divide_up(units, std::min(wanted, units)) * unit;

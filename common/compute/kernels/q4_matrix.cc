@@ -19,8 +19,8 @@ class Q4Matrix final : public PackedMatrix {
   void multiply(const float* x, std::int64_t rows, float* y, std::int64_t y_stride) const override {
     const PackedWeights& w = weights();
     const WeightFormat& format = format_of(w.type);
-    const std::int64_t steps = (w.in + format.unit_inputs - 1) / format.unit_inputs, groups = 2 * steps,
-                       blocks = (w.out + kBlockOutputs - 1) / kBlockOutputs, block_bytes = std::ssize(w.bytes) / blocks;
+    const std::int64_t steps = divide_up(w.in, format.unit_inputs), groups = 2 * steps,
+                       blocks = divide_up(w.out, kBlockOutputs), block_bytes = std::ssize(w.bytes) / blocks;
     auto* const input = scratch<Q4Input>(Scratch::kInput, rows * groups);
     team_run(rows, kInputsPerPiece / w.in + 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t r = begin; r < end; ++r)
@@ -29,8 +29,7 @@ class Q4Matrix final : public PackedMatrix {
     // Tiles take about as long for one row as for eight: docs/lab/kernels.md, the last section.
     constexpr std::int64_t kVectorRows = 8;
     const bool tiles = kernels().gemm_q4_tiles != nullptr && rows > kVectorRows;
-    constexpr std::int64_t kUnitRows = 64;  // that a walk of a block multiplies: more by tiles than by vectors
-    share_product(blocks, block_bytes, rows, kUnitRows,
+    share_product(blocks, block_bytes, rows, kQ4TileWalkRows,
                   [&](std::int64_t block, std::int64_t first, std::int64_t count) {
                     const std::int64_t output = block * kBlockOutputs;
                     (tiles ? kernels().gemm_q4_tiles
