@@ -99,18 +99,16 @@ Position BackboneEngine::donor_rows_end(const KvCache& cache, Position from) con
   return piece_end(from, cache.length(), rows_max, tail);
 }
 
-void BackboneEngine::add_kv_cost_of(int rank, KvCost* cost) const {
+KvCache BackboneEngine::cache_of_shard(int rank) const {
+  if (rank == 0) return backbone().make_cache();  // only the first shard keeps the rows of hidden layers
   const int shards = place_of(backbone().shards()).count;
-  // Only the first shard keeps the rows of hidden layers.
-  add_kv_cost(rank == 0 ? backbone().make_cache()
-                        : KvCache(activation_dtype(backbone().weight_type()),
-                                  kv_layer_shapes(backbone().config(), {rank, shards}), backbone().rows_max()),
-              cost);
+  return KvCache(activation_dtype(backbone().weight_type()), kv_layer_shapes(backbone().config(), {rank, shards}),
+                 backbone().rows_max());
 }
 
 KvCost BackboneEngine::kv_cost() const {
   KvCost cost;
-  for (int rank = 0; rank < place_of(backbone().shards()).count; ++rank) add_kv_cost_of(rank, &cost);
+  for (int rank = 0; rank < place_of(backbone().shards()).count; ++rank) add_kv_cost(cache_of_shard(rank), &cost);
   return cost;
 }
 
@@ -119,8 +117,7 @@ std::int64_t BackboneEngine::kv_bytes_until_full(std::span<const float> free_mib
   const auto all = static_cast<double>(kv_cost().bytes(longest));
   double least = 0x1p62;
   for (std::size_t rank = 0; rank < free_mib.size(); ++rank) {
-    KvCost own;
-    add_kv_cost_of(static_cast<int>(rank), &own);
+    const KvCost own = kv_cost_of(cache_of_shard(static_cast<int>(rank)));
     const double full = double{free_mib[rank]} * 0x1p20 * all / static_cast<double>(own.bytes(longest));
     least = std::max(0.0, std::min(least, full));  // whatever another host says: NaN, too
   }

@@ -43,7 +43,8 @@ class BackboneEngine {
     /// Per medium of a prompt in progress: [soft tokens, hidden_size], or empty until encoded.
     std::vector<Tensor> soft = {};
   };
-  void add_kv_cost_of(int rank, KvCost* cost) const;
+  /// Makes a cache as the shard of that rank has for a sequence.
+  KvCache cache_of_shard(int rank) const;
   /// Opens a session at its first rows: its sequence, empty or with reused rows.
   std::map<SessionId, Session>::iterator open(const VerifyWork& work, const std::function<void()>& between_steps);
   /// Returns the soft tokens among a prompt's rows; encodes a medium at its first row.

@@ -175,6 +175,12 @@ void add_kv_cost(const KvCache& cache, KvCost* cost) {
   }
 }
 
+KvCost kv_cost_of(const KvCache& cache) {
+  KvCost cost;
+  add_kv_cost(cache, &cost);
+  return cost;
+}
+
 std::string node_name(const std::string& what) {
   char host[HOST_NAME_MAX + 1] = {};
   gethostname(host, sizeof host);

@@ -59,6 +59,8 @@ PairFacts pair_facts(const TextConfig& config, const WeightSource& backbone);
 
 /// Adds the cost of positions in a cache of this shape.
 void add_kv_cost(const KvCache& cache, KvCost* cost);
+/// Returns the cost of positions in a cache of this shape.
+KvCost kv_cost_of(const KvCache& cache);
 
 /// Returns the default name of a node of this process, "drafter-HOST-PID"; the host is included because in containers
 /// the process id alone is always 1. @param what  "drafter"

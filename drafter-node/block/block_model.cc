@@ -55,11 +55,7 @@ class BlockModel final : public DraftModel {
   std::unique_ptr<DraftSequence> open() const override {
     return std::make_unique<BlockSequence>(drafter_->make_cache(), changes_);
   }
-  KvCost kv_cost() const override {
-    KvCost cost;
-    add_kv_cost(drafter_->make_cache(), &cost);
-    return cost;
-  }
+  KvCost kv_cost() const override { return kv_cost_of(drafter_->make_cache()); }
   bool step_each(std::span<const DraftPoint> points, const VisitPoint& visit) override {
     bool passed = false;
     for (const DraftPoint& point : points) passed |= sequence_of(point).catch_up(*drafter_, rows_);

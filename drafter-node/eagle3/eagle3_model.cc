@@ -66,11 +66,7 @@ class Eagle3Model final : public DraftModel {
   std::unique_ptr<DraftSequence> open() const override {
     return std::make_unique<Eagle3Sequence>(drafter_->make_cache());
   }
-  KvCost kv_cost() const override {
-    KvCost cost;
-    add_kv_cost(drafter_->make_cache(), &cost);
-    return cost;
-  }
+  KvCost kv_cost() const override { return kv_cost_of(drafter_->make_cache()); }
   bool step_each(std::span<const DraftPoint> points, const VisitPoint& visit) override {
     bool passed = false;
     std::vector<std::size_t> visited;

@@ -91,11 +91,7 @@ class WholeModel final : public DraftModel {
   DraftTraits traits() const override { return {.needs = DraftInput::kTokens, .by_tokens_alone = true}; }
   std::int64_t vocab_size() const override { return model_->config().vocab_size; }
   std::unique_ptr<DraftSequence> open() const override { return std::make_unique<WholeSequence>(model_->make_cache()); }
-  KvCost kv_cost() const override {
-    KvCost cost;
-    add_kv_cost(model_->make_cache(), &cost);
-    return cost;
-  }
+  KvCost kv_cost() const override { return kv_cost_of(model_->make_cache()); }
   bool step_each(std::span<const DraftPoint> points, const VisitPoint& visit) override {
     std::vector<Part> parts;
     std::int64_t room = kWholeModelRows;
