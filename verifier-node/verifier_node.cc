@@ -8,7 +8,6 @@
 #include <csignal>
 #include <functional>
 #include <limits>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -40,10 +39,13 @@
 namespace outrider {
 namespace {
 
-/// Simulates a longer forward pass.
-void slow_down(std::vector<VerifyResult>& results, std::span<const double> added_verify_us, std::int64_t rows,
-               const std::function<void()>& between_steps) {
+/// Simulates a longer forward pass of the batch.
+void slow_down(std::vector<VerifyResult>& results, std::span<const double> added_verify_us,
+               const std::vector<VerifyWork>& batch, const std::function<void()>& between_steps) {
+  if (added_verify_us.empty()) return;
   const TimePoint start = now();
+  std::int64_t rows = 0;
+  for (const VerifyWork& work : batch) rows += std::ssize(work.tokens);
   add_time(added_verify_us, rows, between_steps);
   for (VerifyResult& result : results) result.verdict.verify_ns += (now() - start).count();
 }
@@ -356,9 +358,7 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
           return false;
         }
         std::vector<VerifyResult> results = engine.run(batch, [&] { loop.between_steps(); });
-        const auto rows = std::transform_reduce(batch.begin(), batch.end(), std::int64_t{0}, std::plus<>(),
-                                                [](const VerifyWork& work) { return std::ssize(work.tokens); });
-        slow_down(results, options.added_verify_us, rows, [&] { loop.between_steps(); });
+        slow_down(results, options.added_verify_us, batch, [&] { loop.between_steps(); });
         core.on_batch_done(std::move(results), loop.now());
         threads_log.look();
         return true;
