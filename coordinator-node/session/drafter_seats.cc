@@ -30,14 +30,14 @@ bool DrafterSeats::gets(const Replica& replica, DraftInput input) const {
 DrafterRequirements DrafterSeats::requirements(const Worker& verifier) const {
   return {.except = peers(),
           .proven = sequence_.output_depends_on_drafts(),  // the drafter's identity must then be known
-          .no_rows = no_rows_ || environment_.now < verifier.rows_again,
+          .no_rows = !takes_rows_ || environment_.now < verifier.rows_again,
           .no_tokens = !sequence_.request.media.empty(),
           .positions = std::ssize(sequence_.tokens) + 1,
           .in_all = sequence_.positions()};
 }
 
 void DrafterSeats::assign(const Worker& verifier) {
-  while (!none && std::ssize(replicas) < wanted()) {
+  while (takes_more && std::ssize(replicas) < wanted()) {
     const PeerId peer = environment_.fleet.choose_drafter(requirements(verifier));
     if (peer.empty()) return;
     replicas.push_back({.place = Place(environment_.fleet, peer)});
@@ -91,16 +91,14 @@ WireForm DrafterSeats::wire_form() const {
 }
 
 void DrafterSeats::forward(KvRows kv, const PeerId& from) {
+  // A verifier with rows beyond the sequence is distrusted before (Verifying, VerifierSeat::check).
+  DCHECK(kv.to <= std::ssize(sequence_.tokens), "rows to {} of {} tokens", kv.to, sequence_.tokens.size());
   const auto continues = [&](const Replica& replica) {
     return gets(replica, DraftInput::kTargetRows) && kv.from <= replica.end && replica.end < kv.to;
   };
   if (std::ranges::none_of(replicas, continues)) return;
   if (auto ok = check_rows(environment_.fleet.at(from).hello.facts, kv); !ok)
     return session_.warn_of_worker(from, ok.error().message + "; dropped");
-  if (kv.to > std::ssize(sequence_.tokens)) {
-    return session_.warn_of_worker(
-        from, fmt::format("K/V rows up to {}, wanted at most {}; dropped", kv.to, sequence_.tokens.size()));
-  }
   for (Replica& replica : replicas) {
     if (!continues(replica)) continue;
     KvRows rows = rows_from(kv, replica.end);

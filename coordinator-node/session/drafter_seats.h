@@ -33,7 +33,7 @@ class DrafterSeats {
   explicit DrafterSeats(SessionBase& session) : session_(session) {}
 
   std::vector<Replica> replicas = {};
-  bool none = false;  ///< no further drafter is taken: see take_no_more()
+  bool takes_more = true;  ///< false after take_no_more() of all drafters
   /// Returns the state of a drafter; nullptr if the peer does not draft for this sequence.
   Replica* find(const PeerId& drafter);
   std::vector<PeerId> peers() const;
@@ -55,7 +55,7 @@ class DrafterSeats {
   /// Excludes drafters for the rest of the answer, after one refused the sequence against our accounting: the rows of a
   /// whole sequence are too many to be sent again and again.
   /// @param with_rows  excludes only drafters that need the verifier's rows, since these took too long
-  void take_no_more(bool with_rows = false) { (with_rows ? no_rows_ : none) = true; }
+  void take_no_more(bool with_rows = false) { (with_rows ? takes_rows_ : takes_more) = false; }
   void set_in_round(bool drafting);
 
   /// Returns true while a drafter's drafts for this round are outstanding.
@@ -86,7 +86,7 @@ class DrafterSeats {
   Environment& environment_ = session_.environment;
   const Sequence& sequence_ = session_.sequence;
   Round& round_ = session_.round;
-  bool no_rows_ = false;  ///< see take_no_more()
+  bool takes_rows_ = true;  ///< see take_no_more()
   DraftInput needs_ = DraftInput::kTargetRows;
   std::string reported_ = {};  ///< the drafter's name that the client knows (RoundReport)
 };

@@ -75,7 +75,7 @@ bool Drafting::lacks_drafter() const {
   const Generate& request = sequence_.request;
   const Worker* verifier = verifier_.place().worker();
   const bool welcome = (request.policy != DraftPolicy::kFixed || request.draft_length > 0) && !drafts_do_not_pay();
-  return welcome && !drafters_.can_draft() && verifier != nullptr && !drafters_.none &&
+  return welcome && !drafters_.can_draft() && verifier != nullptr && drafters_.takes_more &&
          more_drafters_help(environment_.fleet, drafters_.requirements(*verifier));
 }
 

@@ -38,10 +38,9 @@ class Drafting {
   /// Returns true if drafts would be welcome, none of the sequence's drafters can make them, and a further one could.
   bool lacks_drafter() const;
   /// Time-out of a drafter in a round: half a second, or four forward passes of the verifier where these are long, but
-  /// 10 s at most.
-  /// Several sequences of a large model wait for a drafter in turn, and for rows of its prompts. The drafter is asked
-  /// again after its next message. Losing a round of drafts costs little; waiting for a dead drafter costs the user
-  /// much.
+  /// 10 s at most. Several sequences of a large model wait for a drafter in turn, and for rows of its prompts. The
+  /// drafter is asked again after its next message. Losing a round of drafts costs little; waiting for a dead drafter
+  /// costs the user much.
   Duration timeout() const;
 
   /// Continues after the loss of a drafter's answer: ends drafting if no other answer is outstanding.
