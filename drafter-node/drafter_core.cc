@@ -50,9 +50,8 @@ Result<void> DrafterCore::set_aside(Session& session, Position positions, std::i
   if (kv_bytes > left || !rows_fit) {
     const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
     return Error(Errc::kUnavailable,
-                 "{} positions need {:.1f} MiB of K/V and {:.1f} of rows that wait for theirs, {:.1f} MiB are left of "
-                 "this drafter's {:.1f}",
-                 positions, mib(kv_bytes), mib(waiting), mib(left), mib(config_.kv_bytes_max));
+                 "{} positions need {:.1f} MiB of K/V, {:.1f} MiB are left of this drafter's {:.1f}", positions,
+                 mib(kv_bytes), mib(left), mib(config_.kv_bytes_max));
   }
   kv_bytes_ += kv_bytes - session.kv_bytes;
   waiting_bytes_ += waiting;

@@ -49,7 +49,7 @@ Result<void> RowsDrafter::load_shared(const ModelFiles& files, const WeightSourc
 
 Result<void> RowsDrafter::load_layers(const WeightReader& weights) {
   const std::int64_t hidden = config_.hidden_size, inner = config_.intermediate_size, head = config_.head_dim;
-  const std::int64_t q_size = config_.num_attention_heads * head, kv_size = config_.num_key_value_heads * head;
+  const std::int64_t q_size = config_.num_attention_heads * head;
   for (std::size_t i = 0; i < config_.sliding.size(); ++i) {
     const WeightReader from = weights.under(fmt::format("layers.{}", i));
     const WeightReader attention = from.under("self_attn"), mlp = from.under("mlp");
@@ -63,7 +63,7 @@ Result<void> RowsDrafter::load_layers(const WeightReader& weights) {
     // EAGLE-3's first layer attends to the embedding beside the hidden state.
     const std::int64_t in = config_.eagle3 && i == 0 ? 2 * hidden : hidden;
     ASSIGN_OR_RETURN(layer.q, attention.linear(in, {{"q_proj", q_size}}));
-    ASSIGN_OR_RETURN(layer.kv, attention.linear(in, {{"k_proj", kv_size}, {"v_proj", kv_size}}));
+    ASSIGN_OR_RETURN(layer.kv, attention.linear(in, {{"k_proj", kv_size()}, {"v_proj", kv_size()}}));
     ASSIGN_OR_RETURN(layer.o, attention.linear(q_size, {{"o_proj", hidden}}));
     ASSIGN_OR_RETURN(layer.gate_up, mlp.linear(hidden, {{"gate_proj", inner}, {"up_proj", inner}}));
     ASSIGN_OR_RETURN(layer.down, mlp.linear(inner, {{"down_proj", hidden}}));
