@@ -22,6 +22,15 @@ float read_half(const std::uint8_t* from) {
   return to_float(half);
 }
 
+template <typename Word>
+std::uint32_t read_word(const std::uint8_t* from) {
+  Word word;
+  std::memcpy(&word, from, sizeof(word));
+  return word;
+}
+
+int nibble(const std::uint8_t* from, std::size_t i) { return from[i / 2] >> (i % 2 * 4) & 15; }
+
 /// FP8 with 4 bits of exponent and 3 of fraction (OCP, arXiv 2209.05433): no infinity, and NaN with all bits set.
 struct F8 {
   std::uint8_t bits;
@@ -75,7 +84,7 @@ void decode_q4_1(const std::uint8_t* block, float* out) {
 /// The fifth bits of elements j and j + 16, each in place as 16.
 struct FifthBits {
   std::uint32_t bits;
-  explicit FifthBits(const std::uint8_t* from) { std::memcpy(&bits, from, sizeof(bits)); }
+  explicit FifthBits(const std::uint8_t* from) : bits(read_word<std::uint32_t>(from)) {}
   int low(int j) const { return static_cast<int>(bits >> j & 1u) << 4; }
   int high(int j) const { return static_cast<int>(bits >> (j + 16) & 1u) << 4; }
 };
@@ -137,8 +146,8 @@ void decode_q5_k(const std::uint8_t* block, float* out) {
   for (std::size_t s = 0; s < 8; ++s) {
     const std::uint8_t* const codes = block + 48 + s / 2 * 32;
     for (std::size_t l = 0; l < 32; ++l) {
-      const int nibble = s % 2 == 0 ? codes[l] & 15 : codes[l] >> 4;
-      const int code = nibble | (fifth[l] >> s & 1) << 4;
+      const int low = s % 2 == 0 ? codes[l] & 15 : codes[l] >> 4;
+      const int code = low | (fifth[l] >> s & 1) << 4;
       out[s * 32 + l] = sub.scale[s] * static_cast<float>(code) - sub.minimum[s];
     }
   }
@@ -209,7 +218,7 @@ void decode_iq4_xs(const std::uint8_t* block, float* out) {
   const float d = read_half(block);
   const int high = block[2] | block[3] << 8;
   for (int s = 0; s < 8; ++s) {
-    const int low = block[4 + s / 2] >> (s % 2 * 4) & 15;
+    const int low = nibble(block + 4, static_cast<std::size_t>(s));
     const int scale = (low | (high >> (s * 2) & 3) << 4) - 32;
     look_up(d * static_cast<float>(scale), kNonLinear, block + 8 + s * 16, out + s * 32);
   }
@@ -237,15 +246,6 @@ unsigned even_signs(std::uint32_t bits) {
   const unsigned seven = bits & 127;
   return seven | (std::popcount(seven) & 1u) << 7;
 }
-
-template <typename Word>
-std::uint32_t read_word(const std::uint8_t* from) {
-  Word word;
-  std::memcpy(&word, from, sizeof(word));
-  return word;
-}
-
-int nibble(const std::uint8_t* from, std::size_t i) { return from[i / 2] >> (i % 2 * 4) & 15; }
 
 /// d, and for each 32 elements: points[4], then a word with 7 bits of signs for each point and a scale of 4 bits.
 void decode_iq2_xxs(const std::uint8_t* block, float* out) {
