@@ -116,18 +116,27 @@ def make_for_nano(out, target):
     save_file(tensors, folder / "model.safetensors")
 
 
-def main():
-    out, root = pathlib.Path(sys.argv[1]), pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-    def target(path):
-        config = json.loads((root / path / "config.json").read_text())
-        return config.get("text_config", config)
 
-    torch.manual_seed(43)
+def text_config(target):
+    config = json.loads((ROOT / target / "config.json").read_text())
+    return config.get("text_config", config)
+
+
+def begin(seed):
+    """Seeds the weights to come. Returns the configuration and the embedding of the target of the small drafters."""
+    torch.manual_seed(seed)
     torch.set_grad_enabled(False)
-    tiny = target("tests/goldens/e4b/backbone")
-    weights = load_file(root / "tests/goldens/e4b/backbone/model.safetensors")
-    table = next(value for name, value in weights.items() if name.endswith(".embed_tokens.weight")).float()
+    target = "tests/goldens/e4b/backbone"
+    weights = load_file(ROOT / target / "model.safetensors")
+    table = next(value for name, value in weights.items() if name.endswith(".embed_tokens.weight"))
+    return text_config(target), table.float()
+
+
+def main():
+    out = pathlib.Path(sys.argv[1])
+    tiny, table = begin(43)
     make(out, "dspark", DSparkSpeculatorConfig, DSparkDraftModel, tiny, table, layers=["sliding_attention", "full_attention"],
          hidden_act="silu", block_size=5, draft_vocab_size=tiny["vocab_size"], aux_hidden_state_layer_ids=[1, 3],
          mask_token_id=7, markov_rank=8)
@@ -135,7 +144,7 @@ def main():
          layers=["full_attention", "sliding_attention", "full_attention"], hidden_act="gelu_pytorch_tanh", block_size=4,
          draft_vocab_size=tiny["vocab_size"] // 2, aux_hidden_state_layer_ids=[4, 1, 2], mask_token_id=9,
          sliding_window_non_causal=True)
-    make_for_nano(out, target("models/nano/backbone"))
+    make_for_nano(out, text_config("models/nano/backbone"))
 
 
 if __name__ == "__main__":

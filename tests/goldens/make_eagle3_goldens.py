@@ -9,7 +9,6 @@ has, in float32, rows of a target's hidden states, tokens, and the logits of STE
 where step j follows row p with the tokens p + 1 to p + 1 + j: the package's own forward pass, recorded at its head.
 qwen3 has neither embedding nor head: the package takes them from the target. nano is for models/nano: no reference.
 """
-import json
 import pathlib
 import sys
 
@@ -21,7 +20,7 @@ from speculators.proposals.greedy import GreedyTokenProposalConfig
 from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Config
 
-from make_block_goldens import randomize
+from make_block_goldens import begin, randomize, text_config
 
 ROWS, STEPS = 40, 5
 
@@ -85,17 +84,8 @@ def make_for_nano(folder, target):
 
 
 def main():
-    out, root = pathlib.Path(sys.argv[1]), pathlib.Path(__file__).resolve().parents[2]
-
-    def target(path):
-        config = json.loads((root / path / "config.json").read_text())
-        return config.get("text_config", config)
-
-    torch.manual_seed(44)
-    torch.set_grad_enabled(False)
-    tiny = target("tests/goldens/e4b/backbone")
-    weights = load_file(root / "tests/goldens/e4b/backbone/model.safetensors")
-    table = next(value for name, value in weights.items() if name.endswith(".embed_tokens.weight")).float()
+    out = pathlib.Path(sys.argv[1])
+    tiny, table = begin(44)
     vocab, hidden = tiny["vocab_size"], tiny["hidden_size"]
     sizes = {"vocab_size": vocab, "hidden_size": hidden, "intermediate_size": 48, "num_attention_heads": 4,
              "num_key_value_heads": 2, "rms_norm_eps": 1e-5}
@@ -109,7 +99,7 @@ def main():
     qwen3.lm_head.weight.copy_(table)
     make(out / "qwen3", qwen3)
     drop(out / "qwen3", {"embed_tokens.weight", "lm_head.weight"})
-    make_for_nano(out / "nano", target("models/nano/backbone"))
+    make_for_nano(out / "nano", text_config("models/nano/backbone"))
 
 
 if __name__ == "__main__":

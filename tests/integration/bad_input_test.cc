@@ -295,20 +295,30 @@ TEST(BadInput, AddressesWithoutAScheme) {
   expect_refused(coordinator, {"foo", "wanted tcp://HOST:PORT"});
 }
 
-TEST(BadInput, AnIPv6AddressWithoutBracketsIsRefusedByEveryCommandThatTakesOne) {
-  const std::string bare = "tcp://::1:7070";
-  const std::vector<std::vector<std::string>> commands = {{"coordinator", "--listen", bare},
-                                                          {"verifier", "--join", bare},
-                                                          {"drafter", "--join", bare},
-                                                          {"encoder", "--join", bare},
-                                                          {"run", "--connect", bare, "hi"},
-                                                          {"chat", "--connect", bare},
-                                                          {"serve", "--connect", bare, "--port", "0"}};
+/// Expects that every command that takes an address refuses this one, by `reason` too.
+void expect_refused_as_address(const std::string& address, const std::string& reason) {
+  const std::vector<std::vector<std::string>> commands = {{"coordinator", "--listen", address},
+                                                          {"verifier", "--join", address},
+                                                          {"drafter", "--join", address},
+                                                          {"encoder", "--join", address},
+                                                          {"shard", "--join", address},
+                                                          {"run", "--connect", address, "hi"},
+                                                          {"chat", "--connect", address},
+                                                          {"serve", "--connect", address, "--port", "0"},
+                                                          {"ready", "--connect", address},
+                                                          {"bench", "pair", "--connect", address},
+                                                          {"experiment", "plan.json", "--connect", address},
+                                                          {"verifier", "--join", "tcp://127.0.0.1:1", "--shards", "2",
+                                                           "--listen-shards", address}};
   for (const std::vector<std::string>& command : commands) {
-    SCOPED_TRACE(command[0]);
+    SCOPED_TRACE(fmt::format("{}", fmt::join(command, " ")));
     Program program(command);
-    expect_refused(program, {bare, "with brackets around an IPv6 address"});
+    expect_refused(program, {address, reason});
   }
+}
+
+TEST(BadInput, AnIPv6AddressWithoutBracketsIsRefusedByEveryCommandThatTakesOne) {
+  expect_refused_as_address("tcp://::1:7070", "with brackets around an IPv6 address");
   Program run({"run", "--connect", "tcp://[::1]:1", "hi"});
   expect_refused(run, {"coordinator tcp://[::1]:1 has not answered"});
 }
@@ -400,26 +410,7 @@ TEST(BadInput, AddressesThatMakeNoSense) {
 }
 
 // A command is a process of its own: it would listen, or dial, for ever.
-TEST(BadInput, AddressesWithinOneProcess) {
-  const std::string inside = "inproc://here";
-  const std::vector<std::vector<std::string>> commands = {{"coordinator", "--listen", inside},
-                                                          {"verifier", "--join", inside},
-                                                          {"drafter", "--join", inside},
-                                                          {"encoder", "--join", inside},
-                                                          {"shard", "--join", inside},
-                                                          {"run", "--connect", inside, "hi"},
-                                                          {"serve", "--connect", inside, "--port", "0"},
-                                                          {"ready", "--connect", inside},
-                                                          {"bench", "pair", "--connect", inside},
-                                                          {"experiment", "plan.json", "--connect", inside},
-                                                          {"verifier", "--join", "tcp://127.0.0.1:1", "--shards", "2",
-                                                           "--listen-shards", inside}};
-  for (const std::vector<std::string>& command : commands) {
-    SCOPED_TRACE(fmt::format("{}", fmt::join(command, " ")));
-    Program program(command);
-    expect_refused(program, {inside, "wanted tcp://HOST:PORT"});
-  }
-}
+TEST(BadInput, AddressesWithinOneProcess) { expect_refused_as_address("inproc://here", "wanted tcp://HOST:PORT"); }
 
 TEST(BadInput, PortInUse) {
   Coordinator first;
