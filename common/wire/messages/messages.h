@@ -52,6 +52,7 @@ inline constexpr Count kSequence{0, kTokensMax};                                
 inline constexpr Count kDrafts{0, static_cast<std::size_t>(kDraftLengthMax)};        ///< tokens of a round
 inline constexpr Count kOutcomes{0, static_cast<std::size_t>(kDraftLengthMax) + 1};  ///< tokens that a round emits
 inline constexpr Count kTokenSets{0, kSamplingListMax};                              ///< for example stop tokens
+inline constexpr Count kWorkerNameBytes{0, 256};  ///< shorter than kNameBytes by what the coordinator adds
 inline constexpr Count kNameBytes{0, 4096};                                          ///< names and messages for people
 inline constexpr Count kClientBytes{0, 256};                                       ///< a front end's name for a client
 inline constexpr Count kScopeBytes{0, 512};                                        ///< names of prefix-sharing scopes
@@ -263,7 +264,7 @@ struct Hello {
   bool operator==(const Hello&) const = default;
   static void fields(auto& v, auto& m) {
     v("role", m.role, kLastRole);
-    v("name", m.name, kNameBytes);
+    v("name", m.name, kWorkerNameBytes);
     v("facts", m.facts);
     v("capacity", m.capacity);
     v("numeric_class", m.numeric_class, kNameBytes);
