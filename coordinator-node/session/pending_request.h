@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -12,8 +13,9 @@ namespace outrider {
 /// answer may be lost.
 class PendingRequest {
  public:
-  /// Interval of repeats to a worker that is alive.
-  static constexpr Duration kResend = std::chrono::seconds(2);
+  /// Interval of repeats to a worker that is alive, and the longest after it said that it works on the request. The
+  /// request may be a prompt of a hundred MiB.
+  static constexpr Duration kResend = std::chrono::seconds(2), kResendInWork = std::chrono::seconds(16);
   /// Unacknowledged repeats after which a worker counts as useless.
   static constexpr int kRetriesMax = 4;
 
@@ -22,6 +24,7 @@ class PendingRequest {
   void ask(const PeerId& to, Message message) {
     message_ = std::move(message);
     retries_ = 0;
+    resend_ = kResend;
     repeat(to);
   }
   /// Sends the request again. @param to  "" without a worker: only the time restarts
@@ -31,6 +34,8 @@ class PendingRequest {
   }
   /// Records a message about the request.
   void on_answer() { retries_ = 0; }
+  /// Records that the worker has the request: a repeat can only bring a lost answer back.
+  void on_in_work() { resend_ = std::min<Duration>(2 * resend_, kResendInWork); }
   /// Restarts the time of the request: a part of the answer arrived, or the long request is still being sent.
   void wait_from_now() { sent_ = environment_.now; }
   /// Repeats a Prefill, but without K/V rows for drafters.
@@ -46,7 +51,7 @@ class PendingRequest {
     if (worker != nullptr && worker->arriving.now(now)) return std::nullopt;
     if (worker != nullptr && worker->leaving != TimePoint() && now - worker->leaving < Worker::kLeaving)
       wait_from_now();
-    if (now - sent_ < kResend) return std::nullopt;
+    if (now - sent_ < resend_) return std::nullopt;
     // The fleet handles complete silence (LinkConfig::peer_timeout).
     if (worker != nullptr && worker->last_message > sent_ && ++retries_ > kRetriesMax)
       return Error(Errc::kTimeout, "{} requests, and no answer that can be read", retries_);
@@ -64,6 +69,7 @@ class PendingRequest {
   Environment& environment_;
   std::optional<Message> message_;
   TimePoint sent_{};
+  Duration resend_ = kResend;
   int retries_ = 0;  ///< since the last message about it
 };
 

@@ -947,6 +947,27 @@ TEST_F(Coordinator, ARequestThatIsStillLeavingIsNotRepeated) {
   EXPECT_EQ(repeats(20, false), 1);
 }
 
+// A prompt of a minute is not sent thirty times.
+TEST_F(Coordinator, ARequestInWorkIsRepeatedLessAndLessOften) {
+  join("v", Role::kVerifier);
+  generate(10, 0);
+  int sends = 0;
+  for (int i = 0; i < 600; ++i) {
+    core_.on_message("v", {.body = Heartbeat{}}, now_);
+    core_.on_tick(now_);
+    Message message;
+    const auto out = sent();
+    EXPECT_EQ(find<Failed>(out, "c"), nullptr);
+    if (find<Prefill>(out, "v", &message) != nullptr) {
+      ++sends;
+      core_.on_message("v", {.session = message.session, .round = message.round, .body = Heartbeat{}}, now_);
+    }
+    now_ += milliseconds(100);
+  }
+  EXPECT_GE(sends, 5);
+  EXPECT_LE(sends, 7) << "after 4, 8, 16, 16 seconds";
+}
+
 TEST(Failover, OneVerifierThatIsSilentAndBackIsNotCountedAgainAndAgain) {
   HeardCoordinator core({.instance = 50, .failover = {.limit = 2}});
   TimePoint now{seconds(1)};
