@@ -117,6 +117,7 @@ void DraftEngine::run(const DraftWork& work) {
   if (entry == sequences_.end()) entry = sequences_.emplace(work.session, Sequence{.rows = model_->open()}).first;
   Sequence& sequence = entry->second;
   sequence.round.reset();
+  if (work.kind == DraftWork::Kind::kAbandon) return;
   if (work.kind == DraftWork::Kind::kExtend) {
     const Position before = sequence.rows->length();
     sequence.rows->extend(work.kv);

@@ -88,14 +88,18 @@ std::vector<DrafterCore::Job>::iterator DrafterCore::find_job(SessionId id) {
   return std::ranges::find_if(jobs_, [&](const Job& job) { return job.turn.session == id; });
 }
 
-void DrafterCore::drop_job(SessionId id) {
-  if (const auto job = find_job(id); job != jobs_.end()) jobs_.erase(job);
+bool DrafterCore::drop_job(SessionId id) {
+  const auto job = find_job(id);
+  if (job == jobs_.end()) return false;
+  jobs_.erase(job);
+  return true;
 }
 
 Result<void> DrafterCore::check_input(const Draft& draft, Position base) const {
   const PairFacts& facts = membership_.facts();
   if (needs_ == DraftInput::kTargetRows)
     return draft.hidden ? check_hidden(facts, *draft.hidden) : Error(Errc::kMismatch, "no hidden row, wanted one");
+  if (draft.hidden) return Error(Errc::kMismatch, "a hidden row, wanted none");
   if (draft.tree) return Error(Errc::kMismatch, "a tree, wanted a chain");
   if (base + draft.draft_length <= facts.context_max) return {};
   return Error(Errc::kUnavailable, "{} drafts after position {}, the drafter's context has {}", draft.draft_length,
@@ -118,7 +122,11 @@ void DrafterCore::on_draft(Message message, TimePoint now) {
   if (message.round < session->round) return;  // late
   if (message.round == session->round && session->last_answer) return membership_.send(*session->last_answer);
   if (message.round == session->round && find_job(message.session) != jobs_.end()) return;  // repeated
-  drop_job(message.session);                                                                // overtaken
+  // The overtaken Draft's rows may still lack their K/V, and rows that come later may find no room until they have it.
+  if (drop_job(message.session) && session->behind > 0) {
+    next_work_.push_back({.kind = DraftWork::Kind::kAbandon, .session = message.session});
+    session->has_new_rows = true;
+  }
   auto& draft = std::get<Draft>(message.body);
   if (auto ok = check_input(draft, message.base); !ok) return answer(Failed{ok.error().code, ok.error().message});
   const TokenId highest = std::accumulate(draft.known.begin(), draft.known.end(), draft.token,
@@ -192,7 +200,15 @@ std::size_t DrafterCore::drafting() const {
       sessions_, [&](const auto& entry) { return entry.second.asked > 0 && asked_ - entry.second.asked < kLately; }));
 }
 
-std::vector<DraftTurn> DrafterCore::next_pass() const {
+std::vector<DraftTurn> DrafterCore::next_pass() {
+  const auto behind = std::ranges::find_if(
+      jobs_, [&](const Job& job) { return !job.asked && sessions_.at(job.turn.session).behind > 0; });
+  if (behind == jobs_.end()) {
+    catch_up_waits_ = 0;
+  } else if (++catch_up_waits_ == kCatchUpWaitsMax) {
+    catch_up_waits_ = 0;
+    return {behind->turn};
+  }
   const std::size_t width = std::min((drafting() + 1) / 2, kPassRowsMax);
   std::vector<DraftTurn> pass;
   std::size_t rows = 0;

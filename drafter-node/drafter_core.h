@@ -25,7 +25,8 @@ struct DrafterConfig {
 struct DraftWork {
   enum class Kind {
     kExtend,
-    kDraft,  ///< the session's next turns are for this Draft
+    kDraft,    ///< the session's next turns are for this Draft
+    kAbandon,  ///< the last Draft gets no more turns
     kRelease,
   } kind = Kind::kExtend;
   SessionId session{};
@@ -94,6 +95,8 @@ class DrafterCore {
   std::int64_t waiting_bytes() const { return waiting_bytes_; }
 
  private:
+  /// Every eighth pass is for a session that lacks K/V, or busy sessions would keep it out for ever.
+  static constexpr int kCatchUpWaitsMax = 8;
   static constexpr std::size_t kPassRowsMax = 16;  ///< bounds the memory of a pass: a row of scores may be a MiB
   struct Job {
     DraftTurn turn;
@@ -107,7 +110,7 @@ class DrafterCore {
     std::int64_t kv_bytes = 0;       ///< reserved for it
     std::int64_t waiting_bytes = 0;  ///< DraftProgress::waiting_bytes, at most
     bool no_room = false;            ///< its last rows were dropped
-    bool has_new_rows = false;       ///< rows came after the last Draft that was accepted
+    bool has_new_rows = false;       ///< rows came after the last Draft that was accepted, or it was abandoned
     std::uint64_t asked = 0;         ///< number of its last request for drafts, over all sessions; 0: none
     std::optional<Message> last_answer;
     TimePoint last_message{};
@@ -128,11 +131,12 @@ class DrafterCore {
   /// Schedules K/V of its new rows for the time without requests. Without new rows the engine would take the turn for
   /// one of the last Draft, with which it computes the others.
   void catch_up(const Session& session, SessionId id);
-  std::vector<DraftTurn> next_pass() const;
+  std::vector<DraftTurn> next_pass();
   /// Number of sessions among the last to request drafts.
   std::size_t drafting() const;
   std::vector<Job>::iterator find_job(SessionId id);
-  void drop_job(SessionId id);
+  /// @return false if there is none
+  bool drop_job(SessionId id);
   void free(SessionId id);
 
   DrafterConfig config_;
@@ -141,6 +145,7 @@ class DrafterCore {
   Membership membership_;
   std::map<SessionId, Session> sessions_;
   std::int64_t kv_bytes_ = 0, waiting_bytes_ = 0;  ///< of all sessions
+  int catch_up_waits_ = 0;                         ///< passes for which a session that lacks K/V has waited
   std::uint64_t asked_ = 0;    ///< requests for drafts so far
   std::vector<DraftWork> next_work_;
   /// At most one per session, whose replica ends at its base once next_work_ is done; in the order of their turns.

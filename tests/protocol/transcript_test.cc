@@ -233,6 +233,7 @@ class DrafterStage : public Stage {
           say(fmt::format("append session={} rows {}..{}", session, work.kv.from, work.kv.to));
           break;
         case DraftWork::Kind::kRelease: say(fmt::format("release {}", session)); break;
+        case DraftWork::Kind::kAbandon: say(fmt::format("abandon session={}", session)); break;
         case DraftWork::Kind::kDraft:
           say(fmt::format("draft session={} round={} base={} after token {}, {} tokens", session, value(work.round),
                           work.base, work.draft.token, work.draft.draft_length));

@@ -99,6 +99,53 @@ TEST(TokenDrafter, RefusesATextThatItHasNoMemoryFor) {
   EXPECT_FALSE(ask(2, 15, 3).pass.empty()) << "1800 bytes came back";
 }
 
+TEST(TokenDrafter, TakesNoHiddenRow) {
+  Loop loop;
+  DrafterCore core({}, token_hello());
+  core.on_message({.body = Welcome{1}}, loop.now());
+  core.on_message({.session = SessionId{1}, .body = KvChunk{{.from = 0, .to = 3, .tokens = {1, 1, 1}}}}, loop.now());
+  core.on_message({.session = SessionId{1},
+                   .round = RoundId{1},
+                   .base = 3,
+                   .body = Draft{.token = 5, .draft_length = 1, .hidden = zeros({2})}},
+                  loop.now());
+  core.on_tick(loop.now());
+  const DrafterCore::Output output = core.take_output();
+  EXPECT_TRUE(output.pass.empty());
+  ASSERT_TRUE(said<Failed>(output));
+  EXPECT_EQ(said<Failed>(output)->message, "a hidden row, wanted none");
+}
+
+// Another session asks for drafts again and again.
+TEST(TokenDrafter, CatchesUpBesideABusySession) {
+  Loop loop;
+  Hello hello = token_hello();
+  hello.facts.context_max = 200;
+  DrafterCore core({}, hello);
+  core.on_message({.body = Welcome{1}}, loop.now());
+  const auto add_tokens = [&](std::uint64_t id, Position count) {
+    core.on_message({.session = SessionId{id},
+                     .body = KvChunk{{.from = 0,
+                                      .to = count,
+                                      .tokens = std::vector<TokenId>(static_cast<std::size_t>(count), 1)}}},
+                    loop.now());
+  };
+  add_tokens(1, 3);
+  add_tokens(2, 100);
+  int catch_ups = 0;
+  for (std::uint32_t round = 1; round <= 40; ++round) {
+    core.on_message(
+        {.session = SessionId{1}, .round = RoundId{round}, .base = 3, .body = Draft{.token = 5, .draft_length = 1}},
+        loop.now());
+    core.on_tick(loop.now());
+    for (const DraftTurn& turn : core.take_output().pass) {
+      if (turn.session == SessionId{2}) ++catch_ups;
+      core.on_turn(turn, {.more = turn.session == SessionId{2}, .behind = turn.session == SessionId{2} ? 68 : 0});
+    }
+  }
+  EXPECT_EQ(catch_ups, 5);
+}
+
 /// Facts and rows of a drafter with hidden rows: 128 bytes a row.
 Hello hidden_hello() {
   Hello hello = outrider::hello(Role::kDrafter);
@@ -161,6 +208,28 @@ TEST(HiddenRowsDrafter, CountsTheRowsThatWait) {
   EXPECT_EQ(core.waiting_bytes(), 100 * 128);
   core.on_message({.session = id, .body = Free{}}, loop.now());
   EXPECT_EQ(core.kv_bytes() + core.waiting_bytes(), 0);
+}
+
+// The rows of a Draft that was overtaken before its pass would keep their memory, and so keep out all others.
+TEST(HiddenRowsDrafter, CatchesUpAfterAnOvertakenDraft) {
+  Loop loop;
+  DrafterCore core({.kv_cost = {.bytes_per_position = 10}, .kv_bytes_max = 1000}, hidden_hello());
+  core.on_message({.body = Welcome{1}}, loop.now());
+  const auto send = [&](std::uint32_t round, Position base, Body body) {
+    core.on_message({.session = SessionId{1}, .round = RoundId{round}, .base = base, .body = std::move(body)},
+                    loop.now());
+  };
+  const Draft draft{.token = 5, .draft_length = 3, .hidden = zeros({2})};
+  send(0, 0, KvChunk{hidden_rows(0, 10)});
+  send(1, 10, draft);
+  send(0, 0, KvChunk{hidden_rows(10, 14)});  // no room
+  send(2, 14, draft);
+  core.on_tick(loop.now());
+  DrafterCore::Output output = core.take_output();
+  ASSERT_EQ(output.pass.size(), 1u);
+  EXPECT_EQ(output.work.back().kind, DraftWork::Kind::kAbandon);
+  core.on_turn(output.pass[0], {.more = false, .behind = 0, .waiting_bytes = 0});
+  EXPECT_EQ(core.waiting_bytes(), 0);
 }
 
 TEST(HiddenRowsDrafter, DropsRowsWithoutTheirTokens) {
