@@ -290,7 +290,9 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
     VerifyResult result{.session = work.session, .round = work.round};
     Verdict& verdict = result.verdict;
     verdict.verify_ns = forward_ns;
-    if (work.prefill && work.last) sessions_.at(work.session).soft.clear();
+    for (std::size_t m = 0; m < work.media.size(); ++m) {
+      if (work.media[m].end <= work.base + std::ssize(work.tokens)) sessions_.at(work.session).soft[m] = {};
+    }
     for (std::size_t k = 0; k < work.scored.size(); ++k) {
       result.scores.push_back(sampler.prompt_logprobs(output.logits[row + static_cast<std::int64_t>(k)].span(),
                                                       work.scored[k], thread_scratch()));

@@ -80,16 +80,18 @@ Result<std::vector<PromptMedium>> VerifierCore::place_media(const Prefill& prefi
   return media;
 }
 
-Result<std::int64_t> VerifierCore::set_aside(std::int64_t held, Position positions) {
-  const std::int64_t needed = config_.capacity.kv_cost.bytes(std::min(positions, membership_.facts().context_max));
+Result<std::int64_t> VerifierCore::set_aside(std::int64_t held, Position positions,
+                                             const std::vector<WireMedium>& media) {
+  const std::int64_t needed =
+      config_.capacity.kv_cost.bytes(std::min(positions, membership_.facts().context_max)) + media_bytes(media);
   if (needed <= held) return held;
   const std::int64_t left = config_.capacity.kv_bytes_max - (kv_bytes_ - held);
   if (needed > left) {
     const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
     // It would fit alone, and so may be retried.
     return Error(needed > config_.capacity.kv_bytes_max ? Errc::kUnsupported : Errc::kUnavailable,
-                 "{} positions need {:.1f} MiB of K/V, {:.1f} MiB are left of this verifier's {:.1f} MiB: {:.1f} "
-                 "MiB are missing",
+                 "{} positions need {:.1f} MiB of K/V and media, {:.1f} MiB are left of this verifier's {:.1f} MiB: "
+                 "{:.1f} MiB are missing",
                  positions, mib(needed), mib(left), mib(config_.capacity.kv_bytes_max), mib(needed - left));
   }
   kv_bytes_ += needed - held;
@@ -161,7 +163,7 @@ void VerifierCore::on_prefill(const Message& message, std::shared_ptr<const Gram
   // Numbers are not reused, but a coordinator may be faulty.
   if (cache_.drop(message.session)) released_.push_back(message.session);
   const Result<std::int64_t> kv_bytes =
-      set_aside(0, std::max(prefill.positions_max, static_cast<Position>(prefill.tokens.size())));
+      set_aside(0, std::max(prefill.positions_max, static_cast<Position>(prefill.tokens.size())), prefill.media);
   if (!kv_bytes) return fail(message, kv_bytes.error());
   Session& session = sessions_[message.session];
   session.kv_bytes = *kv_bytes;
@@ -226,7 +228,7 @@ void VerifierCore::on_verify(const Message& message, const Verify& verify, TimeP
                              session.rejection ? "as many or none" : "none: the rule is not rejection")});
   }
   const Result<std::int64_t> kv_bytes =
-      set_aside(session.kv_bytes, message.base + static_cast<Position>(verify.tokens.size()));
+      set_aside(session.kv_bytes, message.base + static_cast<Position>(verify.tokens.size()), session.media);
   if (!kv_bytes) return fail(message, kv_bytes.error());
   session.kv_bytes = *kv_bytes;
   session.round = message.round;
@@ -243,11 +245,7 @@ void VerifierCore::on_verify(const Message& message, const Verify& verify, TimeP
 }
 
 std::int64_t VerifierCore::prompt_rows_max() const {
-  const bool any_decodes = std::ranges::any_of(sessions_, [](const auto& entry) {
-    const std::optional<VerifyWork>& request = entry.second.request;
-    return !(request && request->prefill);
-  });
-  return any_decodes ? config_.prefill_chunk : config_.rows_max;
+  return sessions_.size() > 1 ? config_.prefill_chunk : config_.rows_max;
 }
 
 Duration VerifierCore::window(TimePoint now) const {
@@ -277,8 +275,8 @@ void VerifierCore::form_batch(TimePoint now) {
   const bool prompts_first = std::exchange(prompts_first_, false);
   take_requests(prompts_first, batch);
   take_requests(!prompts_first, batch);
-  const bool kept_out = batch.room == 0 || batch.medium_kept_out;
-  prompts_first_ = !prompts_first && kept_out && batch.prompt_rows < config_.prefill_chunk;
+  const bool starved = batch.room == 0 && batch.prompt_rows < config_.prefill_chunk;
+  prompts_first_ = !prompts_first && (starved || batch.medium_kept_out);
   for (KeptSequence& sequence : batch.kept) cache_.keep(std::move(sequence));
   trim_cache(batch.work);
   forward_.work = std::move(batch.work);

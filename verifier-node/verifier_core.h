@@ -207,8 +207,9 @@ class VerifierCore {
   Result<SoftTokens> soft_tokens(const WireMedium& medium) const;
   /// Returns a prompt's media, each with its rows.
   Result<std::vector<PromptMedium>> place_media(const Prefill& prefill) const;
-  /// Reserves memory for `positions` of a session with `held` reserved bytes. @return the session's reservation then
-  Result<std::int64_t> set_aside(std::int64_t held, Position positions);
+  /// Reserves memory for `positions` and the media of a session with `held` reserved bytes.
+  /// @return the session's reservation then
+  Result<std::int64_t> set_aside(std::int64_t held, Position positions, const std::vector<WireMedium>& media);
   void fail(const Message& request, const Error& error) {
     membership_.answer(request, Failed{error.code, error.message});
   }

@@ -264,8 +264,9 @@ TEST(VerifierPictures, HaveRoomAndWhatTheyReuseInTheEnd) {
   core.on_message({.session = SessionId{9}, .body = Prefill{.tokens = {7}}}, now);
   done(core.take_batch());
   ask(2, 2);
+  core.on_message({.session = SessionId{3}, .body = Prefill{.tokens = std::vector<TokenId>(100, 3)}}, now);
   std::optional<VerifyWork> first;
-  for (std::uint32_t round = 1; round <= 3 && !first; ++round) {
+  for (std::uint32_t round = 1; round <= 4 && !first; ++round) {
     core.on_message({.session = SessionId{9},
                      .round = RoundId{round},
                      .base = Position{round},
@@ -276,7 +277,7 @@ TEST(VerifierPictures, HaveRoomAndWhatTheyReuseInTheEnd) {
       if (work.session == SessionId{2}) first = work;
     done(batch);
   }
-  ASSERT_TRUE(first) << "the rounds of another text kept it out";
+  ASSERT_TRUE(first) << "the rounds of a sequence and a long prompt kept it out";
   EXPECT_EQ(first->base, 4);
   EXPECT_EQ(std::ssize(first->tokens), rows);
   ASSERT_TRUE(first->reuse);
