@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "common/compute/kernels/packed_matrix.h"
 #include "common/model/checkpoint/checkpoint.h"
 #include "common/model/gemma4/assistant.h"
 #include "common/model/gemma4/backbone.h"
@@ -19,21 +20,6 @@
 namespace outrider {
 namespace {
 namespace fs = std::filesystem;
-
-/// Returns the largest allowed error, relative to a tensor's largest golden value. f32 is for parity. The others round
-/// every GEMM's inputs (bf16: 2^-8; int8: 1/254 of a row's largest; int4: 1/16 of 32 weights' largest; q4: the same,
-/// for a file that is not on its grid), and random weights do not average the errors out; the limits were measured on
-/// the goldens, and detect blunders only.
-double bound_of(WeightType type) {
-  switch (type) {
-    case WeightType::kF32: return 1e-4;
-    case WeightType::kBf16: return 0.1;
-    case WeightType::kInt8: return 0.4;
-    case WeightType::kInt4: return 1;
-    case WeightType::kQ4: return 1;
-  }
-  return 0;
-}
 
 /// Returns a golden folder's model: its own, or models/<name> of a parent (tests/goldens/README.md: nano).
 PairPaths find_model(const fs::path& folder, const fs::path& model) {
@@ -199,7 +185,7 @@ bool parity(const fs::path& folder, const fs::path& model, WeightType type) {
   if (fs::exists(pair.assistant))
     assistant = or_throw(Assistant::load(open_model(pair.assistant), backbone->config(), backbone->weights(), type));
   InProcessPair text(*backbone, assistant.get());
-  Comparison comparison(golden, bound_of(type));
+  Comparison comparison(golden, format_of(type).parity_bound);
   const bool exact = type == WeightType::kF32;
   compare_prefill(*backbone, prompt, text, comparison);
   if (exact && notes.contains("draft_first_token"))
@@ -210,7 +196,7 @@ bool parity(const fs::path& folder, const fs::path& model, WeightType type) {
   }
   std::printf("%s: %s, %zu tensors compared%s, %s, bound %.0e\n", folder.string().c_str(),
               comparison.ok() ? "ok" : "MISMATCH", comparison.tensors_compared(), assistant ? "" : ", no assistant",
-              to_string(type), bound_of(type));
+              to_string(type), format_of(type).parity_bound);
   return comparison.ok();
 }
 

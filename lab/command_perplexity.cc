@@ -84,24 +84,24 @@ std::string read_file(const fs::path& path) {
 
 struct PerplexityFlags {
   std::vector<fs::path> files;
-  fs::path model, base;
-  std::string dtype = "int8", base_dtype = "f32";
+  ModelFlags model;
+  fs::path base;
+  std::string base_dtype = "f32";
   double within = 0;
   ReportFlags report;
 };
 
-std::unique_ptr<Backbone> load(const ModelFiles& files, const std::string& dtype) {
-  return or_throw(Backbone::load(files, or_throw(parse_weight_type(dtype)), kRowsMax));
-}
-
 /// @return a row per text, and one for all
 Row report_of(const PerplexityFlags& flags, Divergence& all, std::vector<Row>& rows) {
-  const ModelFiles files = open_model(or_throw(pair_paths(flags.model)).backbone);
+  const PairPaths paths{or_throw(pair_paths(flags.model.model)).backbone, {}};
+  const ModelFiles files = open_model(paths.backbone);
   const ModelFiles base_files = flags.base.empty() ? files : open_model(or_throw(pair_paths(flags.base)).backbone);
   const Tokenizer tokenizer = or_throw(Tokenizer::load(files));
   if (!flags.base.empty() && or_throw(Tokenizer::load(base_files)).fingerprint() != tokenizer.fingerprint())
     throw CommandError("{}: another tokenizer than that of {}", flags.base.string(), tokenizer.name());
-  const std::unique_ptr<Backbone> base = load(base_files, flags.base_dtype), model = load(files, flags.dtype);
+  const auto load = [](const ModelFiles& of, WeightType type) { return or_throw(Backbone::load(of, type, kRowsMax)); };
+  const std::unique_ptr<Backbone> base = load(base_files, or_throw(parse_weight_type(flags.base_dtype))),
+                                  model = load(files, flags.model.type_to_load(paths));
   for (const Backbone* one : {base.get(), model.get()}) {
     if (tokenizer.vocab_size() > one->config().vocab_size || one->config().vocab_size != base->config().vocab_size) {
       throw CommandError("{}: a tokenizer of {} tokens, the model has {}", tokenizer.name(), tokenizer.vocab_size(),
@@ -120,7 +120,7 @@ Row report_of(const PerplexityFlags& flags, Divergence& all, std::vector<Row>& r
   // Only the matrices that a token reads; the base's have 32 bits a weight, or 16.
   const auto bytes = static_cast<double>(model->weight_bytes());
   const double base_bits = flags.base_dtype == "f32" ? 32 : 16;
-  return {{"type", flags.dtype},
+  return {{"type", to_string(model->weights().type())},
           {"base_type", flags.base_dtype},
           {"bits_per_weight", base_bits * bytes / static_cast<double>(base->weight_bytes())},
           {"weight_bytes_per_token", model->weight_bytes()},
@@ -134,8 +134,8 @@ void perplexity(const PerplexityFlags& flags) {
   const Row report = report_of(flags, all, rows);
   write_report(flags.report, report, table(rows) + key_lines(report));
   if (flags.within > 0 && !(all.percent_above() <= flags.within)) {
-    throw CommandError("perplexity of {} is {:.3f} % above that of {}, wanted at most {} %", flags.dtype,
-                       all.percent_above(), flags.base_dtype, flags.within);
+    throw CommandError("perplexity is {:.3f} % above that of {}, wanted at most {} %", all.percent_above(),
+                       flags.base_dtype, flags.within);
   }
 }
 
@@ -146,10 +146,10 @@ void add_perplexity_command(Command& app) {
       "perplexity", "What a type's rounding costs on text, against f32: perplexity, KL divergence, same top token");
   auto flags = std::make_shared<PerplexityFlags>();
   command->add_option("FILE", flags->files, "Texts; control tokens are recognised")->required();
-  command->add_option("--model", flags->model,
+  command->add_option("--model", flags->model.model,
                       "A Hugging Face directory or a .gguf file, or the directory of a pair; not packed (default: the "
                       "nano pair)");
-  ModelFlags::add_dtype(*command, flags->dtype);
+  ModelFlags::add_dtype(*command, flags->model.dtype);
   command->add_option("--base", flags->base, "What it is compared with: another such model (default: the same)");
   command->add_option("--base-dtype", flags->base_dtype, "Its weights: f32, bf16")
       ->check(CLI::IsMember(std::vector<std::string>{"f32", "bf16"}))

@@ -6,9 +6,7 @@
 #include <numeric>
 
 #include "common/base/random.h"
-#include "common/compute/kernels/int4.h"
 #include "common/compute/kernels/packed_matrix.h"
-#include "common/compute/kernels/q4.h"
 #include "common/compute/kernels/team.h"
 #include "common/compute/tensor/f16.h"
 #include "common/compute/tensor/tensor.h"
@@ -49,26 +47,7 @@ Bytes random_bytes(std::size_t size, std::uint64_t seed, const RandomFloats& lan
   return bytes;
 }
 
-// Root mean squares of uniform integers: of 4 bits less 8, of 8 bits.
-constexpr double kInt4Rms = 4.64, kInt8Rms = 73.9;
-constexpr std::uint8_t kInt4Byte = 0x98;  ///< of every group: 8 * (nibble - 8)
-
-/// Sets the groups' shared fields of random chunks to typical values.
-/// @return the root mean square of the chunks' weights over their output's scale
-double set_groups(WeightType type, std::span<std::byte> bytes) {
-  const auto fill = [&](auto* chunks, auto member, auto value) {
-    using Chunk = std::remove_pointer_t<decltype(chunks)>;
-    team_for(std::ssize(bytes) / static_cast<std::int64_t>(sizeof(Chunk)), kWordsPerPiece, [&](std::int64_t c) {
-      std::fill_n(&(chunks[c].*member)[0][0][0], sizeof(chunks[c].*member) / sizeof value, value);
-    });
-  };
-  if (type == WeightType::kQ4) {
-    fill(reinterpret_cast<Q4Chunk*>(bytes.data()), &Q4Chunk::scale, to_f16(1).bits);
-    return kInt4Rms;
-  }
-  fill(reinterpret_cast<Int4Chunk*>(bytes.data()), &Int4Chunk::group, kInt4Byte);
-  return int4_multiplier(kInt4Byte) * kInt4Rms;
-}
+constexpr double kInt8Rms = 73.9;  ///< root mean square of uniform integers of 8 bits
 
 class RandomWeights final : public WeightSource {
  public:
@@ -103,12 +82,14 @@ class RandomWeights final : public WeightSource {
     const double rms = typical_rms(in_features);
     const WeightFormat& format = format_of(type);
     const std::size_t size = format.bytes(in_features, out);
-    RandomFloats lanes;  // integers: random throughout
-    if (format.is_elements() && !format.has_scales) lanes = random_floats(activation_dtype(type), rms);
-    const Bytes bytes = random_bytes(size, seed(name), lanes);
+    const bool floats = format.from_random == nullptr;
+    const Bytes bytes =
+        random_bytes(size, seed(name), floats ? random_floats(activation_dtype(type), rms) : RandomFloats());
     std::vector<float> scales;
-    const double integer_rms = format.is_elements() ? kInt8Rms : set_groups(type, bytes->span().first(size));
-    if (format.has_scales) scales.assign(static_cast<std::size_t>(out), static_cast<float>(rms / integer_rms));
+    if (!floats) {
+      const double size_of_integers = format.from_random(bytes->span().first(size));
+      scales.assign(static_cast<std::size_t>(out), static_cast<float>(rms / size_of_integers));
+    }
     return Linear::map(type, in_features, out,
                        {.layout = format.layout, .weights = bytes->span().first(size), .scales = scales}, bytes);
   }

@@ -116,15 +116,17 @@ void add_pack_command(Command& app) {
   struct Flags {
     std::vector<fs::path> sources;
     fs::path out;
-    std::string dtype = "int8", host;
+    ModelFlags model;
+    std::string host;
     bool pair = false;
   };
   auto flags = std::make_shared<Flags>();
+  flags->model.whole = false;  // its host may be another
   command->add_option("SRC", flags->sources, "A target; with --pair TARGET and ASSISTANT; paths or names on the hub")
       ->required()
       ->expected(1, 2);
   command->add_option("-o,--out", flags->out, "Directory to write; must not exist")->required();
-  ModelFlags::add_dtype(*command, flags->dtype);
+  ModelFlags::add_dtype(*command, flags->model.dtype);
   auto* pair = command->add_flag("--pair", flags->pair, "Pack both and write pair.json");
   command->add_option("--for", flags->host, "drafter: of the target only the embedding that a drafter's host needs")
       ->check(CLI::IsMember({"drafter"}))
@@ -134,12 +136,13 @@ void add_pack_command(Command& app) {
       throw UsageError(flags->pair ? "pack --pair: give TARGET and ASSISTANT"
                                    : "pack: give one SRC, or --pair TARGET ASSISTANT");
     }
-    const WeightType type = or_throw(parse_weight_type(flags->dtype));
     for (fs::path& source : flags->sources) source = or_throw(model_path(source));
+    const PairPaths paths{flags->sources[0], flags->pair ? flags->sources[1] : fs::path()};
+    const WeightType type = flags->model.type_to_load(paths);
     if (flags->pair) {
-      pack_pair({flags->sources[0], flags->sources[1]}, flags->out, type, flags->host == "drafter");
+      pack_pair(paths, flags->out, type, flags->host == "drafter");
     } else {
-      pack_backbone(flags->sources[0], flags->out, type);
+      pack_backbone(paths.backbone, flags->out, type);
     }
   });
 }

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "common/base/random.h"
+#include "common/compute/tensor/decode.h"
 #include "common/model/checkpoint/model_files.h"
 #include "common/model/checkpoint/pack.h"
 #include "common/model/gemma4/tower.h"
@@ -35,7 +36,7 @@ struct Stored {
   struct Kind {
     double elements = 0;
     bool is_small = false;
-    double int8_error = 0;  ///< of one of its matrices, if coded: product_error()
+    double int8_error = 0;  ///< of one of its matrices, if small: product_error()
   };
   std::map<std::string, Kind> by_kind;
   std::pair<std::string, Kind> most() const {
@@ -45,11 +46,11 @@ struct Stored {
   }
 };
 
-/// @return the distance of a type's products from those of a coded matrix: root mean square error over root mean
+/// @return the distance of a type's products from those of a matrix as stored: root mean square error over root mean
 /// square, of some rows of both
 double product_error(const TensorEntry& tensor, WeightType type) {
   constexpr std::int64_t kOutputs = 64, kRows = 8;
-  const std::int64_t in = tensor.shape[1], out = std::min(kOutputs, tensor.shape[0]);
+  const std::int64_t in = tensor.shape.back(), out = std::min(kOutputs, tensor.element_count() / in);
   const WeightRows rows{tensor.dtype, nullptr, out,
                         [&](std::int64_t row, std::span<float> to) { tensor.read_row(row, to); }};
   Tensor x(padded_rows(kRows), in), exact(padded_rows(kRows), out), rounded(padded_rows(kRows), out);
@@ -80,10 +81,11 @@ Result<Stored> stored(const std::filesystem::path& path) {
     } else {
       stored.elements += count;
       Stored::Kind& kind = stored.by_kind[tensor.type_name()];
-      if (tensor.coded && kind.elements == 0) kind.int8_error = product_error(tensor, WeightType::kInt8);
-      kind.elements += count;
       const std::size_t block = block_elements(tensor.dtype);
       kind.is_small = tensor.coded || stored_bytes(tensor.dtype, block) < 2 * block;
+      const bool is_first = kind.elements == 0 && count > 0 && (tensor.coded || is_decodable(tensor.dtype));
+      if (kind.is_small && is_first) kind.int8_error = product_error(tensor, WeightType::kInt8);
+      kind.elements += count;
       if (stored.of_layers.add(tensor)) stored.on_grid += count;
     }
   }

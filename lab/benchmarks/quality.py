@@ -2,7 +2,7 @@
 """The table of docs/numerics.md, "What does rounding cost?": every weight type on nano, and on GGUF files made of nano, in
 the words of llama.cpp's `llama-perplexity --kl-divergence`, on held-out text. Wants the targets outrider and write_gguf.
 
-usage: quality.py [--build DIR] [TEXT ...]
+usage: quality.py [--build DIR] [--qat DIR] [TEXT ...]
 """
 import argparse
 import json
@@ -18,14 +18,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="default: tests/goldens/heldout/library.txt")
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="has outrider and write_gguf")
+    parser.add_argument("--qat", type=Path, help="measure only this: what train_qat.py wrote, with nano's JSON files beside it")
     options = parser.parse_args()
     texts = options.texts or [ROOT / "tests/goldens/heldout/library.txt"]
     nano = ROOT / "models/nano/backbone"
     print("| file | type | bits | mean KLD | 99.9 % | RMS delta p | same top | perplexity | MB a token |\n" + "|---" * 9 + "|")
     with tempfile.TemporaryDirectory() as folder:
-        for name, dtypes in FILES.items():
-            model = nano
-            if name != "nano":
+        for name, dtypes in ({"nano-qat": ("q4", "bf16", "int8")} if options.qat else FILES).items():
+            model = options.qat or nano
+            if name in ("Q8_0", "Q4_0"):
                 model = Path(folder) / f"{name}.gguf"
                 subprocess.run([options.build / "lab/benchmarks/write_gguf", nano, name, model], check=True)
             for dtype in dtypes:

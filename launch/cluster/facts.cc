@@ -21,6 +21,7 @@
 #include "common/os/files.h"
 #include "common/pair/pair_files.h"
 #include "launch/cluster/slurm_jobs.h"
+#include "launch/suitable_type.h"
 
 namespace outrider {
 namespace {
@@ -49,15 +50,12 @@ Result<std::string> fingerprint(const std::string& model, const std::string& dty
   PairPaths pair;
   ASSIGN_OR_RETURN(pair, pair_paths(model));
   ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(pair.backbone));
-  WeightType type = WeightType::kBf16;
-  if (is_pack(pair.backbone)) {
-    ASSIGN_OR_RETURN(const auto pack, Pack::open(pair.backbone));
-    ASSIGN_OR_RETURN(type, parse_weight_type(pack->info().dtype));
-  } else if (!dtype.empty()) {
-    ASSIGN_OR_RETURN(type, parse_weight_type(dtype));
+  ASSIGN_OR_RETURN(SuitableType chosen, suitable_type(pair, std::nullopt));
+  if (!dtype.empty() && !is_pack(pair.backbone)) {
+    ASSIGN_OR_RETURN(chosen.type, parse_weight_type(dtype));
   }
-  ASSIGN_OR_RETURN(const std::shared_ptr<const WeightSource> weights, open_weights(files, type));
-  return fmt::format("{:016x} {}", weights->fingerprint(), to_string(type));
+  ASSIGN_OR_RETURN(const std::shared_ptr<const WeightSource> weights, open_weights(files, chosen.type));
+  return fmt::format("{:016x} {}", weights->fingerprint(), to_string(chosen.type));
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/random.h"
+#include "common/model/checkpoint/pack.h"
 #include "common/model/gemma4/assistant.h"
 #include "common/model/gemma4/backbone.h"
 #include "common/pair/pair_files.h"
@@ -406,6 +407,20 @@ TEST(Pack, OfAnotherTypeThanAskedForIsRefused) {
                  {"a pack of int8 weights, wanted bf16"})
           .size(),
       1u);
+}
+
+TEST(Pack, WithoutATypeIsAsTheFileSuitsAndSaysSo) {
+  const TemporaryDir dir;
+  const auto pack = [&](DType stored, const std::string& said) {
+    const std::string name = to_string(stored);
+    const fs::path gguf = write_gguf(nano_pair().backbone, dir / (name + ".gguf"), {.type = stored});
+    const std::string err = run_program({"pack", gguf, "-o", dir / name}, "exit 0");
+    EXPECT_EQ(lines_with(err, {gguf.string(), said}).size(), said.empty() ? 0u : 1u) << err;
+    return Pack::open(dir / name).value()->info().dtype;
+  };
+  EXPECT_EQ(pack(DType::kQ4_0, "as q4: its weights lie on a 4-bit grid"), "q4");
+  EXPECT_EQ(pack(DType::kQ8_0, "as int8: its file holds Q8_0, of which int8 makes products that are"), "int8");
+  EXPECT_EQ(pack(DType::kBf16, ""), "bf16");
 }
 
 TEST(Pack, NeverOverwrites) {

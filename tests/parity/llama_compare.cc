@@ -46,7 +46,7 @@ struct CompareFlags {
 
 const std::map<std::string, DType> kFileTypes = {
     {"F32", DType::kF32}, {"BF16", DType::kBf16}, {"Q8_0", DType::kQ8_0}, {"Q4_0", DType::kQ4_0}};
-const std::vector<std::string> kDTypes = {"bf16", "int8", "int4"};
+const std::vector<std::string> kDTypes = {"bf16", "int8", "int4", "q4"};
 
 /// nano's backbone with six shared layers as one GGUF file in `folder`.
 fs::path write_file(const fs::path& nano, const fs::path& folder, DType type) {

@@ -28,7 +28,7 @@ TEST(SuitableType, OfASmallerFileIsInt8AndOf4BitGridsQ4) {
   const auto small = write_gguf(kNano / "backbone", dir.path() / "small.gguf", {.type = DType::kQ8_0});
   const SuitableType int8 = suitable_type({small, {}}, kMuch).value();
   EXPECT_EQ(int8.type, WeightType::kInt8);
-  EXPECT_EQ(int8.why, "its file holds Q8_0");
+  EXPECT_TRUE(int8.why.starts_with("its file holds Q8_0, of which int8 makes products that are 1.")) << int8.why;
   const auto grid = write_gguf(kNano / "backbone", dir.path() / "grid.gguf", {.type = DType::kQ4_0});
   const SuitableType q4 = suitable_type({grid, {}}, kMuch).value();
   EXPECT_EQ(q4.type, WeightType::kQ4);

@@ -14,6 +14,7 @@
 #include "common/compute/kernels/q4.h"
 #include "common/compute/kernels/team.h"
 #include "common/compute/kernels/weight_layout.h"
+#include "common/compute/tensor/f16.h"
 
 namespace outrider {
 namespace {
@@ -66,15 +67,41 @@ void copy_chunks(const std::byte* from, std::int64_t from_output, std::int64_t i
   kCopy(reinterpret_cast<const Chunk*>(from), from_output, in, reinterpret_cast<Chunk*>(to), to_output);
 }
 
+// Root mean squares of uniform integers: of 4 bits less 8, of 8 bits.
+constexpr double kInt4Rms = 4.64, kInt8Rms = 73.9;
+constexpr std::uint8_t kInt4Byte = 0x98;  ///< of every group: 8 * (nibble - 8)
+
+/// Sets what the weights of a group share.
+template <typename Chunk, auto kMember, typename Value>
+void set_groups(std::span<std::byte> weights, Value value) {
+  auto* const chunks = reinterpret_cast<Chunk*>(weights.data());
+  team_for(std::ssize(weights) / static_cast<std::int64_t>(sizeof(Chunk)), kInputsPerPiece, [&](std::int64_t c) {
+    std::fill_n(&(chunks[c].*kMember)[0][0][0], sizeof(chunks[c].*kMember) / sizeof value, value);
+  });
+}
+
+double random_int8(std::span<std::byte> /*weights*/) { return kInt8Rms; }
+
+double random_int4(std::span<std::byte> weights) {
+  set_groups<Int4Chunk, &Int4Chunk::group>(weights, kInt4Byte);
+  return int4_multiplier(kInt4Byte) * kInt4Rms;
+}
+
+double random_q4(std::span<std::byte> weights) {
+  set_groups<Q4Chunk, &Q4Chunk::scale>(weights, to_f16(1).bits);
+  return kInt4Rms;
+}
+
 /// Indexed by WeightType.
 constexpr WeightFormat kFormats[] = {
-    {"f32", "rows", 1, 1, 4, false, store_elements<float>, dot_elements<float, &KernelTable::dot_f32>},
-    {"bf16", "rows", 1, 1, 2, false, store_elements<Bf16>, dot_elements<Bf16, &KernelTable::dot_bf16>},
-    {"int8", "rows", 1, 1, 1, true, store_elements<std::int8_t>, dot_elements<std::int8_t, &KernelTable::dot_int8>},
-    {"int4", kInt4Layout, kBlockOutputs, kStepBytes, 2 * sizeof(Int4Chunk), true, store_int4, nullptr,
-     copy_chunks<Int4Chunk, copy_int4_row>},
-    {"q4", kQ4Layout, kBlockOutputs, kStepBytes, 2 * sizeof(Q4Chunk), true, store_q4, nullptr,
-     copy_chunks<Q4Chunk, copy_q4_row>},
+    {"f32", "rows", 1, 1, 4, false, 1e-4, store_elements<float>, dot_elements<float, &KernelTable::dot_f32>},
+    {"bf16", "rows", 1, 1, 2, false, 0.1, store_elements<Bf16>, dot_elements<Bf16, &KernelTable::dot_bf16>},
+    {"int8", "rows", 1, 1, 1, true, 0.4, store_elements<std::int8_t>,
+     dot_elements<std::int8_t, &KernelTable::dot_int8>, nullptr, random_int8},
+    {"int4", kInt4Layout, kBlockOutputs, kStepBytes, 2 * sizeof(Int4Chunk), true, 1, store_int4, nullptr,
+     copy_chunks<Int4Chunk, copy_int4_row>, random_int4},
+    {"q4", kQ4Layout, kBlockOutputs, kStepBytes, 2 * sizeof(Q4Chunk), true, 1, store_q4, nullptr,
+     copy_chunks<Q4Chunk, copy_q4_row>, random_q4},
 };
 
 thread_local AlignedArray<std::byte> thread_scratch[static_cast<std::size_t>(Scratch::kOnednn) + 1];

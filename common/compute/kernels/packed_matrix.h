@@ -24,6 +24,10 @@ struct WeightFormat {
   /// Outputs and inputs of a storage unit (1 x 1: elements); matrices are padded to whole units.
   std::int64_t unit_outputs, unit_inputs, unit_bytes;
   bool has_scales;  ///< one per output of weights, or per row of inputs
+  /// Greatest error of a hidden state or logit of the golden models, relative to the largest. f32 is for parity; the
+  /// others round the inputs of every product, and random weights do not average that out. Their bounds were measured,
+  /// and detect blunders only.
+  double parity_bound;
   /// Writes output `output` of the matrix at `weights`, or row `output` of its inputs if they are elements.
   /// @return its scale; 1 if the type has none
   float (*store_row)(std::span<const float> row, std::int64_t output, std::byte* weights);
@@ -32,6 +36,9 @@ struct WeightFormat {
   /// Copies output `from_output` of a matrix with `in` inputs to a zeroed place in another; null for elements.
   void (*copy_output)(const std::byte* from, std::int64_t from_output, std::int64_t in, std::byte* to,
                       std::int64_t to_output) = nullptr;
+  /// Makes typical weights of random bits. @return their root mean square over the scale of their output; null for
+  /// floats
+  double (*from_random)(std::span<std::byte> weights) = nullptr;
 
   bool is_elements() const { return dot != nullptr; }
   /// Size of a matrix as stored by store_row.
