@@ -15,5 +15,5 @@ run assistant --added-draft-us 10500,11500,13000,16000 --draft-lengths 2@0,4@0
 run whole --added-draft-us 9500,10700,11700,14300 --draft-lengths 4@0,8@0 --draft-model models/pico/backbone
 run cascade --added-draft-us 14200,16900,19400,25300 --draft-lengths 4@0,8@0 --draft-model models/pico
 for ms in 5 20 50; do
-  run "remote$ms" --added-draft-us 33000,35700,43300,60700 --draft-lengths 4@8,8@8 --rtt "$ms" --draft-model models/pico
+  run "remote$ms" --added-draft-us 33000,35700,43300,60700 --draft-lengths 4@0,8@0,8@8 --rtt "$ms" --draft-model models/pico
 done
