@@ -62,12 +62,18 @@ class Launch(unittest.TestCase):
             self.assertEqual([entry["name"] for entry in run.ledger()][:4], ["launcher", "coordinator", "verifier.0", "verifier.0.shard.1"])
             self.assertIn("event=joined ", (run.dir / "logs" / "b.verifier.0.shard.1.log").read_text())
             self.assertEqual(run.alive(), [])
-        run = self.start(plan)
-        self.assertTrue(run.ready(), run.explain())
-        self.assertEqual(run.about("wait", "--timeout", "60").returncode, 0)
-        os.kill(next(entry["pid"] for entry in run.ledger() if "shard" in entry["name"]), signal.SIGKILL)
-        self.assertEqual(run.end(), 4, run.explain())
-        self.assertEqual(run.alive(), [])
+        # A verifier ends with its shard, and the run with its last verifier.
+        for more, status in (([], 4), ([{"hosts": "a", "threads": 1}], None)):
+            run = self.start(plan | {"verifiers": plan["verifiers"] + more})
+            self.assertTrue(run.ready(), run.explain())
+            self.assertEqual(run.about("wait", "--timeout", "60").returncode, 0)
+            os.kill(next(entry["pid"] for entry in run.ledger() if "shard" in entry["name"]), signal.SIGKILL)
+            if status is None:
+                self.assertTrue(eventually(lambda: "outrider: the run goes on with 1 verifier and 2 drafters\n" in run.err.read_text()), run.explain())
+                self.assertIsNone(run.process.poll())
+                run.process.terminate()
+            self.assertEqual(run.end(), status or 0, run.explain())
+            self.assertEqual(run.alive(), [])
 
     def test_shards_of_one_host_share_its_cores_and_their_memory_is_beside_them(self):
         """By what the kernel reports. A host with one memory node shows the cores alone."""
@@ -164,7 +170,25 @@ class Launch(unittest.TestCase):
         self.assertEqual(run.about("down").returncode, 0)
         self.assertEqual(run.alive(), [])
 
-    def test_the_loss_of_a_verifier_ends_it_and_of_a_drafter_does_not(self):
+    def test_a_run_goes_on_at_another_verifier_with_the_same_text(self):
+        # Two answers at once, one at each verifier; then one of these is killed.
+        words = ["run", QUESTION, "--quiet", "--min-tokens", "200", "--max-tokens", "200", "--draft-length", "0"]
+        alone = subprocess.run([OUTRIDER, *words], capture_output=True, text=True, timeout=HANG).stdout
+        both = ["sh", "-c", 'run=$1; shift; "$@" >"$run/0.txt" & first=$!; "$@" >"$run/1.txt"; second=$?; wait $first && exit $second',
+                "sh", "{run_dir}", OUTRIDER, *words, "--connect", "{coordinator}"]
+        slow = {"threads": 1, "added_verify_us": [20_000]}
+        run = self.start({"verifiers": [slow, slow], "run": [{"command": both}, {"command": ASK}]})
+        texts = lambda: [file.read_text() for file in sorted(run.dir.glob("?.txt"))]
+        self.assertTrue(eventually(lambda: run.process.poll() is not None or (len(texts()) == 2 and all(texts()))), run.explain())
+        self.assertTrue(all(len(text) < len(alone) for text in texts()), "an answer was over before a verifier was killed")
+        os.kill(next(entry["pid"] for entry in run.ledger() if entry["name"] == "verifier.0"), signal.SIGKILL)
+        self.assertEqual(run.end(), 0, run.explain())
+        self.assertEqual(texts(), [alone] * 2)
+        said = run.err.read_text()
+        self.assertRegex(said, "verifier.0 on localhost: ended with status 137: .*\noutrider: the run goes on with 1 verifier and 0 drafters\n")
+        self.assertEqual(run.alive(), [])
+
+    def test_the_loss_of_the_only_verifier_ends_it_and_of_a_drafter_does_not(self):
         run = self.start(PLAN)
         self.assertTrue(run.ready(), run.explain())
         pid = {entry["name"]: entry["pid"] for entry in run.ledger()}
