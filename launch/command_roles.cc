@@ -35,14 +35,13 @@ void run_role(const Lifetime& lifetime, const std::function<Result<void>(std::st
   throw ExitStatus(kExitAgain);
 }
 
-/// Writes one address per line, atomically.
-void write_addresses(const std::filesystem::path& file, const std::vector<std::string>& addresses) {
-  if (addresses.empty()) throw std::runtime_error("this host has no address but loopback that others could dial");
-  or_throw(replace_text(file, fmt::format("{}\n", fmt::join(addresses, "\n"))));
-}
-
-/// For scripts: what the --join of others takes. @param addresses  reachable_addresses(listening)
-void print_address(const std::string& listening, const std::vector<std::string>& addresses) {
+/// Says, for scripts, what the --join of others takes: on standard output, and one a line in the file if there is one.
+void say_address(const std::string& listening, const std::filesystem::path& file) {
+  const std::vector<std::string> addresses = reachable_addresses(listening);
+  if (!file.empty()) {
+    if (addresses.empty()) throw std::runtime_error("this host has no address but loopback that others could dial");
+    or_throw(replace_text(file, fmt::format("{}\n", fmt::join(addresses, "\n"))));
+  }
   std::printf("%s\n", addresses.empty() ? listening.c_str() : fmt::format("{}", fmt::join(addresses, ",")).c_str());
   std::fflush(stdout);
 }
@@ -70,9 +69,7 @@ void add_coordinator(Command& app) {
     run_role(flags->lifetime, [&](std::stop_token stop) {
       TransportContext context(flags->security);
       return run_coordinator(context, flags->options, stop, [&](const std::string& address) {
-        const std::vector<std::string> addresses = reachable_addresses(address);
-        if (!flags->address_file.empty()) write_addresses(flags->address_file, addresses);
-        print_address(address, addresses);
+        say_address(address, flags->address_file);
       });
     });
   });
@@ -111,7 +108,8 @@ void add_worker(Command& app, const char* name, const char* about,
     Options options;
     Security security;
     Lifetime lifetime;
-    std::string listen_shards;  ///< of a verifier
+    std::string listen_shards;           ///< of a verifier
+    std::filesystem::path address_file;  ///< of a verifier
   };
   auto flags = std::make_shared<Flags>();
   flags->model.add_to(*command);
@@ -127,6 +125,8 @@ void add_worker(Command& app, const char* name, const char* about,
     command->add_option("--listen-shards", flags->listen_shards,
                         "Address where the other shards of --shards join from other hosts ('outrider shard --join'); "
                         "port * takes a free one");
+    command->add_option("--address-file", flags->address_file,
+                        "File that gets the addresses at which shards can dial it, one a line");
     add_node_options(*command, flags->security, named({"--authorized"}));
   }
   command->callback([flags, run, name] {
@@ -139,7 +139,7 @@ void add_worker(Command& app, const char* name, const char* about,
       if constexpr (std::is_same_v<Options, VerifierOptions>)
         return run_verifier(context, flags->options,
                             {flags->listen_shards, flags->security,
-                             [](const std::string& at) { print_address(at, reachable_addresses(at)); }},
+                             [&](const std::string& at) { say_address(at, flags->address_file); }},
                             stop);
       else
         return run(context, flags->options, stop);

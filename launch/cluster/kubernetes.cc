@@ -13,12 +13,124 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/text.h"
+#include "common/pair/pair_files.h"
 
 namespace outrider {
 namespace {
 
 constexpr const char *kService = "tcp://outrider-coordinator:7070", *kImageModel = "/usr/share/outrider/models/nano";
 constexpr const char* kPod = "/spec/template/spec";
+
+/// The shards of a verifier on hosts of their own. {0}: the verifier's number, {1}: their number.
+constexpr const char* kShards = R"yaml(---
+# The other shards of outrider-verifier-{0}, which they dial; nobody dials them.
+apiVersion: apps/v1
+kind: StatefulSet
+metadata:
+  name: outrider-shard-{0}
+  labels:
+    app.kubernetes.io/component: shard
+spec:
+  serviceName: outrider-verifier
+  replicas: {1}
+  podManagementPolicy: Parallel
+  selector:
+    matchLabels:
+      app.kubernetes.io/name: outrider
+      app.kubernetes.io/component: shard
+      outrider/verifier: "{0}"
+  template:
+    metadata:
+      labels:
+        app.kubernetes.io/name: outrider
+        app.kubernetes.io/component: shard
+        outrider/verifier: "{0}"
+    spec:
+      automountServiceAccountToken: false
+      # A draining verifier needs its shards.
+      terminationGracePeriodSeconds: 120
+      securityContext:
+        runAsNonRoot: true
+        runAsUser: 10001
+        runAsGroup: 10001
+        fsGroup: 10001
+        fsGroupChangePolicy: OnRootMismatch
+        seccompProfile:
+          type: RuntimeDefault
+      containers:
+        - name: shard
+          image: outrider
+          args:
+            - shard
+            - --join=tcp://outrider-verifier-{0}.outrider-verifier:7071
+            - --model=$(MODEL)
+            - --threads=$(CPUS)
+            - --key=/keys/verifier
+            - --coordinator-key=/keys/verifier.pub
+          env:
+            - name: MODEL
+              valueFrom:
+                configMapKeyRef:
+                  name: outrider-model
+                  key: verifier
+            - name: CPUS
+              valueFrom:
+                resourceFieldRef:
+                  containerName: shard
+                  resource: limits.cpu
+          resources:
+            requests:
+              cpu: "4"
+              memory: 4Gi
+            limits:
+              cpu: "4"
+              memory: 4Gi
+          securityContext:
+            allowPrivilegeEscalation: false
+            readOnlyRootFilesystem: true
+            capabilities:
+              drop: [ALL]
+          volumeMounts:
+            - name: packs
+              mountPath: /packs
+            - name: keys
+              mountPath: /keys
+              readOnly: true
+      volumes:
+        - name: keys
+          secret:
+            secretName: outrider-verifier-keys
+            defaultMode: 0400
+  volumeClaimTemplates:
+    - metadata:
+        name: packs
+      spec:
+        accessModes: [ReadWriteOnce]
+        resources:
+          requests:
+            storage: 64Gi
+)yaml";
+
+constexpr const char* kShardPolicy = R"yaml(# Shards reach their verifier. Nobody else reaches a worker.
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  name: outrider-shards
+spec:
+  podSelector:
+    matchLabels:
+      app.kubernetes.io/name: outrider
+      app.kubernetes.io/component: verifier
+  policyTypes: [Ingress]
+  ingress:
+    - from:
+        - podSelector:
+            matchLabels:
+              app.kubernetes.io/name: outrider
+              app.kubernetes.io/component: shard
+      ports:
+        - port: 7071
+)yaml";
 
 /// Quotes any text for YAML.
 std::string in_quotes(const std::string& text) { return nlohmann::json(text).dump(); }
@@ -128,6 +240,28 @@ std::vector<std::string> joined(const std::vector<std::string>& options) {
   return words;
 }
 
+/// CPUs and memory; empty: those of the base.
+struct PodSize {
+  std::string cpu, memory;
+};
+
+/// Returns what a verifier needs by the files of its model: in memory them and a GiB, and more than one CPU if they are
+/// large. This machine may lack the files, whose size is then unknown.
+PodSize size_for(const std::string& model) {
+  namespace fs = std::filesystem;
+  constexpr std::uintmax_t kGiB = std::uintmax_t{1} << 30;
+  std::error_code error;
+  if (!model.empty() && !fs::exists(model, error)) return {};
+  const Result<PairPaths> pair = pair_paths(model);
+  if (!pair) return {};
+  std::uintmax_t bytes = 0;
+  if (fs::is_regular_file(pair->backbone, error)) bytes = fs::file_size(pair->backbone, error);
+  for (fs::directory_iterator at(pair->backbone, error), end; at != end; at.increment(error)) {
+    if (const std::uintmax_t size = at->file_size(error); !error) bytes += size;
+  }
+  return {bytes < kGiB ? "1" : "", fmt::format("{}Gi", 1 + (bytes + kGiB - 1) / kGiB)};
+}
+
 /// Removes an option. @return its value; empty: it was not there
 std::string take(std::vector<std::string>& words, const std::string& option) {
   const auto found =
@@ -150,7 +284,9 @@ std::string take_either(std::vector<std::string>& words, const std::string& opti
 /// Operations of a JSON patch (RFC 6902) on a workload.
 class Patch {
  public:
-  Patch(const char* kind, std::string name) : kind_(kind), name_(std::move(name)) {}
+  Patch(std::string kind, std::string name) : kind_(std::move(kind)), name_(std::move(name)) {}
+
+  const std::string& kind() const { return kind_; }
 
   void operation(const char* op, const std::string& path, const std::string& value) {
     text_ += fmt::format("      - op: {}\n        path: {}\n        value: {}\n", op, path, value);
@@ -169,8 +305,7 @@ class Patch {
   }
 
  private:
-  const char* kind_;
-  const std::string name_;
+  const std::string kind_, name_;
   std::string text_;
 };
 
@@ -186,11 +321,7 @@ Result<void> check_groups(const std::vector<Group>& groups, const char* key, con
   if (groups.size() > 1)
     return no_manifest(
         fmt::format("{} groups of {}, wanted one: the base has one workload for them", groups.size(), key));
-  for (const Group& group : groups) {
-    RETURN_IF_ERROR(check_role(group, fmt::format("{}[0]", key)));
-    if (!group.shard_hosts.empty())
-      return no_manifest(fmt::format("{}[0].shard_hosts: a verifier is one pod; wanted none", key));
-  }
+  for (const Group& group : groups) RETURN_IF_ERROR(check_role(group, fmt::format("{}[0]", key)));
   if (key == std::string("drafters") && !groups.empty() && groups[0].model.starts_with("/packs/") && claim.empty())
     return no_manifest(fmt::format(
         "drafters[0].model is {}, and drafters have no volume there; wanted kubernetes.claim", groups[0].model));
@@ -205,16 +336,24 @@ class Overlay {
   Result<void> check() const;
   std::string kustomization() const;
   std::string job() const;
+  /// Returns the shards of verifiers on hosts of their own; empty: there are none.
+  std::string shards() const;
 
  private:
   std::string model_of(const std::string& groups) const {
     const std::string& model = groups.empty() ? plan_.model : groups;
     return model.empty() ? kImageModel : model;
   }
-  void add_role(Patch& patch, const RolePlan& role, const char* name, bool has_environment) const;
+  /// Returns the hosts of a role's processes, or of one verifier's shards.
+  std::vector<Host> hosts_of(const std::string& role, const std::string& name = "") const;
+  void add_role(Patch& patch, const RolePlan& role, const std::vector<Host>& nodes, bool has_environment) const;
   template <class Group>
-  std::string worker(const Group& group, const char* role, const char* kind, const std::string& memory) const;
+  void add_worker(Patch& patch, const Group& group, const std::vector<Host>& hosts, bool placed, PodSize size) const;
+  template <class Group>
+  std::string worker(const Group& group, const char* role, const char* kind, const PodSize& size) const;
   std::string volume(const char* name) const;
+  bool shards_elsewhere() const { return !plan_.verifiers.front().shard_hosts.empty(); }
+  std::string shard_patches() const;
 
   const Plan& plan_;
   const ProcessPlan& processes_;
@@ -237,8 +376,17 @@ Result<void> Overlay::check() const {
   return {};
 }
 
-/// Adds the keys common to all roles.
-void Overlay::add_role(Patch& patch, const RolePlan& role, const char* name, bool has_environment) const {
+std::vector<Host> Overlay::hosts_of(const std::string& role, const std::string& name) const {
+  std::vector<Host> hosts;
+  for (const PlannedProcess& process : processes_.processes) {
+    const bool there = std::ranges::find(hosts, process.host.name, &Host::name) != hosts.end();
+    if (process.role == role && process.name.starts_with(name) && !there) hosts.push_back(process.host);
+  }
+  return hosts;
+}
+
+/// Adds the keys common to all roles. @param nodes  empty: any
+void Overlay::add_role(Patch& patch, const RolePlan& role, const std::vector<Host>& nodes, bool has_environment) const {
   std::vector<std::string> entries;
   for (const auto& [key, value] : role.environment)
     entries.push_back(fmt::format("{{name: {}, value: {}}}", in_quotes(key), in_quotes(in_pod(value))));
@@ -247,41 +395,86 @@ void Overlay::add_role(Patch& patch, const RolePlan& role, const char* name, boo
   for (const std::string& entry : entries) {
     if (has_environment) patch.operation("add", path + "/-", entry);
   }
-  if (role.hosts.empty()) return;
-  std::vector<std::string> nodes;
-  for (const PlannedProcess& process : processes_.processes) {
-    const std::string node = in_quotes(process.host.name);
-    if (process.role == name && std::ranges::count(nodes, node) == 0) nodes.push_back(node);
-  }
+  if (nodes.empty()) return;
+  std::vector<std::string> names;
+  for (const Host& node : nodes) names.push_back(in_quotes(node.name));
   patch.operation(
       "add", fmt::format("{}/affinity", kPod),
       fmt::format("{{nodeAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: {{nodeSelectorTerms: "
                   "[{{matchExpressions: [{{key: kubernetes.io/hostname, operator: In, values: [{}]}}]}}]}}}}}}",
-                  fmt::join(nodes, ", ")));
+                  fmt::join(names, ", ")));
 }
 
+/// Adds what the pods of a group have in common, shards' included. @param placed  on these hosts alone
 template <class Group>
-std::string Overlay::worker(const Group& group, const char* role, const char* kind, const std::string& memory) const {
-  Patch patch(kind, fmt::format("outrider-{}", role));
+void Overlay::add_worker(Patch& patch, const Group& group, const std::vector<Host>& hosts, bool placed,
+                         PodSize size) const {
   std::vector<std::string> options = joined(group.options);
   std::string threads = take(options, "--threads");
-  const PlannedProcess& first = *std::ranges::find(processes_.processes, role, &PlannedProcess::role);
-  if ((threads.empty() || threads == "0") && first.host.cpus > 0) threads = std::to_string(first.host.cpus);
-  const std::string dtype = group.dtype.empty() ? plan_.dtype : group.dtype;
-  for (const auto& [option, value] :
-       {std::pair("--backbone", group.backbone), {"--assistant", group.assistant}, {"--dtype", dtype}}) {
-    if (!value.empty()) patch.argument(fmt::format("{}={}", option, value));
-  }
-  for (const std::string& option : options) patch.argument(option);
-  if (!threads.empty() && threads != "0") patch.resource("cpu", threads);
-  if (!memory.empty()) patch.resource("memory", memory);
+  if ((threads.empty() || threads == "0") && hosts.front().cpus > 0) threads = std::to_string(hosts.front().cpus);
+  if (!threads.empty() && threads != "0") size.cpu = threads;
+  if (!group.backbone.empty()) patch.argument("--backbone=" + group.backbone);
+  if (!size.cpu.empty()) patch.resource("cpu", size.cpu);
+  if (!size.memory.empty()) patch.resource("memory", size.memory);
   // A model inside the image needs no volume.
-  if (kind == std::string("StatefulSet") && !model_of(group.model).starts_with("/packs/")) {
+  if (patch.kind() == "StatefulSet" && !model_of(group.model).starts_with("/packs/")) {
     patch.remove("/spec/volumeClaimTemplates");
     patch.operation("add", fmt::format("{}/volumes/-", kPod), "{name: packs, emptyDir: {}}");
   }
-  add_role(patch, group, role, /*has_environment=*/true);
+  add_role(patch, group, placed ? hosts : std::vector<Host>(), /*has_environment=*/true);
+}
+
+template <class Group>
+std::string Overlay::worker(const Group& group, const char* role, const char* kind, const PodSize& size) const {
+  Patch patch(kind, fmt::format("outrider-{}", role));
+  std::vector<std::string> options = joined(group.options);
+  take(options, "--threads");
+  const std::string dtype = group.dtype.empty() ? plan_.dtype : group.dtype;
+  if (!group.assistant.empty()) patch.argument("--assistant=" + group.assistant);
+  if (!dtype.empty()) patch.argument("--dtype=" + dtype);
+  for (const std::string& option : options) patch.argument(option);
+  if (role == std::string("verifier") && shards_elsewhere()) {
+    patch.argument("--listen-shards=tcp://0.0.0.0:7071");
+    patch.argument("--authorized=/keys/authorized_keys");
+  }
+  add_worker(patch, group, hosts_of(role), !group.hosts.empty(), size);
   return patch.text();
+}
+
+/// Returns the size of a verifier, and of each shard of it: the plan's, or by its model.
+PodSize verifier_size(const Plan& plan) {
+  const std::string& model = plan.verifiers.front().model;
+  PodSize size = size_for(model.empty() ? plan.model : model);
+  if (!plan.kubernetes.verifier_memory.empty()) size.memory = plan.kubernetes.verifier_memory;
+  return size;
+}
+
+std::string Overlay::shards() const {
+  if (!shards_elsewhere()) return "";
+  std::string text = kShardPolicy;
+  for (int i = 0; i < processes_.count("verifier"); ++i)
+    text += fmt::format(kShards, i, processes_.count("shard") / processes_.count("verifier"));
+  return text;
+}
+
+std::string Overlay::shard_patches() const {
+  if (!shards_elsewhere()) return "";
+  const VerifierPlan& group = plan_.verifiers.front();
+  std::string text;
+  for (int i = 0; i < processes_.count("verifier"); ++i) {
+    Patch patch("StatefulSet", fmt::format("outrider-shard-{}", i));
+    add_worker(patch, group, hosts_of("shard", fmt::format("verifier.{}.", i)), /*placed=*/true, verifier_size(plan_));
+    text += patch.text();
+  }
+  // Shards dial a verifier by name while it waits for them, and then it is not ready.
+  Patch service("Service", "outrider-verifier");
+  service.operation("add", "/spec/publishNotReadyAddresses", "true");
+  // A verifier is away while one of its shards is.
+  Patch budget("PodDisruptionBudget", "outrider-verifier");
+  budget.operation("replace", "/spec/selector",
+                   "{matchLabels: {app.kubernetes.io/name: outrider}, matchExpressions: [{key: "
+                   "app.kubernetes.io/component, operator: In, values: [verifier, shard]}]}");
+  return text + service.text() + budget.text();
 }
 
 /// Returns the claim at /packs for a Deployment whose base has none.
@@ -307,13 +500,14 @@ std::string Overlay::kustomization() const {
       "apiVersion: kustomize.config.k8s.io/v1beta1\n"
       "kind: Kustomization\n"
       "namespace: {}\n"
-      "resources:\n  - base\n  - namespace.yaml\n{}"
+      "resources:\n  - base\n  - namespace.yaml\n{}{}"
       "images:\n  - name: outrider\n    newName: {}\n    newTag: {}\n"
       "configMapGenerator:\n  - name: outrider-model\n    behavior: merge\n    literals:\n"
       "      - {}\n      - {}\n      - {}\n      - {}\n"
       "replicas:\n  - name: outrider-verifier\n    count: {}\n  - name: outrider-drafter\n    count: {}\n"
       "patches:\n",
-      in_quotes(namespace_of(plan_)), plan_.run.empty() ? "" : "  - run.yaml\n",
+      in_quotes(namespace_of(plan_)), shards_elsewhere() ? "  - shards.yaml\n" : "",
+      plan_.run.empty() ? "" : "  - run.yaml\n",
       in_quotes(tagged ? image.substr(0, colon) : image), in_quotes(tagged ? image.substr(colon + 1) : "latest"),
       in_quotes("verifier=" + model_of(verifiers.model)),
       in_quotes("drafter=" + model_of(plan_.drafters.empty() ? "" : plan_.drafters[0].model)),
@@ -322,10 +516,11 @@ std::string Overlay::kustomization() const {
       processes_.count("verifier"), drafters);
   Patch coordinator("Deployment", "outrider-coordinator");
   for (const std::string& option : joined(plan_.coordinator.options)) coordinator.argument(option);
-  add_role(coordinator, plan_.coordinator, "coordinator", /*has_environment=*/false);
-  text += coordinator.text() + worker(verifiers, "verifier", "StatefulSet", plan_.kubernetes.verifier_memory);
+  add_role(coordinator, plan_.coordinator,
+           plan_.coordinator.hosts.empty() ? std::vector<Host>() : hosts_of("coordinator"), /*has_environment=*/false);
+  text += coordinator.text() + worker(verifiers, "verifier", "StatefulSet", verifier_size(plan_)) + shard_patches();
   if (drafters > 0) {
-    text += worker(plan_.drafters[0], "drafter", "Deployment", plan_.kubernetes.drafter_memory) +
+    text += worker(plan_.drafters[0], "drafter", "Deployment", {"", plan_.kubernetes.drafter_memory}) +
             volume("outrider-drafter");
     // Both bounds are the plan's count. To follow the load, raise the second.
     Patch scaler("HorizontalPodAutoscaler", "outrider-drafter");
@@ -402,7 +597,8 @@ Result<std::vector<RenderedFile>> render_sharded(const Plan& plan, const std::st
                     .queue = plan.kubernetes.queue};
   KubernetesJob merge = job;
   job.cpu = threads.empty() || threads == "0" ? "1" : threads;
-  job.memory = plan.kubernetes.verifier_memory.empty() ? "4Gi" : plan.kubernetes.verifier_memory;
+  const std::string memory = verifier_size(plan).memory;
+  job.memory = memory.empty() ? "4Gi" : memory;
   words = fill_in(words, {.values = {{"{model}", in_pod(model.empty() ? kImageModel : model)}},
                           .program = "outrider",
                           .client_key = {},
@@ -430,6 +626,7 @@ Result<std::vector<RenderedFile>> render_kubernetes(const Plan& plan, const Proc
   const Overlay overlay(plan, processes, version);
   RETURN_IF_ERROR(overlay.check());
   std::vector<RenderedFile> files = {{"kubernetes/kustomization.yaml", overlay.kustomization()}, namespace_file(plan)};
+  if (const std::string shards = overlay.shards(); !shards.empty()) files.push_back({"kubernetes/shards.yaml", shards});
   if (!plan.run.empty()) files.push_back({"kubernetes/run.yaml", overlay.job()});
   return files;
 }
@@ -445,16 +642,22 @@ std::string how_to_apply(const Plan& plan, const std::string& run_dir) {
         "until kubectl -n {0} logs --follow job/outrider-merge 2>/dev/null; do sleep 1; done\n",
         name, folder);
   }
-  std::string text = fmt::format("kubectl apply -f {}/kubernetes/namespace.yaml\n", folder);
-  for (const auto& [role, other] : {std::pair("coordinator", "authorized_keys"),
-                                    {"verifier", "coordinator.pub"},
-                                    {"drafter", "coordinator.pub"},
-                                    {"client", "coordinator.pub"}}) {
-    text += fmt::format(
-        "kubectl -n {0} create secret generic outrider-{1}-keys --from-file={2}/keys/{1} --from-file={2}/keys/{3}{4} "
-        "--dry-run=client -o yaml | kubectl apply -f -\n",
-        name, role, folder, other,
-        role == std::string_view("client") ? " --from-literal=api-key=$(openssl rand -hex 24)" : "");
+  // The clients' key is made once: front ends read it when they start.
+  std::string text = fmt::format(
+      "kubectl apply -f {0}/kubernetes/namespace.yaml\n"
+      "test -s {0}/keys/api-key || openssl rand -hex 24 | tr -d '\\n' >{0}/keys/api-key\n",
+      folder);
+  const bool shards = !plan.verifiers.front().shard_hosts.empty();
+  using Files = std::vector<std::string>;
+  for (const auto& [role, others] :
+       {std::pair("coordinator", Files{"authorized_keys"}),
+        {"verifier", shards ? Files{"coordinator.pub", "verifier.pub", "authorized_keys"} : Files{"coordinator.pub"}},
+        {"drafter", Files{"coordinator.pub"}},
+        {"client", Files{"coordinator.pub", "api-key"}}}) {
+    text += fmt::format("kubectl -n {0} create secret generic outrider-{1}-keys --from-file={2}/keys/{1}", name, role,
+                        folder);
+    for (const std::string& other : others) text += fmt::format(" --from-file={}/keys/{}", folder, other);
+    text += " --dry-run=client -o yaml | kubectl apply -f -\n";
   }
   // A Job's template cannot be changed.
   if (!plan.run.empty()) text += fmt::format("kubectl -n {} delete job outrider-run --ignore-not-found\n", name);

@@ -33,6 +33,7 @@ using nlohmann::ordered_json;
 constexpr Duration kPollInterval = std::chrono::milliseconds(50), kAskStatus = std::chrono::milliseconds(300);
 constexpr int kFactsSeconds = 60, kAnswerSeconds = 30;
 constexpr int kProgramMissing = 127, kSshFailed = 255;
+constexpr const char* kReady = "ready";  // state of a run
 
 /// A started process of the plan.
 struct Running {
@@ -75,6 +76,8 @@ class Launcher {
   Result<std::vector<std::string>> await_addresses(const PlannedProcess& process);
   /// Checks all processes. @return one whose end ends the run, preferably a lost one; null: the run continues
   const Running* look();
+  /// Returns the number of processes of a role that have not ended.
+  std::ptrdiff_t alive(std::string_view role) const;
   /// @return true if the end of this process ends the run
   bool ends_run(const Running& running) const;
   void explain(const Running& running) const;
@@ -198,11 +201,17 @@ void Launcher::explain(const Running& running) const {
   complain("{} on {}: {}: {}", running.plan->name, running.plan->host.name, how, last_line(tail));
 }
 
+std::ptrdiff_t Launcher::alive(std::string_view role) const {
+  return std::ranges::count_if(
+      running_, [&](const Running& running) { return running.plan->role == role && !running.status; });
+}
+
 bool Launcher::ends_run(const Running& running) const {
   if (!running.status || options_.strict) return running.status.has_value();
-  const bool others = std::ranges::any_of(
-      running_, [&](const Running& other) { return other.plan->role == running.plan->role && !other.status; });
-  return running.plan->required() && !(running.left() && others);
+  if (!running.plan->required() || (running.left() && alive(running.plan->role) > 0)) return false;
+  if (state_ != kReady) return true;  // a plan that does not start is wrong, and nobody has lost work yet
+  // A shard's verifier ends with it, and the sequences of a verifier go on at another.
+  return running.plan->role == "coordinator" || (running.plan->role == "verifier" && alive("verifier") == 0);
 }
 
 const Running* Launcher::look() {
@@ -218,6 +227,8 @@ const Running* Launcher::look() {
     }
     if (!running.status && (running.status = running.child.poll())) {
       explain(running);
+      if (running.plan->role == "verifier" && !ends_run(running))
+        complain("the run goes on with {}", workers_text(alive("verifier"), alive("drafter")));
       log_state(state_.c_str());
     }
     if (ends_run(running) && (over == nullptr || over->left())) over = &running;
@@ -315,11 +326,7 @@ Result<std::optional<int>> Launcher::await_ready() {
     complain("no token came through every verifier: {}", proven.error().message);
     return std::optional<int>(kNotReady);
   }
-  log_state("ready");
-  const auto alive = [&](std::string_view role) {
-    return std::ranges::count_if(running_,
-                                 [&](const Running& running) { return running.plan->role == role && !running.status; });
-  };
+  log_state(kReady);
   complain("ready: {} at {}; run folder {}", workers_text(alive("verifier"), alive("drafter")), addresses_.front(),
            folder_.path().string());
   return std::optional<int>();

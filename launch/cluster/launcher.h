@@ -18,7 +18,7 @@ namespace outrider {
 /// Exit statuses of `outrider launch`, besides 0 and main()'s for an invalid command line.
 enum LaunchStatus {
   kNotReady = 3,   ///< a worker is missing, or a verifier produced no token
-  kLost = 4,       ///< an essential process ended, not by its deadline
+  kLost = 4,       ///< the coordinator or the last verifier ended, not by its deadline
   kRunFailed = 5,  ///< a command of the plan failed, or was never begun; 75 is passed on unchanged
 };
 
@@ -36,7 +36,7 @@ struct LaunchOptions {
 struct ReadyCluster {
   std::string addresses;                ///< of its coordinator, separated by commas
   Security security;                    ///< a client's keys, if the run has any
-  std::function<Result<void>()> check;  ///< kPeerGone once an essential process has ended
+  std::function<Result<void>()> check;  ///< kPeerGone once the run has lost its coordinator or last verifier
 };
 /// Works with the cluster once it is ready. @return the exit status
 using LaunchWork = std::function<Result<int>(const ReadyCluster&)>;

@@ -140,7 +140,9 @@ struct KubernetesPlan {
     v("claim", m.claim,
       KeyInfo{"A PersistentVolumeClaim that is there: at /packs of drafters and front ends, and of commands, which may "
               "write to it"});
-    v("verifier_memory", m.verifier_memory, KeyInfo{"Of each verifier, as Kubernetes writes it: 64Gi (default: 4Gi)"});
+    v("verifier_memory", m.verifier_memory,
+      KeyInfo{"Of each verifier and of each of its shards, as Kubernetes writes it: 64Gi (default: a GiB more than the "
+              "model's files if this machine has them, else 4Gi)"});
     v("drafter_memory", m.drafter_memory, KeyInfo{"Of each drafter (default: 1Gi)"});
     v("shards", m.shards,
       KeyInfo{"Pods of an Indexed Job that share the plan's batch, each a process by itself (default: a cluster)"},

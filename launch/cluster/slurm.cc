@@ -116,8 +116,8 @@ class Renderer {
     return lines;
   }
   /// Returns the options of a role's key files, which all nodes see.
-  std::vector<std::string> keys_of(const std::string& role) const {
-    return processes_.open() ? RunKeys::options(run_ + "/keys", role) : std::vector<std::string>();
+  std::vector<std::string> keys_of(const std::string& role, bool listens_for_shards = false) const {
+    return processes_.open() ? RunKeys::options(run_ + "/keys", role, listens_for_shards) : std::vector<std::string>();
   }
   bool elastic() const { return plan_.slurm.shape == "elastic" && !drafters_.processes.empty(); }
   bool het() const { return plan_.slurm.shape == "het" && !drafters_.processes.empty(); }
@@ -162,10 +162,6 @@ Result<void> Renderer::check() const {
     if (!elastic() && !group.slurm_header.empty())
       return no_job("drafters.slurm_header is for the shape elastic; wanted slurm.drafter_header");
   }
-  for (const VerifierPlan& group : plan_.verifiers) {
-    if (!group.shard_hosts.empty())
-      return no_job("verifiers.shard_hosts: scripts start no shards; wanted none, or the backend srun in a job");
-  }
   if (const auto array = slurm.header.find("--array"); array != slurm.header.end() && array->second)
     return no_job(fmt::format("--array in the header: {}; drafters alone can be one (shape elastic)",
                               het() ? "there are no arrays of het jobs" : "a run has one coordinator"));
@@ -189,13 +185,19 @@ Result<void> Renderer::check() const {
 std::string Renderer::steps(const Component& component, const std::string& nodes, const std::string& group) const {
   std::string text;
   for (const PlannedProcess* process : component.processes) {
-    const bool coordinator = process->role == "coordinator";
-    std::vector<std::string> more = keys_of(process->role);
-    if (coordinator)
-      more.insert(more.end(), {"--listen", processes_.listen, "--address-file", run_ + "/coordinator.address"});
+    const bool coordinator = process->role == "coordinator", for_shards = process->listens_for_shards();
+    const std::string file = process->name + ".address";
+    std::vector<std::string> more = keys_of(process->role, for_shards);
+    if (coordinator) more.insert(more.end(), {"--listen", processes_.listen});
+    if (coordinator || for_shards) more.insert(more.end(), {"--address-file", run_ + "/" + file});
     text += fmt::format("step {}{} \"${{{}[{}]}}\" {}{}\n", shell_line({process->log_name()}), group, nodes,
                         component.index(process->host), shell_line(process->command(program_, more)),
-                        coordinator ? "\ncoordinator_step=$!\naddress" : " --join \"$coordinator\"");
+                        coordinator                ? ""
+                        : process->role == "shard" ? " --join \"$address\""
+                                                   : " --join \"$coordinator\"");
+    if (coordinator && plan_.run.empty()) text += "coordinator_step=$!\n";  // the script watches it
+    if (coordinator || for_shards) text += fmt::format("await_address {}\n", file);
+    if (coordinator) text += "coordinator=$address\n";
   }
   for (const Host& host : component.hosts) {
     text += fmt::format("step {}{} \"${{{}[{}]}}\" {}\n", shell_line({RunFolder::facts_log(host.name)}), group, nodes,
@@ -222,7 +224,7 @@ await() {{  # PID: its status, also past signals, which end a wait
 )sh";
 
 constexpr const char* kFunctions = R"sh(
-rm -f "$run/coordinator.address" "$run/ended" "$run"/logs/*.facts.log  # of the run before a requeue
+rm -f "$run"/*.address "$run/ended" "$run"/logs/*.facts.log  # of the run before a requeue
 stopping=
 # shellcheck disable=SC2317,SC2329  # traps call it
 stop() { stopping=$1; [ -z "${command:-}" ] || kill -TERM "$command" 2>/dev/null; }
@@ -238,9 +240,9 @@ step() {  # LOG [--het-group=N] NODE COMMAND...: a step of its own, beside other
   srun "${group[@]}" --overlap --nodes=1 --ntasks=1 --nodelist="$node" --kill-on-bad-exit=0 --no-kill \
     --open-mode=append --output="${log//%/%%}" "$@" <"$hold" 9>&- &
 }
-address() {  # waits until the coordinator says where it is
-  while [ ! -s "$run/coordinator.address" ] && kill -0 "$coordinator_step" && [ -z "$stopping" ]; do sleep 0.2; done
-  coordinator=$(paste -sd, "$run/coordinator.address")
+await_address() {  # FILE: until the last step says in it where it listens
+  while [ ! -s "$run/$1" ] && kill -0 "$!" && [ -z "$stopping" ]; do sleep 0.2; done
+  address=$(paste -sd, "$run/$1")
 }
 run_command() {  # COMMAND...: to its end, also past signals
   "$@" <"${input:-/dev/null}" 9>&- &

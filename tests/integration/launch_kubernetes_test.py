@@ -3,8 +3,9 @@
 mid-answer, rollouts, drains, and batches.
 
 usage: launch_kubernetes_test.py OUTRIDER
-OUTRIDER_TEST_KUBECONFIG: of a cluster that has nothing of ours and has the image registry.example/outrider:test of this
-program; for batches an unclaimed volume of any class that many nodes may mount. Status 77: there is none, and nothing was tested.
+OUTRIDER_TEST_KUBECONFIG: of a cluster that has nothing of ours but the image of this program, by the name in
+overlays/one-pool; for batches an unclaimed volume of any class that many nodes may mount. Status 77: there is none, and nothing
+was tested.
 """
 import contextlib
 import json
@@ -26,7 +27,7 @@ from launch_support import eventually, free_ports
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 README = (ROOT / "launch/kubernetes/README.md").read_text()
-IMAGE = "registry.example/outrider:test"
+IMAGE = ":".join(re.search(r"newName: (.*)\n +newTag: (.*)", (ROOT / "launch/kubernetes/overlays/one-pool/kustomization.yaml").read_text()).groups())
 ROLES = ("deployment/outrider-coordinator", "statefulset/outrider-verifier", "deployment/outrider-drafter", "deployment/outrider-serve")
 PATIENCE = 300  # seconds; ends a test that would hang
 # As every pod of a restricted namespace must be.
@@ -202,6 +203,10 @@ class OnePool(Cluster):
         for role in ("deployment/outrider-drafter", "deployment/outrider-coordinator"):
             self.during(lambda: kubectl("rollout", "restart", role))
             wait_for_all()
+        # A front end that ends leaves its open answers 5 s: no mid-answer here.
+        kubectl("rollout", "restart", "deployment/outrider-serve")
+        wait_for_all()
+        self.during(lambda: None)
 
     def test_5_drafters_from_none_to_three_change_no_text(self):
         for count in (0, 3, 1):

@@ -108,7 +108,8 @@ class Scripts(unittest.TestCase):
         if shutil.which("shellcheck") is None:
             self.skipTest("NOT tested: no shellcheck here")
         for shape in ("one", "het", "elastic"):
-            for more in ({}, {"run": []}, {"run": [], "coordinator": {"hosts": BAD, "listen": "tcp://0.0.0.0:*", "deadline": "slurm"}}):
+            shards = {"verifiers": [{"hosts": BAD, "shards": 2, "shard_hosts": BAD}]}
+            for more in ({}, shards, {"run": []}, {"run": [], "coordinator": {"hosts": BAD, "listen": "tcp://0.0.0.0:*", "deadline": "slurm"}}):
                 scripts = self.render(self.plan(shape) | more)
                 # SC2016: a $ in single quotes, which is a plan's own and text.
                 done = subprocess.run(["shellcheck", "--exclude=SC2016", *scripts], capture_output=True, text=True, timeout=HANG)

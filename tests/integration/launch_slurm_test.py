@@ -132,6 +132,11 @@ class LaunchWithSlurm(unittest.TestCase):
     def test_one_allocation(self):
         self.assert_ran(self.submit("one"))
 
+    def test_shards_of_a_verifier_are_steps_on_nodes_of_their_own(self):
+        run = self.submit("one", verifier={"shards": 2, "shard_hosts": "n2"})
+        self.assert_ran(run)
+        self.assertIn("event=joined ", (run.dir / "logs" / "n2.verifier.0.shard.1.log").read_text())
+
     def test_a_het_job(self):
         self.assert_ran(self.submit("het"))
 

@@ -62,12 +62,18 @@ class Launch(unittest.TestCase):
             self.assertEqual([entry["name"] for entry in run.ledger()][:4], ["launcher", "coordinator", "verifier.0", "verifier.0.shard.1"])
             self.assertIn("event=joined ", (run.dir / "logs" / "b.verifier.0.shard.1.log").read_text())
             self.assertEqual(run.alive(), [])
-        run = self.start(plan)
-        self.assertTrue(run.ready(), run.explain())
-        self.assertEqual(run.about("wait", "--timeout", "60").returncode, 0)
-        os.kill(next(entry["pid"] for entry in run.ledger() if "shard" in entry["name"]), signal.SIGKILL)
-        self.assertEqual(run.end(), 4, run.explain())
-        self.assertEqual(run.alive(), [])
+        # A verifier ends with its shard, and the run with its last verifier.
+        for more, status in (([], 4), ([{"hosts": "a", "threads": 1}], None)):
+            run = self.start(plan | {"verifiers": plan["verifiers"] + more})
+            self.assertTrue(run.ready(), run.explain())
+            self.assertEqual(run.about("wait", "--timeout", "60").returncode, 0)
+            os.kill(next(entry["pid"] for entry in run.ledger() if "shard" in entry["name"]), signal.SIGKILL)
+            if status is None:
+                self.assertTrue(eventually(lambda: "outrider: the run goes on with 1 verifier and 2 drafters\n" in run.err.read_text()), run.explain())
+                self.assertIsNone(run.process.poll())
+                run.process.terminate()
+            self.assertEqual(run.end(), status or 0, run.explain())
+            self.assertEqual(run.alive(), [])
 
     def test_shards_of_one_host_share_its_cores_and_their_memory_is_beside_them(self):
         """By what the kernel reports. A host with one memory node shows the cores alone."""
@@ -104,10 +110,6 @@ class Launch(unittest.TestCase):
             run = self.start({"hosts": hosts, "verifiers": [{"hosts": "a"} | verifier]}, expect_end=True)
             self.assertIn(part, run.err.read_text())
             self.assertEqual((run.status, run.alive()), (4 if "model" in verifier else 1, []), run.explain())
-        for backend in ("slurm", "kubernetes"):
-            run = self.start({"hosts": hosts, "verifiers": [{"hosts": "a", "shards": 2, "shard_hosts": "b"}]}, "--backend", backend, expect_end=True)
-            self.assertEqual(run.status, 1)
-            self.assertIn("shard_hosts: ", run.err.read_text())
 
     def test_ready_status_wait_logs_down(self):
         run = self.start(PLAN | {"verifiers": [{"count": 2, "threads": 1}]})
@@ -164,7 +166,25 @@ class Launch(unittest.TestCase):
         self.assertEqual(run.about("down").returncode, 0)
         self.assertEqual(run.alive(), [])
 
-    def test_the_loss_of_a_verifier_ends_it_and_of_a_drafter_does_not(self):
+    def test_a_run_goes_on_at_another_verifier_with_the_same_text(self):
+        # Two answers at once, one at each verifier; then one of these is killed.
+        words = ["run", QUESTION, "--quiet", "--min-tokens", "200", "--max-tokens", "200", "--draft-length", "0"]
+        alone = subprocess.run([OUTRIDER, *words], capture_output=True, text=True, timeout=HANG).stdout
+        both = ["sh", "-c", 'run=$1; shift; "$@" >"$run/0.txt" & first=$!; "$@" >"$run/1.txt"; second=$?; wait $first && exit $second',
+                "sh", "{run_dir}", OUTRIDER, *words, "--connect", "{coordinator}"]
+        slow = {"threads": 1, "added_verify_us": [20_000]}
+        run = self.start({"verifiers": [slow, slow], "run": [{"command": both}, {"command": ASK}]})
+        texts = lambda: [file.read_text() for file in sorted(run.dir.glob("?.txt"))]
+        self.assertTrue(eventually(lambda: run.process.poll() is not None or (len(texts()) == 2 and all(texts()))), run.explain())
+        self.assertTrue(all(len(text) < len(alone) for text in texts()), "an answer was over before a verifier was killed")
+        os.kill(next(entry["pid"] for entry in run.ledger() if entry["name"] == "verifier.0"), signal.SIGKILL)
+        self.assertEqual(run.end(), 0, run.explain())
+        self.assertEqual(texts(), [alone] * 2)
+        said = run.err.read_text()
+        self.assertRegex(said, "verifier.0 on localhost: ended with status 137: .*\noutrider: the run goes on with 1 verifier and 0 drafters\n")
+        self.assertEqual(run.alive(), [])
+
+    def test_the_loss_of_the_only_verifier_ends_it_and_of_a_drafter_does_not(self):
         run = self.start(PLAN)
         self.assertTrue(run.ready(), run.explain())
         pid = {entry["name"]: entry["pid"] for entry in run.ledger()}
@@ -375,13 +395,54 @@ class Launch(unittest.TestCase):
         self.assertIn('/lock/hosts/localhost/isa: ', diff.stdout)
 
     def test_the_dry_run_is_the_reviewed_text(self):
-        for name, backend in (("three_hosts", "local"), ("three_hosts", "ssh"), ("three_hosts", "slurm"), ("shard_hosts", "ssh"), ("het", "slurm"), ("elastic", "slurm"), ("pods", "kubernetes"), ("shards", "kubernetes")):
+        for name, backend in (("three_hosts", "local"), ("three_hosts", "ssh"), ("three_hosts", "slurm"), ("shard_hosts", "ssh"), ("shard_hosts", "slurm"), ("shard_pods", "kubernetes"), ("het", "slurm"), ("elastic", "slurm"), ("pods", "kubernetes"), ("shards", "kubernetes")):
             dry = launch(GOLDENS / f"{name}.json", "--dry-run", "--backend", backend, "--run-dir", "/shared/run")
             self.assertEqual(dry.returncode, 0, dry.stderr)
             golden = GOLDENS / f"{name}.{backend}.txt"
             if WRITE_GOLDENS:
                 golden.write_text(dry.stdout)
             self.assertEqual(dry.stdout, golden.read_text())
+
+    def test_hosts_come_from_the_environment_of_who_has_them(self):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="outrider-hosts-"))
+        self.addCleanup(shutil.rmtree, folder)
+        (folder / "plan.json").write_text(json.dumps({"coordinator": {}, "verifiers": [{"threads": 2}], "drafters": [{}]}))
+
+        def dry_run(**variables):
+            others = {name: value for name, value in os.environ.items() if name not in ("SKYPILOT_NODE_IPS", "DSTACK_NODES_IPS", "SLURM_JOB_NODELIST")}
+            return subprocess.run([OUTRIDER, "launch", folder / "plan.json", "--hosts", "env", "--backend", "ssh", "--dry-run"],
+                                  capture_output=True, text=True, timeout=HANG, env=others | variables)
+
+        for variables, hosts in (({"SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2\n10.0.0.3"}, ["10.0.0.1", "10.0.0.2", "10.0.0.3"]),
+                                 ({"DSTACK_NODES_IPS": "10.0.0.1\n10.0.0.2\n10.0.0.3"}, ["10.0.0.1", "10.0.0.2", "10.0.0.3"]),
+                                 ({"SLURM_JOB_NODELIST": "n[1-2],big"}, ["n1", "n2", "big"])):
+            dry = dry_run(**variables)
+            self.assertEqual(dry.returncode, 0, dry.stderr)
+            lines = dry.stdout.splitlines()
+            self.assertEqual([line.partition(":")[0] for line in lines],
+                             [f"{hosts[0]} coordinator", f"{hosts[0]} verifier.0", f"{hosts[1]} drafter.0", f"{hosts[2]} drafter.1"])
+            for line, host in zip(lines, (hosts[0], *hosts)):
+                self.assertIn(f" {host} 'exec sh -c ", line)
+            self.assertIn("--threads 2", lines[1])
+        none = dry_run()
+        self.assertEqual((none.returncode, none.stdout), (1, ""))
+        self.assertIn("--hosts env: none of SKYPILOT_NODE_IPS, DSTACK_NODES_IPS and SLURM_JOB_NODELIST is set, wanted one", none.stderr)
+
+    def test_a_pod_asks_for_what_its_model_needs(self):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="outrider-sizes-"))
+        self.addCleanup(shutil.rmtree, folder)
+        large = folder / "large"
+        large.mkdir()
+        (large / "config.json").write_text("{}")
+        with (large / "model.safetensors").open("w") as file:
+            file.truncate(5 << 30)  # without blocks on the disk
+        for plan, size in (({}, ("1", "2Gi")), ({"model": str(large)}, (None, "7Gi")), ({"model": "/packs/of-a-cluster"}, (None, None)),
+                           ({"model": str(large), "kubernetes": {"verifier_memory": "64Gi"}}, (None, "64Gi"))):
+            (folder / "plan.json").write_text(json.dumps({"verifiers": [{}]} | plan))
+            dry = launch(folder / "plan.json", "--dry-run", "--backend", "kubernetes")
+            self.assertEqual(dry.returncode, 0, dry.stderr)
+            found = [re.search(rf'path: /spec/template/spec/containers/0/resources/limits/{what}\n +value: "(.*)"', dry.stdout) for what in ("cpu", "memory")]
+            self.assertEqual(tuple(one and one[1] for one in found), size, dry.stdout)
 
     def test_what_slurm_would_refuse_is_refused_first(self):
         plan = json.loads((GOLDENS / "het.json").read_text())

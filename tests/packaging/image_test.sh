@@ -65,7 +65,7 @@ story=$(unshare --mount sh -ec '
 image push --quiet outrider:test "oci-archive:$scratch/outrider.tar" >/dev/null
 if command -v apptainer >/dev/null; then
   rm -rf "$scratch/outrider.sif"
-  apptainer build --sandbox "$scratch/outrider.sif" "oci-archive://$scratch/outrider.tar" >"$scratch/apptainer.log" 2>&1 ||
+  (cd "$scratch" && apptainer build --sandbox outrider.sif "$here/../../packaging/outrider.def") >"$scratch/apptainer.log" 2>&1 ||
     die "apptainer: $(tail -n 3 "$scratch/apptainer.log")"
   told=$(apptainer exec --no-privs --contain --cleanenv "$scratch/outrider.sif" outrider run --plain --max-tokens 8 "Write a short story about a fox." 2>"$scratch/said") ||
     die "apptainer: $(cat "$scratch/said")"

@@ -22,7 +22,7 @@ def expect(holds, problem):
 
 
 def named(kind):
-    return {item["metadata"]["name"] for item in objects if item["kind"] == kind}
+    return {item["metadata"]["name"] for item in objects if item.get("kind") == kind}
 
 
 def options_of(command):
@@ -58,7 +58,7 @@ def check_pod(owner, template, claims):
             if "configMapKeyRef" in source:
                 reference = source["configMapKeyRef"]
                 data = [item["data"] for item in objects
-                        if item["kind"] == "ConfigMap" and item["metadata"]["name"] == reference["name"]]
+                        if item.get("kind") == "ConfigMap" and item["metadata"]["name"] == reference["name"]]
                 expect(data and reference["key"] in data[0], f"{where}: no {reference['key']} in {reference['name']}")
         if command in ("verifier", "drafter"):
             probe = container.get("readinessProbe", {}).get("exec", {}).get("command", [])
@@ -73,14 +73,42 @@ def check_pod(owner, template, claims):
         for path in paths:
             expect(path in {mount["mountPath"] for mount in container["volumeMounts"]}, f"{where}: nothing is at {path}")
         words = [argument for argument in arguments if re.search(r"^--(join|connect)=|^tcp://outrider", argument)]
-        dials = [argument for argument in words if "tcp://" in argument and "$(LWS_LEADER_ADDRESS)" not in argument]
+        dials = [argument for argument in words if "tcp://" in argument and command != "shard"]
         for argument in dials:
             host, port = re.search(r"tcp://([\w-]+):(\d+)$", argument).groups()
             expect(labels.get("outrider/dials") == "coordinator", f"{where}: the network policy does not let it dial")
-            services = [item for item in objects if item["kind"] == "Service" and item["metadata"]["name"] == host]
+            services = [item for item in objects if item.get("kind") == "Service" and item["metadata"]["name"] == host]
             expect(services and int(port) in {entry["port"] for entry in services[0]["spec"]["ports"]},
                    f"{where}: no service {host}:{port}")
         expect(bool(dials) == (command not in ("coordinator", "shard")), f"{where}: {arguments} dials nobody, or should not")
+        if command == "shard" and "$(LWS_LEADER_ADDRESS)" not in words[0]:
+            check_shard(where, labels, words[0])
+
+
+def selects(selector, labels):
+    return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
+
+
+def check_shard(where, labels, join):
+    """It reaches its verifier before that is ready."""
+    name, number, service, port = re.fullmatch(r"--join=tcp://([\w-]+)-(\d+)\.([\w-]+):(\d+)", join).groups()
+    [verifier] = [item["spec"] for item in objects if item.get("kind") == "StatefulSet" and item["metadata"]["name"] == name]
+    expect(verifier["serviceName"] == service and int(number) < verifier["replicas"], f"{where}: no pod for {join}")
+    [of_pods] = [item["spec"] for item in objects if item.get("kind") == "Service" and item["metadata"]["name"] == service]
+    expect(of_pods["clusterIP"] == "None" and of_pods.get("publishNotReadyAddresses"), f"{where}: {service} has no name for a pod that waits")
+    expect(f"--listen-shards=tcp://0.0.0.0:{port}" in verifier["template"]["spec"]["containers"][0]["args"], f"{where}: nothing listens at {port}")
+    rules = [rule for item in objects if item.get("kind") == "NetworkPolicy" and selects(item["spec"]["podSelector"], verifier["template"]["metadata"]["labels"])
+             for rule in item["spec"].get("ingress", [])]
+    expect(any(selects(rule["from"][0]["podSelector"], labels) and rule["ports"] == [{"port": int(port)}] for rule in rules),
+           f"{where}: the network policy does not let it dial")
+
+
+def check_inference_pool(pool):
+    ports = {entry["containerPort"] for item in objects if item.get("kind") == "Deployment" and selects(pool["selector"], item["spec"]["template"]["metadata"]["labels"])
+             for container in item["spec"]["template"]["spec"]["containers"] if "--metrics-prefix=vllm" in container["args"]
+             for entry in container["ports"]}
+    expect(ports >= {port["number"] for port in pool["targetPorts"]} and ports, "InferencePool: no pods with vLLM's metrics at its port")
+    expect(pool["endpointPickerRef"]["name"] and pool["endpointPickerRef"]["port"]["number"], "InferencePool: no endpoint picker")
 
 
 def check_security(where, container):
@@ -91,16 +119,16 @@ def check_security(where, container):
 
 pods = 0
 for item in objects:
-    if item["kind"] in ("Deployment", "StatefulSet", "Job"):
-        pods += item["kind"] != "Job"
+    if item.get("kind") in ("Deployment", "StatefulSet", "Job"):
+        pods += item["kind"] != "Job" and item["metadata"]["labels"]["app.kubernetes.io/component"] != "shard"
         claims = {claim["metadata"]["name"] for claim in item["spec"].get("volumeClaimTemplates", [])}
         check_pod(f"{item['kind']} {item['metadata']['name']}", item["spec"]["template"], claims)
-    elif item["kind"] == "LeaderWorkerSet":
+    elif item.get("kind") == "LeaderWorkerSet":
         group = item["spec"]["leaderWorkerTemplate"]
         claims = {claim["metadata"]["name"] for claim in group["volumeClaimTemplates"]}
         for role in ("leaderTemplate", "workerTemplate"):
             check_pod(f"LeaderWorkerSet {item['metadata']['name']}, {role}", group[role], claims)
-    elif item["kind"] == "DisaggregatedSet":
+    elif item.get("kind") == "DisaggregatedSet":
         roles = {role["name"]: role for role in item["spec"]["roles"]}
         pods += len(roles)
         for name, role in roles.items():
@@ -108,6 +136,12 @@ for item in objects:
         scaled = {f"{item['metadata']['name']}-{name}" for name, role in roles.items() if "replicas" not in role["spec"]}
         targets = {other["spec"]["scaleTargetRef"]["name"] for other in objects if other["kind"] == "HorizontalPodAutoscaler"}
         expect(scaled == targets, f"DisaggregatedSet: {scaled} have no number of replicas, and autoscalers are for {targets}")
+    elif item.get("kind") == "InferencePool":
+        check_inference_pool(item["spec"])
+    elif "rules" in item:  # values of the prometheus-adapter
+        metrics = {metric["external"]["metric"]["name"] for other in objects if other.get("kind") == "HorizontalPodAutoscaler"
+                   for metric in other["spec"]["metrics"] if metric["type"] == "External"}
+        expect({rule["name"]["as"] for rule in item["rules"]["external"]} == metrics, f"the autoscaler wants {metrics}, which the adapter does not make")
 expect(pods == 4, f"{pods} workloads, wanted 4")
 for problem in problems:
     print(f"{rendered}: {problem}", file=sys.stderr)
