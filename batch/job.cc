@@ -109,8 +109,10 @@ class BatchJob::Workers {
   };
   using Do = std::function<Outcome(std::uint32_t line)>;
 
-  explicit Workers(Do work) : work_(std::move(work)) {}
+  /// @param cut_off  ends the work, also when an exception leaves work_through()
+  Workers(Do work, std::atomic<bool>& cut_off) : work_(std::move(work)), cut_off_(cut_off) {}
   ~Workers() {
+    cut_off_ = true;
     const std::lock_guard lock(mutex_);
     ended_ = true;
     to_do_changed_.notify_all();
@@ -148,6 +150,7 @@ class BatchJob::Workers {
   }
 
   const Do work_;
+  std::atomic<bool>& cut_off_;
   std::mutex mutex_;
   std::condition_variable to_do_changed_, finished_changed_;
   std::deque<std::uint32_t> to_do_;
@@ -242,7 +245,7 @@ Result<void> BatchJob::record(std::uint32_t line, const Outcome& outcome) {
 
 Result<void> BatchJob::work_through(const BatchAnswer& answer, const BatchControl& control, Dispatch& dispatch) {
   const TimePoint start = now();
-  Workers workers([&](std::uint32_t line) { return answer_line(line, answer); });
+  Workers workers([&](std::uint32_t line) { return answer_line(line, answer); }, cut_off_);
   std::optional<Error> error;
   while (true) {
     const BatchStop stop = error ? BatchStop::kCutOff : control.stop();

@@ -1,6 +1,7 @@
 // outrider batch: its lines, its journal, and what it sends when.
 #include <fcntl.h>
 
+#include <atomic>
 #include <cmath>
 #include <fstream>
 #include <functional>
@@ -9,6 +10,8 @@
 #include <numeric>
 #include <random>
 #include <set>
+#include <stdexcept>
+#include <thread>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -349,6 +352,25 @@ TEST(BatchJob, ALineWhoseAnswerBreaksIsAskedAgainAndEndsNothing) {
   EXPECT_TRUE(job.run().value());
   EXPECT_EQ(job.texts(), "0123456789");
   EXPECT_FALSE(job.has_errors());
+}
+
+TEST(BatchJob, AnExceptionCutsOffTheLinesInProgress) {
+  const TemporaryDir dir;
+  BatchOptions options;
+  options.input = dir.write("in.jsonl", line_named("a") + line_named("b"));
+  options.output = dir / "out.jsonl";
+  std::atomic<int> under_way = 0;
+  const auto waits_for_ever = [&](const HttpRequest& request) {
+    ++under_way;
+    while (!request.gone()) std::this_thread::yield();
+    return HttpReply{.status = 503, .body = {}};
+  };
+  BatchControl control;
+  control.concurrency = 2;
+  control.on_tick = [&](const BatchCounts&) {
+    if (under_way == 2) throw std::runtime_error("the verifier has failed");
+  };
+  EXPECT_THROW((void)BatchJob::open(options).value()->run(waits_for_ever, control), std::runtime_error);
 }
 
 // ---- what is sent when ----
