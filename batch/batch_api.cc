@@ -390,6 +390,25 @@ void BatchApi::update(const std::string& id, const Json& changes) {
   (void)save(kBatches, batch);  // otherwise the next start repeats this part
 }
 
+std::optional<ApiError> BatchApi::admit(const std::string& owner, HttpRequest& http) const {
+  std::shared_ptr<const void> open;
+  if (options_.keys && owner.starts_with(kKeyClient)) {
+    http.key = options_.keys->named(owner.substr(kKeyClient.size()));
+    if (http.key) {
+      const auto begun = http.key->begin(now());
+      if (!begun) return begun.error();
+      open = *begun;
+    }
+  }
+  http.reserve = [memory = std::make_shared<RequestMemory>(options_.memory, http.client), open](std::int64_t bytes) {
+    std::optional<ApiError> refused = memory->reserve(bytes);
+    if (refused && refused->status == 503) refused->status = 429;  // too many of the batch's lines, and no outage
+    return refused;
+  };
+  const std::size_t files = file_characters(http.body);
+  return http.reserve(counted_bytes(http.body.size() - files, files));
+}
+
 void BatchApi::run_batches() {
   std::unique_lock lock(mutex_);
   while (!ends_) {
@@ -422,6 +441,7 @@ void BatchApi::run_batch(const std::string& id) {
     options.output = path(kBatches, id, ".d") / "output.jsonl";
     options.only_url = batch["endpoint"];
     options.made_by = options_.made_by;
+    options.admit = [this, owner = batch.value(kOwner, "")](HttpRequest& http) { return admit(owner, http); };
   }
   std::error_code ignored;
   std::filesystem::create_directories(options.output.parent_path(), ignored);

@@ -16,7 +16,10 @@
 
 #include "batch/job.h"
 #include "common/os/durable_file.h"
+#include "server/api_error.h"
+#include "server/api_keys.h"
 #include "server/http_server.h"
+#include "server/request_memory.h"
 
 namespace outrider {
 
@@ -27,6 +30,8 @@ struct BatchApiOptions {
   std::string model;
   int concurrency = 0;  ///< see BatchControl
   BatchAnswer answer;
+  std::shared_ptr<ApiKeys> keys;         ///< a batch's lines are charged to its owner's; null: none
+  std::shared_ptr<ServerMemory> memory;  ///< of the lines' requests
 };
 
 /// OpenAI's /v1/files and /v1/batches: batches run one after the other, in order of arrival, each as a BatchJob. All
@@ -71,6 +76,8 @@ class BatchApi {
   void keep_file(const Json& file);
   void forget_file(Table::iterator file);
 
+  /// See BatchAdmission.
+  std::optional<ApiError> admit(const std::string& owner, HttpRequest& http) const;
   void run_batches();
   void run_batch(const std::string& id);
   Result<void> finish(const std::string& id, BatchJob& job, const char* status);

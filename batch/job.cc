@@ -212,19 +212,23 @@ BatchJob::Outcome BatchJob::answer_line(std::uint32_t line, const BatchAnswer& a
   const auto error = [&](const BatchError& wrong) {
     return Outcome{Outcome::Kind::kError, error_line(wrong, line + 1)};
   };
-  const Result<std::string> text = input_.read(line);
+  Result<std::string> text = input_.read(line);
   if (!text && text.error().code != Errc::kOutOfRange)
     return {.kind = Outcome::Kind::kNoInput, .result = {}, .no_input = text.error()};
   if (!text) return error({.custom_id = {}, .code = "invalid_json_line", .message = text.error().message});
-  const auto request = parse_batch_line(*text, options_.only_url);
-  if (!request) return error(request.error());
   HttpRequest http;
   http.method = "POST";
-  http.path = request->url;
-  http.body = body_to_send(*request);
+  http.body = *std::move(text);
   http.client = kClient;
   http.gone = http.server_ends = [this] { return cut_off_.load(); };
-  const HttpReply reply = answer_with(answer, http);
+  const std::optional<ApiError> refused = options_.admit(http);  // before its memory is needed
+  std::unique_lock without_memory(refused_, std::defer_lock);
+  if (refused) without_memory.lock();  // a refused line is read for its name
+  auto request = parse_batch_line(http.body, options_.only_url);
+  if (!request) return error(request.error());
+  http.path = request->url;
+  http.body = body_to_send({request->custom_id, request->url, std::exchange(request->body, {})});
+  const HttpReply reply = refused ? error_reply(*refused) : answer_with(answer, http);
   if (reply.status != 200) {
     if (cut_off_) return {Outcome::Kind::kCutOff, {}};
     const BatchError wrong = error_of(*request, reply);

@@ -12,6 +12,7 @@
 #include "common/http/tls.h"
 #include "server/api_keys.h"
 #include "server/http_message.h"
+#include "server/request_memory.h"
 
 namespace outrider {
 
@@ -27,6 +28,7 @@ struct HttpOptions {
   std::size_t file_bytes_max = 24u << 20;    ///< of one request's files, in base64
   /// Shared by all requests, client by client; at least twice the memory of the longest text or the largest files.
   std::int64_t memory_bytes_max = 512 << 20;
+  std::shared_ptr<ServerMemory> memory = {};  ///< memory_of() these options, if others use it too
   /// Time-out for a complete request: no client can occupy a thread with one byte a second.
   Duration request_timeout = std::chrono::seconds(20);
   Duration idle_timeout = std::chrono::seconds(15);  ///< between two requests of a connection
@@ -34,6 +36,8 @@ struct HttpOptions {
   bool traces = false;                               ///< accept and answer `traceparent`
   std::function<void(int status)> on_response = [](int) {};  ///< called after every reply; any thread, many at once
 };
+
+std::shared_ptr<ServerMemory> memory_of(const HttpOptions& options);
 
 /// Returns the characters of a body's JSON that are base64 files: strings of at least 1,024 characters, made only of
 /// base64, line ends (\n) and the head of a data: URL.
