@@ -199,6 +199,13 @@ TEST_F(BatchJournal, ResultsAreWhereItSays) {
   EXPECT_EQ(seen, 3);
 }
 
+TEST_F(BatchJournal, AResultMayBeLongerThanAnyLineOfAnInput) {
+  const std::uint32_t longest = LineReader::kLineBytesMax / 7 + 1;
+  go_on({longest, 1});
+  EXPECT_EQ(go_on({}), (std::map<std::uint32_t, bool>{{longest, longest % 2 == 0}, {1, false}}));
+  EXPECT_EQ(torn_, 0u);
+}
+
 TEST_F(BatchJournal, CutAnywhereItHasTheWholeLinesAndGoesOn) {
   go_on({0, 1});
   const std::string all = *read_text(path_);
