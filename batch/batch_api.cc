@@ -184,7 +184,8 @@ void BatchApi::forget_old() {
   for (auto it = batches_.begin(); it != batches_.end();) {
     const auto batch = it++;
     if (!is_over(batch->second) || !old(batch->second)) continue;
-    std::filesystem::remove(path(kBatches, batch->first, ".json"), ignored);
+    for (const char* ending : {".json", ".d"})
+      std::filesystem::remove_all(path(kBatches, batch->first, ending), ignored);
     batches_.erase(batch);
   }
   for (auto it = files_.begin(); it != files_.end();) {
@@ -464,10 +465,10 @@ void BatchApi::run_batch(const std::string& id) {
   const BatchControl control{.concurrency = options_.concurrency,
                              .stop = stop,
                              .on_tick = [&](const BatchCounts& counts) { count(id, counts); }};
-  const Result<bool> done = (*job)->run(options_.answer, control);
+  const Result<bool> done = no_throw([&] { return (*job)->run(options_.answer, control); });
   count(id, (*job)->counts());
   if (!done && done.error().code == Errc::kPeerGone) return;  // try again
-  if (!done) return fail(id, done.error());
+  if (!done) return fail(id, done.error(), job->get());
   if (!*done && ends_) return;
   const char* status = "completed";
   if (!*done) {
@@ -479,7 +480,7 @@ void BatchApi::run_batch(const std::string& id) {
                                       "with what it has written there are more than {} bytes of files, "
                                       "which is all that this server keeps; the files have what was done",
                                       options_.bytes_max})}});
-  if (const Result<void> finished = finish(id, **job, status); !finished) fail(id, finished.error());
+  if (const Result<void> finished = finish(id, **job, status); !finished) fail(id, finished.error(), job->get());
 }
 
 void BatchApi::count(const std::string& id, const BatchCounts& counts) {
@@ -542,12 +543,13 @@ Result<void> BatchApi::finish(const std::string& id, BatchJob& job, const char* 
   return {};
 }
 
-void BatchApi::fail(const std::string& id, const Error& error) {
+void BatchApi::fail(const std::string& id, const Error& error, BatchJob* job) {
   if (error.code == Errc::kIo) log_error("event=disk_failed batch={} reason=\"{}\"", id, error.message);
   const Error shown(error.code, replaced(error.message, (options_.dir / "").string(), ""));  // clients do not see where
-  update(id, {{"status", "failed"}, {"failed_at", unix_seconds()}, {"errors", errors_of(shown)}});
-  std::error_code ignored;
-  std::filesystem::remove_all(path(kBatches, id, ".d"), ignored);
+  update(id, {{"errors", errors_of(shown)}});
+  if (job != nullptr && finish(id, *job, "failed")) return;
+  // Its folder may have the only copy of results.
+  update(id, {{"status", "failed"}, {"failed_at", unix_seconds()}});
 }
 
 }  // namespace outrider

@@ -83,7 +83,8 @@ class BatchApi {
   Result<void> finish(const std::string& id, BatchJob& job, const char* status);
   /// Writes the finished part of an incomplete batch.
   Result<void> give_up(const std::string& id, BatchJob& job, const std::string& status);
-  void fail(const std::string& id, const Error& error);
+  /// Ends a batch by an error. @param job  if it was opened: its finished lines become files
+  void fail(const std::string& id, const Error& error, BatchJob* job = nullptr);
   void count(const std::string& id, const BatchCounts& counts);
   /// Changes a batch and saves it.
   void update(const std::string& id, const Json& changes);

@@ -334,7 +334,8 @@ Result<bool> BatchJob::run(const BatchAnswer& answer, const BatchControl& contro
   return true;
 }
 
-Result<void> BatchJob::write_what_is_done() const {
+Result<void> BatchJob::write_what_is_done() {
+  (void)await_journal();  // what it has lost is not done
   return write_results(paths_, {{journal_->file(), entries_}}, counts().failed > 0);
 }
 

@@ -93,7 +93,7 @@ class BatchJob {
   Result<void> give_up_open_lines(const std::string& code, const std::string& message);
 
   /// After an incomplete run: writes output and errors of finished lines.
-  Result<void> write_what_is_done() const;
+  Result<void> write_what_is_done();
 
   BatchCounts counts() const;
   const BatchPaths& paths() const { return paths_; }

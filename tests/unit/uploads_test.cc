@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -12,6 +13,7 @@
 
 #include "batch/batch_api.h"
 #include "batch/hash.h"
+#include "common/base/text.h"
 #include "common/base/time.h"
 #include "common/os/files.h"
 #include "server/api_keys.h"
@@ -101,6 +103,7 @@ struct Files {
   std::unique_ptr<BatchApi> api = BatchApi::open({.dir = dir.path(),
                                                   .made_by = {},
                                                   .model = "m",
+                                                  .concurrency = 1,
                                                   .answer = answer_,
                                                   .keys = keys_,
                                                   .memory = memory_of(HttpOptions())})
@@ -180,6 +183,24 @@ TEST(Batches, OneWhoseResultsCannotBeMovedToTheFilesHasFailedAndSaysSo) {
   EXPECT_EQ(batch["status"], "failed") << batch;
   EXPECT_NE(batch["errors"].dump().find("cannot be moved"), std::string::npos) << batch;
   EXPECT_EQ(batch.dump().find(files.dir.path().string()), std::string::npos) << "where this server's files are";
+  EXPECT_TRUE(std::filesystem::exists(files.dir.path() / "batches" / (id + ".d") / "output.jsonl"));
+}
+
+TEST(Batches, OneThatFailsHasWhatWasDone) {
+  const Files* self = nullptr;
+  const Files files([&](const HttpRequest&) {
+    const std::filesystem::path folder = self->dir.path() / "files";
+    for (const auto& entry : std::filesystem::directory_iterator(folder))
+      if (entry.path().extension() == ".jsonl") std::filesystem::resize_file(entry.path(), std::strlen(kLine) + 1);
+    return kAnswered;
+  });
+  self = &files;
+  const Json batch = files.ended(files.begin(fmt::format("{}\n{}", kLine, replaced(kLine, "\"a\"", "\"b\""))));
+  EXPECT_EQ(batch["status"], "failed") << batch;
+  EXPECT_NE(batch["errors"].dump().find("line 2 is another"), std::string::npos) << batch;
+  ASSERT_TRUE(batch["output_file_id"].is_string()) << batch;
+  const std::string output = batch["output_file_id"].get<std::string>() + ".jsonl";
+  EXPECT_EQ(Json::parse(read_text(files.dir.path() / "files" / output).value())["custom_id"], "a");
 }
 
 }  // namespace
