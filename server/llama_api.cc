@@ -75,7 +75,7 @@ Json pick(const Json& object, const std::vector<std::string>& names) {
   Json picked = Json::object();
   for (const std::string& name : names) {
     const Json* value = &object;
-    for (std::size_t begin = 0; begin <= name.size() && value->is_object();) {
+    for (std::size_t begin = 0; begin <= name.size();) {
       const std::size_t end = std::min(name.find('/', begin), name.size());
       value = &member(*value, name.substr(begin, end - begin).c_str());
       begin = end + 1;
@@ -83,6 +83,20 @@ Json pick(const Json& object, const std::vector<std::string>& names) {
     if (!value->is_null()) picked[name] = *value;
   }
   return picked;
+}
+
+/// Returns the fields of a request that its reply repeats for each choice: none beyond these bytes in all.
+Json settings_of(const Json& request) {
+  constexpr std::size_t kBytesMax = 8 << 10;
+  Json settings = Json::object();
+  std::size_t bytes = 0;
+  for (const auto& [name, value] : request.items()) {
+    const std::size_t more = name.size() + to_text(value).size();
+    if (name == "prompt" || bytes + more > kBytesMax) continue;
+    bytes += more;
+    settings[name] = value;
+  }
+  return settings;
 }
 
 /// A request of /completion.
@@ -99,8 +113,7 @@ ApiResult<LlamaCompletion> parse_llama_completion(std::string_view body, const T
                                                   std::span<const TokenId> stops, const ApiDefaults& defaults) {
   ASSIGN_OR_RETURN(Json json, parse_object(body));
   LlamaCompletion request;
-  request.settings = json;
-  request.settings.erase("prompt");
+  request.settings = settings_of(json);
   if (!json.contains("n_predict")) json["n_predict"] = json.contains("max_tokens") ? json["max_tokens"] : Json(-1);
   request.settings["n_predict"] = json["n_predict"];
   for (const auto& [name, neutral] : foreign_samplers()) request.settings[name] = neutral;

@@ -916,6 +916,12 @@ TEST(Serve, LlamaCppsCompletionIsThatOfOpenAIsInItsWords) {
   EXPECT_EQ(complete({{"prompt", {"Once upon a", {{"prompt_string", "Once upon a"}}}}})[1]["content"], openai["text"]);
   EXPECT_EQ(complete({{"response_fields", {"content", "generation_settings/n_predict"}}}),
             (Json{{"content", openai["text"]}, {"generation_settings/n_predict", 8}}));
+  const Json large = Json(100'000, Json::array());
+  const Json choices = complete({{"n_cmpl", 64}, {"n_predict", 1}, {"preserved_tokens", large}, {"x", large}});
+  EXPECT_EQ(choices.size(), 64u) << choices;
+  EXPECT_LT(choices.dump().size(), std::size_t{1} << 20) << "settings are repeated for each choice";
+  EXPECT_EQ(choices[63]["generation_settings"]["n_predict"], 1);
+  EXPECT_EQ(complete({{"response_fields", {"prompt/a", "prompt/b"}}}), Json::object());
   EXPECT_EQ(complete({{"mirostat", 2}})["error"]["param"], "mirostat");
   const Json both = complete({{"n_cmpl", 2}});
   ASSERT_EQ(both.size(), 2u) << both;
