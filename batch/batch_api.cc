@@ -27,6 +27,12 @@ using Json = nlohmann::json;
 constexpr std::int64_t kDay = 24 * 3600;
 constexpr std::int64_t kAgeMin = 3600, kAgeMax = 30 * kDay;
 constexpr std::int64_t kSweepSeconds = 60;
+/// What a file counts besides its content, and a batch in all: their objects stay in memory.
+constexpr std::uint64_t kEntryBytes = 64 << 10;
+// OpenAI's limits.
+constexpr std::size_t kMetadataMax = 16, kMetadataKeyBytesMax = 64, kMetadataTextBytesMax = 512;
+constexpr std::size_t kFilenameBytesMax = 255;
+constexpr std::ptrdiff_t kLinesMax = 50'000;
 constexpr const char *kFiles = "files", *kBatches = "batches";
 // Not shown to clients: the owner, and the time that a batch's output is kept.
 constexpr const char *kOwner = "outrider_owner", *kOutputSeconds = "outrider_output_seconds";
@@ -66,6 +72,17 @@ Json errors_of(const Error& error) {
 }
 
 std::uint64_t bytes_of(const Json& file) { return file.value("bytes", std::uint64_t{0}); }
+std::uint64_t stored_bytes_of(const Json& file) { return bytes_of(file) + kEntryBytes; }
+
+bool is_metadata(const Json& metadata) {
+  if (metadata.is_null()) return true;
+  if (!metadata.is_object() || metadata.size() > kMetadataMax) return false;
+  for (const auto& [key, value] : metadata.items()) {
+    if (key.size() > kMetadataKeyBytesMax || !value.is_string()) return false;
+    if (value.get_ref<const std::string&>().size() > kMetadataTextBytesMax) return false;
+  }
+  return true;
+}
 
 bool is_over(const Json& batch) {
   const std::string status = batch.value("status", "");
@@ -116,7 +133,8 @@ Result<std::unique_ptr<BatchApi>> BatchApi::open(BatchApiOptions options) {
   std::unique_ptr<BatchApi> api(new BatchApi(std::move(options), std::move(lock)));
   RETURN_IF_ERROR(api->load(kFiles, api->files_));
   RETURN_IF_ERROR(api->load(kBatches, api->batches_));
-  for (const auto& [id, file] : api->files_) api->stored_bytes_ += bytes_of(file);
+  for (const auto& [id, file] : api->files_) api->stored_bytes_ += stored_bytes_of(file);
+  api->stored_bytes_ += api->batches_.size() * kEntryBytes;
   api->forget_halves();
   api->forget_old();
   api->thread_ = std::jthread([raw = api.get()] { raw->run_batches(); });
@@ -164,13 +182,13 @@ Result<void> BatchApi::save(const char* kind, const Json& object) const {
 
 void BatchApi::keep_file(const Json& file) {
   const auto [kept, is_new] = files_.try_emplace(file["id"]);
-  if (!is_new) stored_bytes_ -= bytes_of(kept->second);
-  stored_bytes_ += bytes_of(file);
+  if (!is_new) stored_bytes_ -= stored_bytes_of(kept->second);
+  stored_bytes_ += stored_bytes_of(file);
   kept->second = file;
 }
 
 void BatchApi::forget_file(Table::iterator file) {
-  stored_bytes_ -= bytes_of(file->second);
+  stored_bytes_ -= stored_bytes_of(file->second);
   std::error_code ignored;
   for (const char* ending : {".json", ".jsonl"}) std::filesystem::remove(path(kFiles, file->first, ending), ignored);
   files_.erase(file);
@@ -187,6 +205,7 @@ void BatchApi::forget_old() {
     for (const char* ending : {".json", ".d"})
       std::filesystem::remove_all(path(kBatches, batch->first, ending), ignored);
     batches_.erase(batch);
+    stored_bytes_ -= kEntryBytes;
   }
   for (auto it = files_.begin(); it != files_.end();) {
     const auto file = it++;
@@ -286,7 +305,16 @@ HttpReply BatchApi::add_file(const HttpRequest& http) {
            .message = fmt::format("expires_after.seconds is '{}', wanted {} to {}", asked->content, kAgeMin, kAgeMax),
            .param = "expires_after"});
   }
-  const std::uint64_t bytes = file->content.size() + stored_bytes_;
+  if (file->filename.size() > kFilenameBytesMax)
+    return error_reply({.status = 400,
+                        .message = fmt::format("the file's name has {} bytes, wanted at most {}",
+                                               file->filename.size(), kFilenameBytesMax),
+                        .param = "file"});
+  if (const auto lines = std::ranges::count(file->content, '\n'); lines > kLinesMax)
+    return error_reply({.status = 400,
+                        .message = fmt::format("the file has {} lines, wanted at most {}", lines, kLinesMax),
+                        .param = "file"});
+  const std::uint64_t bytes = file->content.size() + kEntryBytes + stored_bytes_;
   if (bytes > options_.bytes_max) {
     return error_reply(
         {413, fmt::format("with this file there would be {} bytes of files, this server keeps {}: delete some", bytes,
@@ -351,8 +379,9 @@ HttpReply BatchApi::add_batch(const HttpRequest& http) {
     after.choice("anchor", {}, {"created_at"});
     output_seconds = after.integer("seconds", {}, kAgeMin, kAgeMax);
   }
-  if (!member(*parsed, "metadata").is_null() && !member(*parsed, "metadata").is_object())
-    fields.wrong("metadata", "an object of texts");
+  if (!is_metadata(member(*parsed, "metadata")))
+    fields.wrong("metadata", fmt::format("an object of {} texts of {} bytes, with names of {}, at most", kMetadataMax,
+                                         kMetadataTextBytesMax, kMetadataKeyBytesMax));
   const auto file = files_.find(input);
   if (!wrong.error && (file == files_.end() || file->second.value(kOwner, "") != http.owner()))
     fields.wrong("input_file_id", "the id of a file that is there");
@@ -365,6 +394,7 @@ HttpReply BatchApi::add_batch(const HttpRequest& http) {
       batch_json(input, endpoint, options_.model, member(*parsed, "metadata"), http.owner(), output_seconds);
   if (const auto saved = save(kBatches, object); !saved) return disk_reply(saved.error());
   batches_[object["id"]] = object;
+  stored_bytes_ += kEntryBytes;
   changed_.notify_all();
   return json_reply(object);
 }

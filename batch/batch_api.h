@@ -95,7 +95,7 @@ class BatchApi {
   std::mutex mutex_;
   std::condition_variable changed_;
   Table files_, batches_;
-  std::uint64_t stored_bytes_ = 0;  ///< of all files
+  std::uint64_t stored_bytes_ = 0;  ///< of all files and batches
   std::int64_t swept_ = 0;          ///< last removal of expired entries, Unix seconds
   std::jthread thread_;             // last: it uses the others
 };

@@ -74,14 +74,16 @@ struct Files {
     return route->handler(
         {.method = method, .path = path, .id = id, .body = std::move(body), .client = "key ann", .key = key});
   }
-  /// @return the id of a file with this content.
-  std::string upload(const std::string& content) const {
-    const auto part = [](const char* name, const std::string& text) {
-      return fmt::format("--x\r\nContent-Disposition: form-data; name=\"{}\"\r\n\r\n{}\r\n", name, text);
+  /// Uploads a file with this content.
+  HttpReply add(const std::string& content, const std::string& filename = "in.jsonl") const {
+    const auto part = [](const std::string& head, const std::string& text) {
+      return fmt::format("--x\r\nContent-Disposition: form-data; name={}\r\n\r\n{}\r\n", head, text);
     };
-    const std::string body = part("purpose", "batch") + part("file", content) + "--x--";
-    return Json::parse(ask("POST", "/v1/files", "", body).body)["id"];
+    const std::string body = part("purpose", "batch") + part("file; filename=" + filename, content) + "--x--";
+    return ask("POST", "/v1/files", "", body);
   }
+  /// @return the id of a file with this content.
+  std::string upload(const std::string& content) const { return Json::parse(add(content).body)["id"]; }
   /// @return the id of a batch of completions of these lines
   std::string begin(const std::string& lines) const {
     const Json asked = {
@@ -135,6 +137,28 @@ TEST(Upload, OfWhichAPartIsLostIsNeverReadAsIfItWereWhole) {
   const HttpReply lost = files.ask("GET", "/v1/files/{id}/content", id, "");
   EXPECT_EQ(lost.status, 500);
   EXPECT_EQ(lost.body.find(files.dir.path().string()), std::string::npos) << lost.body;
+}
+
+TEST(Upload, NamesLinesAndMetadataAreBounded) {
+  const Files files;
+  EXPECT_EQ(files.add("x", std::string(255, 'n')).status, 200);
+  EXPECT_EQ(files.add("x", std::string(256, 'n')).status, 400);
+  EXPECT_EQ(files.add(std::string(50'000, '\n')).status, 200);
+  EXPECT_EQ(files.add(std::string(50'001, '\n')).status, 400);
+  const auto begin = [&](const Json& metadata) {
+    const Json asked = {{"input_file_id", files.upload("x")},
+                        {"endpoint", "/v1/completions"},
+                        {"completion_window", "24h"},
+                        {"metadata", metadata}};
+    return files.ask("POST", "/v1/batches", "", asked.dump()).status;
+  };
+  EXPECT_EQ(begin({{std::string(64, 'k'), std::string(512, 'v')}}), 200);
+  EXPECT_EQ(begin({{std::string(65, 'k'), "v"}}), 400);
+  EXPECT_EQ(begin({{"k", std::string(513, 'v')}}), 400);
+  EXPECT_EQ(begin({{"k", Json::array()}}), 400);
+  Json many;
+  for (int i = 0; i < 17; ++i) many[std::to_string(i)] = "v";
+  EXPECT_EQ(begin(many), 400);
 }
 
 constexpr const char* kLine = R"({"custom_id":"a","url":"/v1/completions","body":{"prompt":"x"}})";
