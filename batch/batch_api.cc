@@ -436,8 +436,7 @@ std::optional<ApiError> BatchApi::admit(const std::string& owner, HttpRequest& h
     if (refused && refused->status == 503) refused->status = 429;  // too many of the batch's lines, and no outage
     return refused;
   };
-  const std::size_t files = file_characters(http.body);
-  return http.reserve(counted_bytes(http.body.size() - files, files));
+  return http.reserve(counted_bytes(http.body));
 }
 
 void BatchApi::run_batches() {

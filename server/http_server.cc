@@ -671,6 +671,11 @@ std::size_t file_characters(std::string_view body) {
   return files;
 }
 
+std::int64_t counted_bytes(std::string_view body) {
+  const std::size_t files = file_characters(body);
+  return counted_bytes(body.size() - files, files);
+}
+
 std::shared_ptr<ServerMemory> memory_of(const HttpOptions& options) {
   return std::make_shared<ServerMemory>(std::max({options.memory_bytes_max,
                                                   2 * counted_bytes(options.request_bytes_max, 0),
