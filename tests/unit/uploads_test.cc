@@ -63,6 +63,16 @@ TEST(Form, NamesAreAsTheirClientHasThem) {
   EXPECT_EQ(names("X: y").first, "");
 }
 
+TEST(Form, ThePartsHeadsAreBounded) {
+  const std::string named = "Content-Disposition: form-data; name=\"file\"";
+  EXPECT_EQ(names("X: " + std::string(8000, 'y') + "\r\n" + named).first, "file");
+  const std::string large = form("X: " + std::string(9000, 'y') + "\r\n" + named);
+  EXPECT_FALSE(parse_form(large));
+  std::string many;
+  for (int i = 0; i < 65; ++i) many += "--x\r\n" + named + "\r\n\r\n\r\n";
+  EXPECT_FALSE(parse_form(many + "--x--"));
+}
+
 /// A server's files and batches, by its routes.
 struct Files {
   explicit Files(BatchAnswer answer = {}, std::shared_ptr<ApiKeys> keys = {})
