@@ -215,7 +215,7 @@ void serve(ServeFlags flags) {
   const auto add = [&](const std::vector<HttpRoute>& more) { routes.insert(routes.end(), more.begin(), more.end()); };
   const ChatBackend backend = chat_backend(api);
   add(responses_routes(backend));
-  add(llama_routes(api, pair.backbone.string()));
+  add(llama_routes(api));
   add(messages_routes(backend));
   add(transcription_routes(backend));
   std::unique_ptr<BatchApi> batches;

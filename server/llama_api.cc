@@ -286,7 +286,7 @@ class LlamaWriter final : public ReplyWriter {
 
 }  // namespace
 
-std::vector<HttpRoute> llama_routes(ApiServer& api, std::string model_path) {
+std::vector<HttpRoute> llama_routes(ApiServer& api) {
   const auto completion = [&api](const HttpRequest& http) {
     const Tokenizer& tokenizer = api.text().tokenizer;
     ApiResult<LlamaCompletion> request =
@@ -300,7 +300,7 @@ std::vector<HttpRoute> llama_routes(ApiServer& api, std::string model_path) {
     if (!tokens) return error_reply(tokens.error());
     return HttpReply{.status = 200, .body = to_text({{"input_tokens", *tokens}})};
   };
-  const auto props = [&api, model_path = std::move(model_path)](const HttpRequest&) {
+  const auto props = [&api](const HttpRequest&) {
     const TextSide& text = api.text();
     const SamplingParams advised = text.advised();
     const auto spelled = [&](std::optional<TokenId> id) {
@@ -309,7 +309,7 @@ std::vector<HttpRoute> llama_routes(ApiServer& api, std::string model_path) {
     const std::vector<TokenId>& stops = text.stop_ids();
     return HttpReply{
         .status = 200,
-        .body = to_text({{"model_path", model_path},
+        .body = to_text({{"model_path", api.model_name()},  // its path is no matter of clients
                          {"model_alias", api.model_name()},
                          {"build_info", api.version()},
                          {"total_slots", 1},  // no slots: sequences share the memory

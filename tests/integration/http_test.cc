@@ -942,7 +942,9 @@ TEST(Serve, LlamaCppsCompletionIsThatOfOpenAIsInItsWords) {
   EXPECT_TRUE(prompt.starts_with("<bos>")) << prompt;
   EXPECT_NE(prompt.find("Hi"), std::string::npos);
   EXPECT_GT(json_of(post(serve.port, "/chat/completions/input_tokens", chat))["input_tokens"], 3);
-  EXPECT_EQ(json_of(get(serve.port, "/props"))["default_generation_settings"]["n_ctx"], 8192);
+  const Json props = json_of(get(serve.port, "/props"));
+  EXPECT_EQ(props["default_generation_settings"]["n_ctx"], 8192);
+  EXPECT_EQ(props["model_path"], props["model_alias"]) << "clients do not see where";
   EXPECT_EQ(get(serve.port, "/slots").status, 501);
   EXPECT_EQ(complete({{"ignore_eos", true}})["generation_settings"]["logit_bias"][0]["bias"], nullptr);
 }
