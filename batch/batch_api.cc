@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <initializer_list>
 #include <system_error>
 #include <utility>
 
@@ -73,6 +74,16 @@ Json errors_of(const Error& error) {
 
 std::uint64_t bytes_of(const Json& file) { return file.value("bytes", std::uint64_t{0}); }
 std::uint64_t stored_bytes_of(const Json& file) { return bytes_of(file) + kEntryBytes; }
+
+/// @return true if a saved object has what is read without a default
+bool has_its_fields(const Json& object, bool is_batch) {
+  const auto are = [&](std::initializer_list<const char*> keys, bool (Json::*is)() const noexcept) {
+    return std::ranges::all_of(keys, [&](const char* key) { return (member(object, key).*is)(); });
+  };
+  if (!are({"created_at", "expires_at"}, &Json::is_number_integer)) return false;
+  return is_batch ? are({"status", "input_file_id", "endpoint"}, &Json::is_string)
+                  : are({"bytes"}, &Json::is_number_integer);
+}
 
 bool is_metadata(const Json& metadata) {
   if (metadata.is_null()) return true;
@@ -157,8 +168,8 @@ Result<void> BatchApi::load(const char* kind, Table& table) const {
     if (entry.path().extension() != ".json") continue;
     ASSIGN_OR_RETURN(const std::string text, read_text(entry.path()));
     ASSIGN_OR_RETURN(Json object, parse_json_object(text, entry.path().string()));
-    if (!member(object, "id").is_string() || member(object, "id") != entry.path().stem().string())
-      return Error(Errc::kMalformed, "{}: not made by outrider serve", entry.path().string());
+    if (member(object, "id") != entry.path().stem().string() || !has_its_fields(object, kind == kBatches))
+      return Error(Errc::kMalformed, "{}: not made by outrider serve, or damaged", entry.path().string());
     const std::string id = object["id"];
     table[id] = std::move(object);
   }

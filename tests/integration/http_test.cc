@@ -937,6 +937,10 @@ TEST(Serve, LlamaCppsCompletionIsThatOfOpenAIsInItsWords) {
   const Json pieces =
       json_of(post(serve.port, "/tokenize", R"({"content": "a fox", "with_pieces": true, "add_special": true})"));
   EXPECT_EQ(pieces["tokens"][0]["id"], 2);
+  std::string many;
+  for (int i = 0; i < 250'000; ++i) many += "\U00012000";  // four tokens each, of a byte
+  EXPECT_EQ(post(serve.port, "/tokenize", Json{{"content", many}}.dump()).status, 200);
+  EXPECT_EQ(post(serve.port, "/tokenize", Json{{"content", many}, {"with_pieces", true}}.dump()).status, 413);
   const std::string chat = ask("Hi", 1).dump();
   const std::string prompt = json_of(post(serve.port, "/apply-template", chat))["prompt"];
   EXPECT_TRUE(prompt.starts_with("<bos>")) << prompt;

@@ -220,6 +220,24 @@ TEST(Batches, OneWhoseResultsCannotBeMovedToTheFilesHasFailedAndSaysSo) {
   EXPECT_TRUE(std::filesystem::exists(files.dir.path() / "batches" / (id + ".d") / "output.jsonl"));
 }
 
+TEST(Batches, ADamagedOneIsNamedAtTheStart) {
+  const auto opened = [](Json batch, const char* without) {
+    const TemporaryDir dir;
+    batch.erase(without);
+    std::filesystem::create_directories(dir / "batches");
+    EXPECT_TRUE(replace_text(dir / "batches" / "batch_a.json", batch.dump()));
+    const auto api = BatchApi::open(
+        {.dir = dir.path(), .made_by = {}, .model = "m", .answer = {}, .keys = {}, .memory = memory_of(HttpOptions())});
+    return api ? "" : api.error().message;
+  };
+  const Json batch = {{"id", "batch_a"},     {"status", "failed"},
+                      {"created_at", 1},     {"expires_at", 2},
+                      {"input_file_id", ""}, {"endpoint", "/v1/completions"}};
+  EXPECT_EQ(opened(batch, ""), "");
+  for (const auto& [key, value] : batch.items())
+    EXPECT_NE(opened(batch, key.c_str()).find("batch_a.json: not made by outrider serve"), std::string::npos) << key;
+}
+
 TEST(Batches, OneThatFailsHasWhatWasDone) {
   const Files* self = nullptr;
   const Files files([&](const HttpRequest&) {
