@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <initializer_list>
 #include <system_error>
 #include <utility>
 
@@ -27,6 +28,12 @@ using Json = nlohmann::json;
 constexpr std::int64_t kDay = 24 * 3600;
 constexpr std::int64_t kAgeMin = 3600, kAgeMax = 30 * kDay;
 constexpr std::int64_t kSweepSeconds = 60;
+/// What a file counts besides its content, and a batch in all: their objects stay in memory.
+constexpr std::uint64_t kEntryBytes = 64 << 10;
+// OpenAI's limits.
+constexpr std::size_t kMetadataMax = 16, kMetadataKeyBytesMax = 64, kMetadataTextBytesMax = 512;
+constexpr std::size_t kFilenameBytesMax = 255;
+constexpr std::ptrdiff_t kLinesMax = 50'000;
 constexpr const char *kFiles = "files", *kBatches = "batches";
 // Not shown to clients: the owner, and the time that a batch's output is kept.
 constexpr const char *kOwner = "outrider_owner", *kOutputSeconds = "outrider_output_seconds";
@@ -66,6 +73,27 @@ Json errors_of(const Error& error) {
 }
 
 std::uint64_t bytes_of(const Json& file) { return file.value("bytes", std::uint64_t{0}); }
+std::uint64_t stored_bytes_of(const Json& file) { return bytes_of(file) + kEntryBytes; }
+
+/// @return true if a saved object has what is read without a default
+bool has_its_fields(const Json& object, bool is_batch) {
+  const auto are = [&](std::initializer_list<const char*> keys, bool (Json::*is)() const noexcept) {
+    return std::ranges::all_of(keys, [&](const char* key) { return (member(object, key).*is)(); });
+  };
+  if (!are({"created_at", "expires_at"}, &Json::is_number_integer)) return false;
+  return is_batch ? are({"status", "input_file_id", "endpoint"}, &Json::is_string)
+                  : are({"bytes"}, &Json::is_number_integer);
+}
+
+bool is_metadata(const Json& metadata) {
+  if (metadata.is_null()) return true;
+  if (!metadata.is_object() || metadata.size() > kMetadataMax) return false;
+  for (const auto& [key, value] : metadata.items()) {
+    if (key.size() > kMetadataKeyBytesMax || !value.is_string()) return false;
+    if (value.get_ref<const std::string&>().size() > kMetadataTextBytesMax) return false;
+  }
+  return true;
+}
 
 bool is_over(const Json& batch) {
   const std::string status = batch.value("status", "");
@@ -116,7 +144,8 @@ Result<std::unique_ptr<BatchApi>> BatchApi::open(BatchApiOptions options) {
   std::unique_ptr<BatchApi> api(new BatchApi(std::move(options), std::move(lock)));
   RETURN_IF_ERROR(api->load(kFiles, api->files_));
   RETURN_IF_ERROR(api->load(kBatches, api->batches_));
-  for (const auto& [id, file] : api->files_) api->stored_bytes_ += bytes_of(file);
+  for (const auto& [id, file] : api->files_) api->stored_bytes_ += stored_bytes_of(file);
+  api->stored_bytes_ += api->batches_.size() * kEntryBytes;
   api->forget_halves();
   api->forget_old();
   api->thread_ = std::jthread([raw = api.get()] { raw->run_batches(); });
@@ -139,8 +168,8 @@ Result<void> BatchApi::load(const char* kind, Table& table) const {
     if (entry.path().extension() != ".json") continue;
     ASSIGN_OR_RETURN(const std::string text, read_text(entry.path()));
     ASSIGN_OR_RETURN(Json object, parse_json_object(text, entry.path().string()));
-    if (!member(object, "id").is_string() || member(object, "id") != entry.path().stem().string())
-      return Error(Errc::kMalformed, "{}: not made by outrider serve", entry.path().string());
+    if (member(object, "id") != entry.path().stem().string() || !has_its_fields(object, kind == kBatches))
+      return Error(Errc::kMalformed, "{}: not made by outrider serve, or damaged", entry.path().string());
     const std::string id = object["id"];
     table[id] = std::move(object);
   }
@@ -164,13 +193,13 @@ Result<void> BatchApi::save(const char* kind, const Json& object) const {
 
 void BatchApi::keep_file(const Json& file) {
   const auto [kept, is_new] = files_.try_emplace(file["id"]);
-  if (!is_new) stored_bytes_ -= bytes_of(kept->second);
-  stored_bytes_ += bytes_of(file);
+  if (!is_new) stored_bytes_ -= stored_bytes_of(kept->second);
+  stored_bytes_ += stored_bytes_of(file);
   kept->second = file;
 }
 
 void BatchApi::forget_file(Table::iterator file) {
-  stored_bytes_ -= bytes_of(file->second);
+  stored_bytes_ -= stored_bytes_of(file->second);
   std::error_code ignored;
   for (const char* ending : {".json", ".jsonl"}) std::filesystem::remove(path(kFiles, file->first, ending), ignored);
   files_.erase(file);
@@ -184,8 +213,10 @@ void BatchApi::forget_old() {
   for (auto it = batches_.begin(); it != batches_.end();) {
     const auto batch = it++;
     if (!is_over(batch->second) || !old(batch->second)) continue;
-    std::filesystem::remove(path(kBatches, batch->first, ".json"), ignored);
+    for (const char* ending : {".json", ".d"})
+      std::filesystem::remove_all(path(kBatches, batch->first, ending), ignored);
     batches_.erase(batch);
+    stored_bytes_ -= kEntryBytes;
   }
   for (auto it = files_.begin(); it != files_.end();) {
     const auto file = it++;
@@ -285,7 +316,16 @@ HttpReply BatchApi::add_file(const HttpRequest& http) {
            .message = fmt::format("expires_after.seconds is '{}', wanted {} to {}", asked->content, kAgeMin, kAgeMax),
            .param = "expires_after"});
   }
-  const std::uint64_t bytes = file->content.size() + stored_bytes_;
+  if (file->filename.size() > kFilenameBytesMax)
+    return error_reply({.status = 400,
+                        .message = fmt::format("the file's name has {} bytes, wanted at most {}",
+                                               file->filename.size(), kFilenameBytesMax),
+                        .param = "file"});
+  if (const auto lines = std::ranges::count(file->content, '\n'); lines > kLinesMax)
+    return error_reply({.status = 400,
+                        .message = fmt::format("the file has {} lines, wanted at most {}", lines, kLinesMax),
+                        .param = "file"});
+  const std::uint64_t bytes = file->content.size() + kEntryBytes + stored_bytes_;
   if (bytes > options_.bytes_max) {
     return error_reply(
         {413, fmt::format("with this file there would be {} bytes of files, this server keeps {}: delete some", bytes,
@@ -350,8 +390,9 @@ HttpReply BatchApi::add_batch(const HttpRequest& http) {
     after.choice("anchor", {}, {"created_at"});
     output_seconds = after.integer("seconds", {}, kAgeMin, kAgeMax);
   }
-  if (!member(*parsed, "metadata").is_null() && !member(*parsed, "metadata").is_object())
-    fields.wrong("metadata", "an object of texts");
+  if (!is_metadata(member(*parsed, "metadata")))
+    fields.wrong("metadata", fmt::format("an object of {} texts of {} bytes, with names of {}, at most", kMetadataMax,
+                                         kMetadataTextBytesMax, kMetadataKeyBytesMax));
   const auto file = files_.find(input);
   if (!wrong.error && (file == files_.end() || file->second.value(kOwner, "") != http.owner()))
     fields.wrong("input_file_id", "the id of a file that is there");
@@ -364,6 +405,7 @@ HttpReply BatchApi::add_batch(const HttpRequest& http) {
       batch_json(input, endpoint, options_.model, member(*parsed, "metadata"), http.owner(), output_seconds);
   if (const auto saved = save(kBatches, object); !saved) return disk_reply(saved.error());
   batches_[object["id"]] = object;
+  stored_bytes_ += kEntryBytes;
   changed_.notify_all();
   return json_reply(object);
 }
@@ -388,6 +430,24 @@ void BatchApi::update(const std::string& id, const Json& changes) {
   Json& batch = batches_.at(id);
   batch.update(changes);
   (void)save(kBatches, batch);  // otherwise the next start repeats this part
+}
+
+std::optional<ApiError> BatchApi::admit(const std::string& owner, HttpRequest& http) const {
+  std::shared_ptr<const void> open;
+  if (options_.keys && owner.starts_with(kKeyClient)) {
+    http.key = options_.keys->named(owner.substr(kKeyClient.size()));
+    if (http.key) {
+      const auto begun = http.key->begin(now());
+      if (!begun) return begun.error();
+      open = *begun;
+    }
+  }
+  http.reserve = [memory = std::make_shared<RequestMemory>(options_.memory, http.client), open](std::int64_t bytes) {
+    std::optional<ApiError> refused = memory->reserve(bytes);
+    if (refused && refused->status == 503) refused->status = 429;  // too many of the batch's lines, and no outage
+    return refused;
+  };
+  return http.reserve(counted_bytes(http.body));
 }
 
 void BatchApi::run_batches() {
@@ -422,6 +482,7 @@ void BatchApi::run_batch(const std::string& id) {
     options.output = path(kBatches, id, ".d") / "output.jsonl";
     options.only_url = batch["endpoint"];
     options.made_by = options_.made_by;
+    options.admit = [this, owner = batch.value(kOwner, "")](HttpRequest& http) { return admit(owner, http); };
   }
   std::error_code ignored;
   std::filesystem::create_directories(options.output.parent_path(), ignored);
@@ -444,10 +505,10 @@ void BatchApi::run_batch(const std::string& id) {
   const BatchControl control{.concurrency = options_.concurrency,
                              .stop = stop,
                              .on_tick = [&](const BatchCounts& counts) { count(id, counts); }};
-  const Result<bool> done = (*job)->run(options_.answer, control);
+  const Result<bool> done = no_throw([&] { return (*job)->run(options_.answer, control); });
   count(id, (*job)->counts());
   if (!done && done.error().code == Errc::kPeerGone) return;  // try again
-  if (!done) return fail(id, done.error());
+  if (!done) return fail(id, done.error(), job->get());
   if (!*done && ends_) return;
   const char* status = "completed";
   if (!*done) {
@@ -459,7 +520,7 @@ void BatchApi::run_batch(const std::string& id) {
                                       "with what it has written there are more than {} bytes of files, "
                                       "which is all that this server keeps; the files have what was done",
                                       options_.bytes_max})}});
-  if (const Result<void> finished = finish(id, **job, status); !finished) fail(id, finished.error());
+  if (const Result<void> finished = finish(id, **job, status); !finished) fail(id, finished.error(), job->get());
 }
 
 void BatchApi::count(const std::string& id, const BatchCounts& counts) {
@@ -522,12 +583,13 @@ Result<void> BatchApi::finish(const std::string& id, BatchJob& job, const char* 
   return {};
 }
 
-void BatchApi::fail(const std::string& id, const Error& error) {
+void BatchApi::fail(const std::string& id, const Error& error, BatchJob* job) {
   if (error.code == Errc::kIo) log_error("event=disk_failed batch={} reason=\"{}\"", id, error.message);
   const Error shown(error.code, replaced(error.message, (options_.dir / "").string(), ""));  // clients do not see where
-  update(id, {{"status", "failed"}, {"failed_at", unix_seconds()}, {"errors", errors_of(shown)}});
-  std::error_code ignored;
-  std::filesystem::remove_all(path(kBatches, id, ".d"), ignored);
+  update(id, {{"errors", errors_of(shown)}});
+  if (job != nullptr && finish(id, *job, "failed")) return;
+  // Its folder may have the only copy of results.
+  update(id, {{"status", "failed"}, {"failed_at", unix_seconds()}});
 }
 
 }  // namespace outrider

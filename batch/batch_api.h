@@ -16,7 +16,10 @@
 
 #include "batch/job.h"
 #include "common/os/durable_file.h"
+#include "server/api_error.h"
+#include "server/api_keys.h"
 #include "server/http_server.h"
+#include "server/request_memory.h"
 
 namespace outrider {
 
@@ -27,6 +30,8 @@ struct BatchApiOptions {
   std::string model;
   int concurrency = 0;  ///< see BatchControl
   BatchAnswer answer;
+  std::shared_ptr<ApiKeys> keys;         ///< a batch's lines are charged to its owner's; null: none
+  std::shared_ptr<ServerMemory> memory;  ///< of the lines' requests
 };
 
 /// OpenAI's /v1/files and /v1/batches: batches run one after the other, in order of arrival, each as a BatchJob. All
@@ -71,12 +76,15 @@ class BatchApi {
   void keep_file(const Json& file);
   void forget_file(Table::iterator file);
 
+  /// See BatchAdmission.
+  std::optional<ApiError> admit(const std::string& owner, HttpRequest& http) const;
   void run_batches();
   void run_batch(const std::string& id);
   Result<void> finish(const std::string& id, BatchJob& job, const char* status);
   /// Writes the finished part of an incomplete batch.
   Result<void> give_up(const std::string& id, BatchJob& job, const std::string& status);
-  void fail(const std::string& id, const Error& error);
+  /// Ends a batch by an error. @param job  if it was opened: its finished lines become files
+  void fail(const std::string& id, const Error& error, BatchJob* job = nullptr);
   void count(const std::string& id, const BatchCounts& counts);
   /// Changes a batch and saves it.
   void update(const std::string& id, const Json& changes);
@@ -87,7 +95,7 @@ class BatchApi {
   std::mutex mutex_;
   std::condition_variable changed_;
   Table files_, batches_;
-  std::uint64_t stored_bytes_ = 0;  ///< of all files
+  std::uint64_t stored_bytes_ = 0;  ///< of all files and batches
   std::int64_t swept_ = 0;          ///< last removal of expired entries, Unix seconds
   std::jthread thread_;             // last: it uses the others
 };

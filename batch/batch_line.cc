@@ -1,6 +1,7 @@
 #include "batch/batch_line.h"
 
 #include <limits>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -85,8 +86,8 @@ std::int64_t seed_of(std::string_view custom_id) {
   return static_cast<std::int64_t>(hash128(custom_id)[1] & std::numeric_limits<std::int64_t>::max());
 }
 
-std::string body_to_send(const BatchRequest& request) {
-  Json body = request.body;
+std::string body_to_send(BatchRequest request) {
+  Json body = std::move(request.body);
   const auto given = [&](const char* key) { return !member(body, key).is_null(); };
   if (!given("seed")) body["seed"] = seed_of(request.custom_id);
   if (request.url == kChatUrl && !given("max_tokens") && !given("max_completion_tokens"))

@@ -38,7 +38,7 @@ std::string id_of(std::string_view custom_id);
 std::int64_t seed_of(std::string_view custom_id);
 /// Returns the body to send: with a seed; a chat without a limit on its answer gets the server's default, so that its
 /// length does not depend on the verifier's memory.
-std::string body_to_send(const BatchRequest& request);
+std::string body_to_send(BatchRequest request);
 
 struct BatchTokens {
   std::int64_t prompt = 0, completion = 0, drafted = 0, accepted = 0;

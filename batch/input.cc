@@ -38,7 +38,7 @@ Result<BatchInput> BatchInput::open(const std::filesystem::path& path, Order ord
   BatchInput input(std::move(file), order);
   std::vector<NamedLine> names;
   StreamedHash hash;
-  LineReader reader(input.file_, [&](std::string_view bytes) { hash.add(bytes); });
+  LineReader reader(input.file_, LineReader::kLineBytesMax, [&](std::string_view bytes) { hash.add(bytes); });
   while (true) {
     ASSIGN_OR_RETURN(const std::optional<LineReader::Line> line, reader.next());
     if (!line) break;

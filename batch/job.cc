@@ -109,8 +109,10 @@ class BatchJob::Workers {
   };
   using Do = std::function<Outcome(std::uint32_t line)>;
 
-  explicit Workers(Do work) : work_(std::move(work)) {}
+  /// @param cut_off  ends the work, also when an exception leaves work_through()
+  Workers(Do work, std::atomic<bool>& cut_off) : work_(std::move(work)), cut_off_(cut_off) {}
   ~Workers() {
+    cut_off_ = true;
     const std::lock_guard lock(mutex_);
     ended_ = true;
     to_do_changed_.notify_all();
@@ -148,6 +150,7 @@ class BatchJob::Workers {
   }
 
   const Do work_;
+  std::atomic<bool>& cut_off_;
   std::mutex mutex_;
   std::condition_variable to_do_changed_, finished_changed_;
   std::deque<std::uint32_t> to_do_;
@@ -209,19 +212,23 @@ BatchJob::Outcome BatchJob::answer_line(std::uint32_t line, const BatchAnswer& a
   const auto error = [&](const BatchError& wrong) {
     return Outcome{Outcome::Kind::kError, error_line(wrong, line + 1)};
   };
-  const Result<std::string> text = input_.read(line);
+  Result<std::string> text = input_.read(line);
   if (!text && text.error().code != Errc::kOutOfRange)
     return {.kind = Outcome::Kind::kNoInput, .result = {}, .no_input = text.error()};
   if (!text) return error({.custom_id = {}, .code = "invalid_json_line", .message = text.error().message});
-  const auto request = parse_batch_line(*text, options_.only_url);
-  if (!request) return error(request.error());
   HttpRequest http;
   http.method = "POST";
-  http.path = request->url;
-  http.body = body_to_send(*request);
+  http.body = *std::move(text);
   http.client = kClient;
   http.gone = http.server_ends = [this] { return cut_off_.load(); };
-  const HttpReply reply = answer_with(answer, http);
+  const std::optional<ApiError> refused = options_.admit(http);  // before its memory is needed
+  std::unique_lock without_memory(refused_, std::defer_lock);
+  if (refused) without_memory.lock();  // a refused line is read for its name
+  auto request = parse_batch_line(http.body, options_.only_url);
+  if (!request) return error(request.error());
+  http.path = request->url;
+  http.body = body_to_send({request->custom_id, request->url, std::exchange(request->body, {})});
+  const HttpReply reply = refused ? error_reply(*refused) : answer_with(answer, http);
   if (reply.status != 200) {
     if (cut_off_) return {Outcome::Kind::kCutOff, {}};
     const BatchError wrong = error_of(*request, reply);
@@ -242,7 +249,7 @@ Result<void> BatchJob::record(std::uint32_t line, const Outcome& outcome) {
 
 Result<void> BatchJob::work_through(const BatchAnswer& answer, const BatchControl& control, Dispatch& dispatch) {
   const TimePoint start = now();
-  Workers workers([&](std::uint32_t line) { return answer_line(line, answer); });
+  Workers workers([&](std::uint32_t line) { return answer_line(line, answer); }, cut_off_);
   std::optional<Error> error;
   while (true) {
     const BatchStop stop = error ? BatchStop::kCutOff : control.stop();
@@ -327,7 +334,8 @@ Result<bool> BatchJob::run(const BatchAnswer& answer, const BatchControl& contro
   return true;
 }
 
-Result<void> BatchJob::write_what_is_done() const {
+Result<void> BatchJob::write_what_is_done() {
+  (void)await_journal();  // what it has lost is not done
   return write_results(paths_, {{journal_->file(), entries_}}, counts().failed > 0);
 }
 

@@ -28,6 +28,9 @@ struct BatchPaths {
   static BatchPaths of(const std::filesystem::path& output);
 };
 
+/// Gives a line's request, whose body is the line, what requests have of their server. @return why that refuses it
+using BatchAdmission = std::function<std::optional<ApiError>(HttpRequest& request)>;
+
 struct BatchOptions {
   std::filesystem::path input, output;
   Shard shard;
@@ -36,6 +39,7 @@ struct BatchOptions {
   std::string only_url;       ///< required of all lines; empty: either
   bool restart = false;       ///< discard earlier results
   bool retry_errors = false;  ///< repeat lines with an error
+  BatchAdmission admit = [](HttpRequest&) { return std::optional<ApiError>(); };
 };
 
 /// Progress of a job.
@@ -89,7 +93,7 @@ class BatchJob {
   Result<void> give_up_open_lines(const std::string& code, const std::string& message);
 
   /// After an incomplete run: writes output and errors of finished lines.
-  Result<void> write_what_is_done() const;
+  Result<void> write_what_is_done();
 
   BatchCounts counts() const;
   const BatchPaths& paths() const { return paths_; }
@@ -113,6 +117,7 @@ class BatchJob {
   const BatchPaths paths_;
   const BatchInput input_;
   std::atomic<bool> cut_off_ = false;
+  mutable std::mutex refused_;  ///< of the one line that is read without memory of its own
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   BatchCounts counts_;

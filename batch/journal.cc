@@ -100,7 +100,8 @@ std::optional<Manifest> parse_manifest(std::string_view line) {
 Result<std::uint64_t> walk(const DurableFile& file, const std::function<Result<void>(Manifest)>& on_manifest,
                            const OnEntry& on_entry) {
   std::uint64_t end = 0;
-  LineReader reader(file);
+  constexpr std::size_t kResultBytesMax = 1u << 30;  // a result may be longer than any line of an input
+  LineReader reader(file, kResultBytesMax);
   while (true) {
     ASSIGN_OR_RETURN(const std::optional<LineReader::Line> line, reader.next());
     if (!line || !line->ended) return end;

@@ -29,14 +29,14 @@ Result<std::optional<LineReader::Line>> LineReader::next() {
     const bool ended = newline != std::string::npos;
     if (!ended) {
       searched_ = buffer_.size();
-      if (buffer_.size() - taken_ > kLineBytesMax) too_long_ = true;
+      if (buffer_.size() - taken_ > line_bytes_max_) too_long_ = true;
       ASSIGN_OR_RETURN(const bool more, read_more());
       if (more) continue;
       if (!too_long_ && taken_ == buffer_.size()) return std::optional<Line>();
     }
     const std::size_t end = ended ? newline : buffer_.size();
     Line line{.text = std::string_view(buffer_).substr(taken_, end - taken_), .offset = line_offset_, .ended = ended};
-    line.too_long = std::exchange(too_long_, false) || line.text.size() > kLineBytesMax;
+    line.too_long = std::exchange(too_long_, false) || line.text.size() > line_bytes_max_;
     if (line.too_long) line.text = {};
     taken_ = searched_ = std::min(end + 1, buffer_.size());
     line_offset_ = offset_ + taken_;

@@ -14,7 +14,7 @@ namespace outrider {
 /// Reads the lines of a file, with bounded memory.
 class LineReader {
  public:
-  /// A longer line is skipped.
+  /// Of an input.
   static constexpr std::size_t kLineBytesMax = 16u << 20;
   struct Line {
     std::string_view text;  ///< without the newline; valid until the next call. Empty if it is too long
@@ -23,10 +23,11 @@ class LineReader {
     bool too_long = false;
   };
 
-  /// @param file  outlives it @param on_bytes  receives all bytes read
+  /// @param file  outlives it @param line_bytes_max  a longer line is skipped @param on_bytes  receives all bytes read
   explicit LineReader(
-      const DurableFile& file, std::function<void(std::string_view)> on_bytes = [](std::string_view) {})
-      : file_(file), on_bytes_(std::move(on_bytes)) {}
+      const DurableFile& file, std::size_t line_bytes_max = kLineBytesMax,
+      std::function<void(std::string_view)> on_bytes = [](std::string_view) {})
+      : file_(file), line_bytes_max_(line_bytes_max), on_bytes_(std::move(on_bytes)) {}
   /// Returns the next line; none at the end of the file.
   Result<std::optional<Line>> next();
 
@@ -35,6 +36,7 @@ class LineReader {
   Result<bool> read_more();
 
   const DurableFile& file_;
+  const std::size_t line_bytes_max_;
   std::function<void(std::string_view)> on_bytes_;
   std::string buffer_;
   std::size_t taken_ = 0, searched_ = 0;  ///< in buffer_

@@ -215,10 +215,11 @@ void serve(ServeFlags flags) {
   const auto add = [&](const std::vector<HttpRoute>& more) { routes.insert(routes.end(), more.begin(), more.end()); };
   const ChatBackend backend = chat_backend(api);
   add(responses_routes(backend));
-  add(llama_routes(api, pair.backbone.string()));
+  add(llama_routes(api));
   add(messages_routes(backend));
   add(transcription_routes(backend));
   std::unique_ptr<BatchApi> batches;
+  flags.http.memory = memory_of(flags.http);
   if (!flags.data_dir.empty()) {
     // Half of the running sequences are reserved for interactive clients.
     const int places = cluster ? flags.cluster.cluster.coordinator.requests_max : 0;
@@ -227,7 +228,9 @@ void serve(ServeFlags flags) {
                                        .made_by = answered_by(flags.model, pair, name, /*here=*/cluster != nullptr),
                                        .model = name,
                                        .concurrency = places > 0 ? std::max(1, places / 2) : 0,
-                                       .answer = answer_by(routes)}));
+                                       .answer = answer_by(routes),
+                                       .keys = flags.http.keys,
+                                       .memory = flags.http.memory}));
     for (HttpRoute& route : batches->routes()) routes.push_back(std::move(route));
   }
   routes.push_back({"GET", "/metrics", [&](const HttpRequest&) { return metrics.reply(api.status()); }});

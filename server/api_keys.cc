@@ -90,6 +90,13 @@ std::shared_ptr<const ApiKey> ApiKeys::find(std::string_view key) {
   return found;
 }
 
+std::shared_ptr<const ApiKey> ApiKeys::named(std::string_view name) {
+  const std::lock_guard lock(mutex_);
+  refresh();
+  const auto found = std::ranges::find(entries_, name, [](const Entry& entry) { return entry.key->name(); });
+  return found == entries_.end() ? nullptr : found->key;
+}
+
 void ApiKeys::refresh() {
   if (!file_ || !file_->changed()) return;
   Result<Entries> read = read_entries(file_->path());

@@ -27,6 +27,8 @@ class ApiKeys {
 
   /// Finds a key in a time independent of the keys. @return null if there is no such key
   std::shared_ptr<const ApiKey> find(std::string_view key);
+  /// Finds a key by its name. @return null if there is no such key
+  std::shared_ptr<const ApiKey> named(std::string_view name);
 
   struct Entry {
     std::array<unsigned char, 32> hash;  ///< SHA-256

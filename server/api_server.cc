@@ -27,6 +27,8 @@ using Json = nlohmann::json;
 
 /// Memory of a token or an alternative with its log-probability, in a collected answer (docs/lab/server.md).
 constexpr std::int64_t kBytesPerScore = 250;
+/// Memory of a token's text or bytes in a reply of /tokenize.
+constexpr std::int64_t kBytesPerPiece = 400;
 
 HttpReply json_reply(const Json& json) { return {.status = 200, .body = to_text(json)}; }
 
@@ -848,6 +850,8 @@ HttpReply ApiServer::tokenize(const HttpRequest& http) const {
   if (!prompt) return error_reply(prompt.error());
   const auto& [tokens, media, form] = *prompt;
   spend(http.key, std::ssize(tokens));
+  if (form.pieces || form.token_strings)
+    if (const auto refused = http.reserve(std::ssize(tokens) * kBytesPerPiece)) return error_reply(*refused);
   if (form.of_llama) {
     Json pieces = Json::array();
     for (std::size_t i = 0; form.pieces && i < tokens.size(); ++i) {

@@ -84,7 +84,6 @@ std::vector<HttpRoute> transcription_routes(const ChatBackend& backend);
 // ---- llama.cpp's own endpoints, over those of OpenAI and vLLM; docs/http.md lists their fields (llama_api.cc) ----
 
 /// /completion, /props, /slots, /apply-template and the count of a chat's tokens. @param api  outlives the routes
-/// @param model_path  the model's path in the reply of /props
-std::vector<HttpRoute> llama_routes(ApiServer& api, std::string model_path);
+std::vector<HttpRoute> llama_routes(ApiServer& api);
 
 }  // namespace outrider

@@ -8,6 +8,8 @@
 namespace outrider {
 namespace {
 
+constexpr std::size_t kPartsMax = 64, kPartHeadBytesMax = 8 << 10;
+
 /// Removes the value of a header's parameter from its front, up to the next semicolon: a word, or a quoted text, in
 /// which quotes are \" or, in browsers' form, %22.
 std::string take_value(std::string_view& header) {
@@ -55,8 +57,8 @@ std::optional<std::vector<FormPart>> parse_form(std::string_view body) {
   std::string_view rest = body.substr(boundary.size());
   while (rest.starts_with("\r\n")) {
     rest.remove_prefix(2);
-    const std::size_t head_end = rest.find("\r\n\r\n");
-    if (head_end == rest.npos) return std::nullopt;
+    const std::size_t head_end = rest.substr(0, kPartHeadBytesMax).find("\r\n\r\n");
+    if (head_end == rest.npos || parts.size() == kPartsMax) return std::nullopt;
     const std::string_view head = rest.substr(0, head_end);
     rest.remove_prefix(head_end + 4);
     const std::size_t end = rest.find(between);

@@ -22,6 +22,9 @@ namespace outrider {
 /// (docs/lab/server.md). Base64 files are not tokenised, but copied by the API, the parser and the decoder.
 inline constexpr std::int64_t kBytesPerBodyByte = 48, kBytesPerFileByte = 8;
 
+/// Before a key's name, in the name of its client; cannot begin an address.
+inline constexpr std::string_view kKeyClient = "key ";
+
 struct HttpRequest {
   std::string method, path;     ///< without the query
   std::string query = {};       ///< as sent, without its ?

@@ -1,6 +1,5 @@
 #include "server/http_server.h"
 
-#include <malloc.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -36,6 +35,7 @@
 #include "common/os/logging.h"
 #include "server/api_error.h"
 #include "server/random_id.h"
+#include "server/request_memory.h"
 #include "server/web_guard.h"
 
 namespace outrider {
@@ -145,55 +145,6 @@ class OpenConnections {
   std::map<std::shared_ptr<Connection>, std::string> connections_;  ///< with the client of each
 };
 
-/// Memory reserved by running requests.
-class Memory {
- public:
-  explicit Memory(std::int64_t bytes_max) : bytes_max_(bytes_max), shares_(bytes_max) {}
-  /// Returns the limit of one request, half of all.
-  std::int64_t most_of_one() const { return bytes_max_ / 2; }
-  /// Shares::change(), for many threads.
-  bool change(const std::string& client, std::int64_t from, std::int64_t to) {
-    const std::lock_guard lock(mutex_);
-    return shares_.change(client, from, to);
-  }
-
- private:
-  const std::int64_t bytes_max_;
-  std::mutex mutex_;
-  Shares shares_;
-};
-
-/// One request's share of the memory.
-class Room {
- public:
-  Room(std::shared_ptr<Memory> memory, std::string client) : memory_(std::move(memory)), client_(std::move(client)) {}
-  ~Room() { take(0); }
-  Room(const Room&) = delete;
-  Room& operator=(const Room&) = delete;
-  /// Replaces the reservation by `bytes`. @return true if so much was free; otherwise the reservation stays
-  bool take(std::int64_t bytes) {
-    // glibc keeps freed memory per thread. A large part of it must be returned.
-    if (bytes_ - bytes > kTrimBytes) malloc_trim(0);
-    if (!memory_->change(client_, bytes_, bytes)) return false;
-    bytes_ = bytes;
-    return true;
-  }
-  /// See HttpRequest::reserve.
-  std::optional<ApiError> reserve(std::int64_t bytes) {
-    const std::int64_t most = memory_->most_of_one();
-    if (bytes > most)
-      return ApiError{413, fmt::format("this would take {} MB of memory, wanted at most {}", bytes >> 20, most >> 20)};
-    return take(bytes) ? std::nullopt : std::optional(ApiError{503, "too many large requests at once"});
-  }
-
- private:
-  static constexpr std::int64_t kTrimBytes = 32 << 20;
-
-  std::shared_ptr<Memory> memory_;
-  std::string client_;
-  std::int64_t bytes_ = 0;
-};
-
 std::string text(beast::string_view view) { return {view.data(), view.size()}; }
 
 /// Maps an address to a client: for IPv6 the first half, since a host has all addresses of a prefix.
@@ -263,12 +214,6 @@ struct Asked {
 /// A body counts three times while it is read, since a growing string may exist up to three times.
 std::int64_t reading_bytes(std::size_t body_bytes) { return 3 * static_cast<std::int64_t>(body_bytes); }
 
-/// Returns the memory to reserve for a body before it is parsed.
-std::int64_t counted_bytes(std::size_t text_bytes, std::size_t file_bytes) {
-  return static_cast<std::int64_t>(text_bytes) * kBytesPerBodyByte +
-         static_cast<std::int64_t>(file_bytes) * kBytesPerFileByte;
-}
-
 /// Host names under which a server may be addressed. One with keys accepts any: a page under another name has no key.
 std::vector<std::string> names_of(const HttpOptions& options) {
   if (options.keys != nullptr && options.allowed_hosts.empty()) return {"*"};
@@ -321,10 +266,8 @@ class Server final : public HttpServer {
         routes_(std::move(routes)),
         guard_(names_of(options_), options_.allowed_origins),
         open_(options_.connections_max),
-        memory_(std::make_shared<Memory>(
-            std::max({options_.memory_bytes_max, 2 * counted_bytes(options_.request_bytes_max, 0),
-                      2 * counted_bytes(0, options_.file_bytes_max)}))),
-        reading_(std::make_shared<Memory>(memory_->most_of_one())) {}
+        memory_(options_.memory ? options_.memory : memory_of(options_)),
+        reading_(std::make_shared<ServerMemory>(memory_->most_of_one())) {}
   ~Server() override { stop(Duration::zero()); }
 
   Result<void> start() {
@@ -451,8 +394,8 @@ class Server final : public HttpServer {
       else
         reply = error_reply(begun.error());
     }
-    const auto room = std::make_shared<Room>(memory_, asked.client);
-    Room reading(reading_, asked.client);  // of half of it: room is left for requests already read
+    const auto room = std::make_shared<RequestMemory>(memory_, asked.client);
+    RequestMemory reading(reading_, asked.client);  // of half of it: room is left for requests already read
     if (!failed && !reply && asked.route->method == "POST") {
       const auto length = parser.content_length();
       const std::int64_t bytes = reading_bytes(length ? static_cast<std::size_t>(*length) : body_bytes_max());
@@ -536,7 +479,7 @@ class Server final : public HttpServer {
       asked.key = options_.keys->find(authorization.empty() ? text(head["X-Api-Key"])  // Anthropic's clients
                                                             : key_of_authorization(authorization));
       if (asked.key == nullptr) return no_key_reply(*asked.route);
-      if (!asked.key->name().empty()) asked.client = "key " + asked.key->name();  // cannot be an address
+      if (!asked.key->name().empty()) asked.client = std::string(kKeyClient) + asked.key->name();
     }
     return asked.route->method == "POST" ? refuse_body(head, *asked.route) : std::nullopt;
   }
@@ -620,7 +563,7 @@ class Server final : public HttpServer {
   }
 
   /// Waits for memory. @return the reply if there was none in time
-  static std::optional<HttpReply> wait_for_room(Connection& connection, Room& room, std::int64_t bytes) {
+  static std::optional<HttpReply> wait_for_room(Connection& connection, RequestMemory& room, std::int64_t bytes) {
     while (!room.take(bytes)) {
       if (now() >= connection.read_deadline || connection.server_ends() || connection.client_gone())
         return error_reply({503, "too many large requests at once"});
@@ -696,7 +639,7 @@ class Server final : public HttpServer {
   const std::vector<HttpRoute> routes_;
   const WebGuard guard_;
   OpenConnections open_;
-  std::shared_ptr<Memory> memory_, reading_;
+  std::shared_ptr<ServerMemory> memory_, reading_;
   std::shared_ptr<Ending> ending_ = std::make_shared<Ending>();
   std::atomic<int> connections_ = 0, requests_ = 0;  ///< open ones
   net::io_context io_;  ///< of the sockets, whose calls are all synchronous: it is never run
@@ -726,6 +669,17 @@ std::size_t file_characters(std::string_view body) {
     quote = end < body.size() ? body.find('"', end + 1) : body.npos;
   }
   return files;
+}
+
+std::int64_t counted_bytes(std::string_view body) {
+  const std::size_t files = file_characters(body);
+  return counted_bytes(body.size() - files, files);
+}
+
+std::shared_ptr<ServerMemory> memory_of(const HttpOptions& options) {
+  return std::make_shared<ServerMemory>(std::max({options.memory_bytes_max,
+                                                  2 * counted_bytes(options.request_bytes_max, 0),
+                                                  2 * counted_bytes(0, options.file_bytes_max)}));
 }
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpOptions options, std::vector<HttpRoute> routes) {

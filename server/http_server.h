@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -12,6 +13,7 @@
 #include "common/http/tls.h"
 #include "server/api_keys.h"
 #include "server/http_message.h"
+#include "server/request_memory.h"
 
 namespace outrider {
 
@@ -27,6 +29,7 @@ struct HttpOptions {
   std::size_t file_bytes_max = 24u << 20;    ///< of one request's files, in base64
   /// Shared by all requests, client by client; at least twice the memory of the longest text or the largest files.
   std::int64_t memory_bytes_max = 512 << 20;
+  std::shared_ptr<ServerMemory> memory = {};  ///< memory_of() these options, if others use it too
   /// Time-out for a complete request: no client can occupy a thread with one byte a second.
   Duration request_timeout = std::chrono::seconds(20);
   Duration idle_timeout = std::chrono::seconds(15);  ///< between two requests of a connection
@@ -35,9 +38,13 @@ struct HttpOptions {
   std::function<void(int status)> on_response = [](int) {};  ///< called after every reply; any thread, many at once
 };
 
+std::shared_ptr<ServerMemory> memory_of(const HttpOptions& options);
+
 /// Returns the characters of a body's JSON that are base64 files: strings of at least 1,024 characters, made only of
 /// base64, line ends (\n) and the head of a data: URL.
 std::size_t file_characters(std::string_view body);
+/// Returns the memory to reserve for a JSON body before it is parsed.
+std::int64_t counted_bytes(std::string_view body);
 
 /// The page at /: page/index.html, compiled into the program. It needs no key itself; its requests do.
 HttpRoute live_page();

@@ -75,7 +75,7 @@ Json pick(const Json& object, const std::vector<std::string>& names) {
   Json picked = Json::object();
   for (const std::string& name : names) {
     const Json* value = &object;
-    for (std::size_t begin = 0; begin <= name.size() && value->is_object();) {
+    for (std::size_t begin = 0; begin <= name.size();) {
       const std::size_t end = std::min(name.find('/', begin), name.size());
       value = &member(*value, name.substr(begin, end - begin).c_str());
       begin = end + 1;
@@ -83,6 +83,20 @@ Json pick(const Json& object, const std::vector<std::string>& names) {
     if (!value->is_null()) picked[name] = *value;
   }
   return picked;
+}
+
+/// Returns the fields of a request that its reply repeats for each choice: none beyond these bytes in all.
+Json settings_of(const Json& request) {
+  constexpr std::size_t kBytesMax = 8 << 10;
+  Json settings = Json::object();
+  std::size_t bytes = 0;
+  for (const auto& [name, value] : request.items()) {
+    const std::size_t more = name.size() + to_text(value).size();
+    if (name == "prompt" || bytes + more > kBytesMax) continue;
+    bytes += more;
+    settings[name] = value;
+  }
+  return settings;
 }
 
 /// A request of /completion.
@@ -99,8 +113,7 @@ ApiResult<LlamaCompletion> parse_llama_completion(std::string_view body, const T
                                                   std::span<const TokenId> stops, const ApiDefaults& defaults) {
   ASSIGN_OR_RETURN(Json json, parse_object(body));
   LlamaCompletion request;
-  request.settings = json;
-  request.settings.erase("prompt");
+  request.settings = settings_of(json);
   if (!json.contains("n_predict")) json["n_predict"] = json.contains("max_tokens") ? json["max_tokens"] : Json(-1);
   request.settings["n_predict"] = json["n_predict"];
   for (const auto& [name, neutral] : foreign_samplers()) request.settings[name] = neutral;
@@ -273,7 +286,7 @@ class LlamaWriter final : public ReplyWriter {
 
 }  // namespace
 
-std::vector<HttpRoute> llama_routes(ApiServer& api, std::string model_path) {
+std::vector<HttpRoute> llama_routes(ApiServer& api) {
   const auto completion = [&api](const HttpRequest& http) {
     const Tokenizer& tokenizer = api.text().tokenizer;
     ApiResult<LlamaCompletion> request =
@@ -287,7 +300,7 @@ std::vector<HttpRoute> llama_routes(ApiServer& api, std::string model_path) {
     if (!tokens) return error_reply(tokens.error());
     return HttpReply{.status = 200, .body = to_text({{"input_tokens", *tokens}})};
   };
-  const auto props = [&api, model_path = std::move(model_path)](const HttpRequest&) {
+  const auto props = [&api](const HttpRequest&) {
     const TextSide& text = api.text();
     const SamplingParams advised = text.advised();
     const auto spelled = [&](std::optional<TokenId> id) {
@@ -296,7 +309,7 @@ std::vector<HttpRoute> llama_routes(ApiServer& api, std::string model_path) {
     const std::vector<TokenId>& stops = text.stop_ids();
     return HttpReply{
         .status = 200,
-        .body = to_text({{"model_path", model_path},
+        .body = to_text({{"model_path", api.model_name()},  // its path is no matter of clients
                          {"model_alias", api.model_name()},
                          {"build_info", api.version()},
                          {"total_slots", 1},  // no slots: sequences share the memory

@@ -61,11 +61,6 @@ std::string ResponseStore::text(const std::string& id, const std::string& owner,
   return there ? known->second.kept : "";
 }
 
-Json ResponseStore::get(const std::string& id, const std::string& owner, TimePoint time) const {
-  const std::string kept = text(id, owner, time);
-  return kept.empty() ? Json() : parse_json(kept);
-}
-
 BackgroundResponses::~BackgroundResponses() {
   for (const auto& job : jobs_) job->cancelled = true;  // none of them begins any more
   jobs_.clear();

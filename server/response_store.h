@@ -34,8 +34,6 @@ class ResponseStore {
   void put(const std::string& id, const std::string& owner, const nlohmann::json& kept, TimePoint time = now());
   /// @return the stored response, as text; empty if there is none (any more)
   std::string text(const std::string& id, const std::string& owner, TimePoint time = now()) const;
-  /// @return null if there is none (any more)
-  nlohmann::json get(const std::string& id, const std::string& owner, TimePoint time = now()) const;
   /// @return true if there was one
   bool forget(const std::string& id, const std::string& owner);
 

@@ -12,6 +12,7 @@
 #include "common/base/time.h"
 #include "server/answer_grammar.h"
 #include "server/content_parts.h"
+#include "server/http_server.h"
 #include "server/random_id.h"
 #include "server/refused_fields.h"
 #include "server/request_reader.h"
@@ -427,18 +428,20 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
   }
 
   HttpReply retrieve(const HttpRequest& http) const {
-    const Json response = remembered(http);
-    return response.is_null() ? not_found(http) : HttpReply{.status = 200, .body = to_text(response)};
+    const ApiResult<Json> response = remembered(http);
+    if (!response) return error_reply(response.error());
+    return response->is_null() ? not_found(http) : HttpReply{.status = 200, .body = to_text(*response)};
   }
 
   /// Cancels a response. A finished one stays unchanged.
   HttpReply cancel(const HttpRequest& http) {
-    Json response = background_.cancel(http.id, http.owner());
-    if (response.is_null()) response = remembered(http);
-    if (response.is_null()) return not_found(http);
-    if (member(response, "background") != true)
+    ApiResult<Json> response = background_.cancel(http.id, http.owner());
+    if (response->is_null()) response = remembered(http);
+    if (!response) return error_reply(response.error());
+    if (response->is_null()) return not_found(http);
+    if (member(*response, "background") != true)
       return error_reply({.message = "Cannot cancel a synchronous response."});
-    return {.status = 200, .body = to_text(response)};
+    return {.status = 200, .body = to_text(*response)};
   }
 
  private:
@@ -447,7 +450,7 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
     ASSIGN_OR_RETURN(body.json, parse_object(http.body));
     if (const Json& previous = member(body.json, "previous_response_id"); !previous.is_null()) {
       const std::string kept = previous.is_string() ? store_.text(previous, http.owner()) : "";
-      if (!kept.empty()) body.before = parse_json(kept);
+      ASSIGN_OR_RETURN(body.before, tree_of(http, kept));
       body.before_bytes = std::ssize(kept);
       if (member(body.before, "items").is_null())
         return ApiError{
@@ -489,9 +492,17 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
     return {.status = 200, .body = to_text(response)};
   }
 
-  Json remembered(const HttpRequest& http) const {
+  /// Parses a stored response once there is memory for it beside the request's body. @return null if there is none
+  static ApiResult<Json> tree_of(const HttpRequest& http, const std::string& kept) {
+    if (kept.empty()) return Json();
+    if (const auto refused = http.reserve(counted_bytes(http.body) + counted_bytes(kept))) return *refused;
+    return parse_json(kept);
+  }
+  ApiResult<Json> remembered(const HttpRequest& http) const {
     Json response = background_.get(http.id, http.owner());
-    return response.is_null() ? member(store_.get(http.id, http.owner()), "response") : response;
+    if (!response.is_null()) return response;
+    ASSIGN_OR_RETURN(const Json kept, tree_of(http, store_.text(http.id, http.owner())));
+    return member(kept, "response");
   }
   static HttpReply not_found(const HttpRequest& http) {  // vLLM's words
     return error_reply({.status = 404, .message = fmt::format("Response with id '{}' not found.", http.id)});

@@ -141,7 +141,8 @@ Result<HttpAnswer> call_or_throw(const HttpCall& call) {
   beast::error_code failed;
   const auto why = [&]() -> Error {
     if (auto given = given_up(call.deadline, call.gone)) return *given;
-    if (failed == http::error::body_limit) return {Errc::kOutOfRange, "its reply is too long"};
+    if (failed == http::error::body_limit || failed == http::error::buffer_overflow)
+      return {Errc::kOutOfRange, "its reply is too long"};
     const std::string of_tls = connection.tls_problem();
     return {failed == beast::error::timeout ? Errc::kTimeout : Errc::kIo, of_tls.empty() ? failed.message() : of_tls};
   };
@@ -154,7 +155,7 @@ Result<HttpAnswer> call_or_throw(const HttpCall& call) {
   http::write(connection, message, failed);
   if (failed) return why();
   expect_more();
-  beast::flat_buffer buffer;
+  beast::flat_buffer buffer(kReplyHeadBytesMax + kPieceBytes);  // the line of a chunk, and a trailer, are read whole
   http::response_parser<http::buffer_body> reply;
   reply.header_limit(kReplyHeadBytesMax);
   reply.body_limit(std::uint64_t{1} << 62);  // until the head has been checked

@@ -155,6 +155,7 @@ PairFacts pair_facts(const TextConfig& config, const WeightSource& backbone) {
                   .hidden_dtype = activations};
   for (const AttentionKind kind : {AttentionKind::kSliding, AttentionKind::kFull}) {
     const int donor = config.last_owner(kind);
+    if (donor < 0) continue;  // no backbone or assistant loads without both; an encoder does
     const LayerConfig& layer = config.layers[static_cast<std::size_t>(donor)];
     const bool sliding = kind == AttentionKind::kSliding;
     facts.donors.push_back({.sliding = sliding,

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from batch_support import FastServer, Job, chat_line, completion_line, nano_line
 from launch_support import eventually
 
 NANO = ["--dtype", "f32"]
+NANO_BACKBONE = pathlib.Path(__file__).resolve().parents[2] / "models" / "nano" / "backbone"
 
 
 class Cluster:
@@ -104,6 +106,13 @@ class OfNano(BatchCase):
                          [(2, "hot"), (3, None), (4, "streamed"), (6, None), (7, "model"), (8, "long")])
         self.assertEqual([e["response"] and e["response"]["status_code"] for e in errors], [400, None, None, None, 404, 400])
         self.assertEqual(errors[5]["error"]["code"], "context_length_exceeded")
+
+    def test_a_model_that_cannot_be_loaded_ends_the_job_with_lines_under_way(self):
+        backbone = pathlib.Path(shutil.copytree(NANO_BACKBONE, self.path / "backbone"))
+        weights = backbone / "model.safetensors"
+        weights.write_bytes(weights.read_bytes().replace(b"layers.1.mlp.down_proj.weight", b"layers.1.mlp.gone_proj.weight", 1))
+        job = self.job(nano_lines(9), *NANO, "--backbone", backbone, "--draft-length", "0", "--max-requests", "2")
+        self.expect(job.run(), 1, "layers.1.mlp.down_proj.weight")
 
 
 class OfJobs(BatchCase):

@@ -916,6 +916,12 @@ TEST(Serve, LlamaCppsCompletionIsThatOfOpenAIsInItsWords) {
   EXPECT_EQ(complete({{"prompt", {"Once upon a", {{"prompt_string", "Once upon a"}}}}})[1]["content"], openai["text"]);
   EXPECT_EQ(complete({{"response_fields", {"content", "generation_settings/n_predict"}}}),
             (Json{{"content", openai["text"]}, {"generation_settings/n_predict", 8}}));
+  const Json large = Json(100'000, Json::array());
+  const Json choices = complete({{"n_cmpl", 64}, {"n_predict", 1}, {"preserved_tokens", large}, {"x", large}});
+  EXPECT_EQ(choices.size(), 64u) << choices;
+  EXPECT_LT(choices.dump().size(), std::size_t{1} << 20) << "settings are repeated for each choice";
+  EXPECT_EQ(choices[63]["generation_settings"]["n_predict"], 1);
+  EXPECT_EQ(complete({{"response_fields", {"prompt/a", "prompt/b"}}}), Json::object());
   EXPECT_EQ(complete({{"mirostat", 2}})["error"]["param"], "mirostat");
   const Json both = complete({{"n_cmpl", 2}});
   ASSERT_EQ(both.size(), 2u) << both;
@@ -931,12 +937,18 @@ TEST(Serve, LlamaCppsCompletionIsThatOfOpenAIsInItsWords) {
   const Json pieces =
       json_of(post(serve.port, "/tokenize", R"({"content": "a fox", "with_pieces": true, "add_special": true})"));
   EXPECT_EQ(pieces["tokens"][0]["id"], 2);
+  std::string many;
+  for (int i = 0; i < 250'000; ++i) many += "\U00012000";  // four tokens each, of a byte
+  EXPECT_EQ(post(serve.port, "/tokenize", Json{{"content", many}}.dump()).status, 200);
+  EXPECT_EQ(post(serve.port, "/tokenize", Json{{"content", many}, {"with_pieces", true}}.dump()).status, 413);
   const std::string chat = ask("Hi", 1).dump();
   const std::string prompt = json_of(post(serve.port, "/apply-template", chat))["prompt"];
   EXPECT_TRUE(prompt.starts_with("<bos>")) << prompt;
   EXPECT_NE(prompt.find("Hi"), std::string::npos);
   EXPECT_GT(json_of(post(serve.port, "/chat/completions/input_tokens", chat))["input_tokens"], 3);
-  EXPECT_EQ(json_of(get(serve.port, "/props"))["default_generation_settings"]["n_ctx"], 8192);
+  const Json props = json_of(get(serve.port, "/props"));
+  EXPECT_EQ(props["default_generation_settings"]["n_ctx"], 8192);
+  EXPECT_EQ(props["model_path"], props["model_alias"]) << "clients do not see where";
   EXPECT_EQ(get(serve.port, "/slots").status, 501);
   EXPECT_EQ(complete({{"ignore_eos", true}})["generation_settings"]["logit_bias"][0]["bias"], nullptr);
 }

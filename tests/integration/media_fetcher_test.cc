@@ -400,6 +400,13 @@ TEST(MediaFetcher, WhatNeverEndsIsCutOff) {
     while (there) there = RawHost::say(peer, "10000\r\n" + std::string(1 << 16, 'x') + "\r\n");
   });
   EXPECT_EQ(Fetcher({chunks.here})("http://" + chunks.here + "/"), "error: " + chunks.here + ": its reply is too long");
+  for (const char* begun : {"1;", "0\r\nX: "}) {  // the line of a chunk, a trailer
+    RawHost line([&](int peer) {
+      RawHost::say(peer, std::string(kHead) + "Transfer-Encoding: chunked\r\n\r\n" + begun);
+      RawHost::say(peer, std::string(1 << 20, 'x'));
+    });
+    EXPECT_EQ(Fetcher({line.here})("http://" + line.here + "/"), "error: " + line.here + ": its reply is too long");
+  }
   std::atomic<bool> taken = false;
   RawHost huge([&](int peer) {
     RawHost::say(peer, std::string(kHead) + "Content-Length: 1099511627776\r\n\r\n");

@@ -1,6 +1,7 @@
 // outrider batch: its lines, its journal, and what it sends when.
 #include <fcntl.h>
 
+#include <atomic>
 #include <cmath>
 #include <fstream>
 #include <functional>
@@ -9,6 +10,8 @@
 #include <numeric>
 #include <random>
 #include <set>
+#include <stdexcept>
+#include <thread>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -196,6 +199,13 @@ TEST_F(BatchJournal, ResultsAreWhereItSays) {
   EXPECT_EQ(seen, 3);
 }
 
+TEST_F(BatchJournal, AResultMayBeLongerThanAnyLineOfAnInput) {
+  const std::uint32_t longest = LineReader::kLineBytesMax / 7 + 1;
+  go_on({longest, 1});
+  EXPECT_EQ(go_on({}), (std::map<std::uint32_t, bool>{{longest, longest % 2 == 0}, {1, false}}));
+  EXPECT_EQ(torn_, 0u);
+}
+
 TEST_F(BatchJournal, CutAnywhereItHasTheWholeLinesAndGoesOn) {
   go_on({0, 1});
   const std::string all = *read_text(path_);
@@ -349,6 +359,25 @@ TEST(BatchJob, ALineWhoseAnswerBreaksIsAskedAgainAndEndsNothing) {
   EXPECT_TRUE(job.run().value());
   EXPECT_EQ(job.texts(), "0123456789");
   EXPECT_FALSE(job.has_errors());
+}
+
+TEST(BatchJob, AnExceptionCutsOffTheLinesInProgress) {
+  const TemporaryDir dir;
+  BatchOptions options;
+  options.input = dir.write("in.jsonl", line_named("a") + line_named("b"));
+  options.output = dir / "out.jsonl";
+  std::atomic<int> under_way = 0;
+  const auto waits_for_ever = [&](const HttpRequest& request) {
+    ++under_way;
+    while (!request.gone()) std::this_thread::yield();
+    return HttpReply{.status = 503, .body = {}};
+  };
+  BatchControl control;
+  control.concurrency = 2;
+  control.on_tick = [&](const BatchCounts&) {
+    if (under_way == 2) throw std::runtime_error("the verifier has failed");
+  };
+  EXPECT_THROW((void)BatchJob::open(options).value()->run(waits_for_ever, control), std::runtime_error);
 }
 
 // ---- what is sent when ----

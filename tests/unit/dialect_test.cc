@@ -514,6 +514,28 @@ TEST(Responses, TextOnBothSidesOfACallIsRemembered) {
   expect_call(asked.conversation.messages[1], "call_chatcmpl-1_0_0");
 }
 
+TEST(Responses, AStoredOneIsParsedOnceItsMemoryIsThere) {
+  const Answer told = answer();
+  const std::vector<HttpRoute> routes =
+      routes_of([&](const auto&, const auto&, const auto& writer) { return told.whole(*writer); });
+  HttpRequest http;
+  http.body = R"({"input": "Hi"})";
+  const Json id = Json::parse(routes.at(0).handler(http).body)["id"];
+  HttpRequest next;
+  next.body = Json{{"input", "And?"}, {"previous_response_id", id}}.dump();
+  HttpRequest again;
+  again.id = id.get<std::string>();
+  for (const auto& [route, asked] : {std::pair(0, &next), {1, &again}, {2, &again}, {3, &next}}) {
+    std::int64_t wanted = 0;
+    asked->reserve = [&](std::int64_t bytes) {
+      wanted = bytes;
+      return std::optional(ApiError{413, "too much"});
+    };
+    EXPECT_EQ(routes.at(static_cast<std::size_t>(route)).handler(*asked).status, 413) << route;
+    EXPECT_GT(wanted, std::ssize(asked->body) * kBytesPerBodyByte) << route;
+  }
+}
+
 // Found by fuzz_api: these ended as a 500 instead of a message that names what is wrong.
 TEST(Responses, ItemsOfAnyTypesAreReadOrRefused) {
   for (const Json& input : {Json::array({{{"content", "x"}}, {{"type", "function_call"}, {"call_id", "c"}}}),
@@ -543,18 +565,18 @@ TEST(Responses, LogprobsAreThoseOfTheChat) {
 TEST(Responses, TheStoreIsBoundedAndItsOwnersAreApart) {
   ResponseStore store;
   store.put("a", "alice", Json::array({1}));
-  EXPECT_EQ(store.get("a", "alice"), Json::array({1}));
-  EXPECT_TRUE(store.get("a", "bob").is_null());
+  EXPECT_EQ(store.text("a", "alice"), "[1]");
+  EXPECT_TRUE(store.text("a", "bob").empty());
   for (std::size_t i = 0; i < 2 * ResponseStore::kCountMax; ++i) store.put(std::to_string(i), "", Json::array());
-  EXPECT_FALSE(store.get("a", "alice").is_null()) << "another's many are no matter of hers";
-  EXPECT_TRUE(store.get("1024", "").is_null()) << "his oldest went";
-  EXPECT_FALSE(store.get("1025", "").is_null());
+  EXPECT_FALSE(store.text("a", "alice").empty()) << "another's many are no matter of hers";
+  EXPECT_TRUE(store.text("1024", "").empty()) << "his oldest went";
+  EXPECT_FALSE(store.text("1025", "").empty());
   store.put("large", "bob", std::string(ResponseStore::kBytesMax, 'x'));
-  EXPECT_TRUE(store.get("large", "bob").is_null()) << "larger than all there is";
-  EXPECT_FALSE(store.get("a", "alice").is_null());
+  EXPECT_TRUE(store.text("large", "bob").empty()) << "larger than all there is";
+  EXPECT_FALSE(store.text("a", "alice").empty());
   EXPECT_FALSE(store.forget("a", "bob")) << "it is not his";
   EXPECT_TRUE(store.forget("a", "alice"));
-  EXPECT_TRUE(store.get("a", "alice").is_null());
+  EXPECT_TRUE(store.text("a", "alice").empty());
   EXPECT_FALSE(store.forget("a", "alice"));
 }
 
@@ -563,12 +585,12 @@ TEST(Responses, TheStoreForgetsAfterADay) {
   const TimePoint start{};
   store.put("old", "alice", Json::array({1}), start);
   store.put("new", "alice", Json::array({2}), start + ResponseStore::kAgeMax);
-  EXPECT_FALSE(store.get("old", "alice", start + ResponseStore::kAgeMax).is_null());
+  EXPECT_FALSE(store.text("old", "alice", start + ResponseStore::kAgeMax).empty());
   const TimePoint later = start + ResponseStore::kAgeMax + std::chrono::seconds(1);
-  EXPECT_TRUE(store.get("old", "alice", later).is_null());
+  EXPECT_TRUE(store.text("old", "alice", later).empty());
   store.put("newest", "bob", Json::array({3}), later);
-  EXPECT_TRUE(store.get("old", "alice", start).is_null()) << "it is not kept either";
-  EXPECT_FALSE(store.get("new", "alice", later).is_null());
+  EXPECT_TRUE(store.text("old", "alice", start).empty()) << "it is not kept either";
+  EXPECT_FALSE(store.text("new", "alice", later).empty());
 }
 
 /// Responses in the background over a chat that ends when it is told to.

@@ -26,6 +26,7 @@
 #include "common/decoding/grammar/call_grammar.h"
 #include "common/decoding/grammar/grammar_text.h"
 #include "common/decoding/grammar/limits.h"
+#include "common/decoding/grammar/pattern.h"
 #include "common/decoding/sampling/sampler.h"
 #include "common/model/tokenizer/answer_controls.h"
 #include "common/model/tokenizer/chat_parser.h"
@@ -486,6 +487,21 @@ TEST(GrammarOfSchema, PatternsRepeatAsOftenAsTheySay) {
 }
 
 // ---- the characters that JSON escapes ----
+
+std::size_t depth_of(const Pattern& pattern) {
+  std::size_t deepest = 0;
+  for (const Pattern& part : pattern.parts) deepest = std::max(deepest, depth_of(part));
+  return deepest + 1;
+}
+
+TEST(Grammar, APatternBesideALengthIsNoDeeperForItsPartsOfOneLength) {
+  const Pattern pattern = read_pattern(std::string(4000, 'a') + "b?(c|dd)").value();
+  const std::optional<Pattern> bounded = of_length(pattern, 4002, 4002);
+  ASSERT_TRUE(bounded);
+  // Each level holds a copy of all that follows.
+  EXPECT_LE(depth_of(*bounded), depth_of(pattern) + 4);
+  EXPECT_EQ(as_ebnf(*bounded, true).substr(4000 * 4), R"(("d" "d" | "b"{1} "c"))");
+}
 
 std::string json_text(const std::string& text) { return nlohmann::json(text).dump(); }
 TEST(Grammar, APatternBesideALengthIsFollowedWithIt) {

@@ -1,10 +1,15 @@
-// Names of models on the Hugging Face hub, which of a repository's files are used, and which assistant belongs to whom.
+// Names of models on the Hugging Face hub, which of a repository's files are used, and which assistant belongs to whom;
+// what a node says of its model.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "common/hub/hub_files.h"
 #include "common/hub/hub_name.h"
+#include "common/model/gemma4/config.h"
+#include "common/model/gemma4/weights.h"
 #include "common/pair/assistant_names.h"
+#include "common/pair/pair_files.h"
+#include "tests/support/model_at.h"
 
 namespace outrider {
 namespace {
@@ -134,6 +139,17 @@ TEST(HubFiles, OfAnIndexLieBesideIt) {
   for (const char* wrong : {"", "[]", "{}", R"({"weight_map": {"a": 1}})", R"({"weight_map": {"a": "../x"}})",
                             R"({"weight_map": {"a": "x/y"}})", R"({"weight_map": {"a": ""}})"})
     EXPECT_FALSE(shards_of_index(wrong, "index")) << wrong;
+}
+
+TEST(PairFacts, AKindOfLayersThatIsNotThereIsLeftOut) {
+  const ModelFiles files = model_at(pair_paths("").value().backbone);
+  TextConfig config = load_text_config(files).value();
+  const auto weights = open_weights(files, WeightType::kF32).value();
+  ASSERT_EQ(pair_facts(config, *weights).donors.size(), 2u);
+  for (LayerConfig& layer : config.layers) layer.kind = AttentionKind::kFull;
+  const PairFacts facts = pair_facts(config, *weights);
+  ASSERT_EQ(facts.donors.size(), 1u);
+  EXPECT_FALSE(facts.donors[0].sliding);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -12,6 +13,10 @@
 
 #include "batch/batch_api.h"
 #include "batch/hash.h"
+#include "common/base/text.h"
+#include "common/base/time.h"
+#include "common/os/files.h"
+#include "server/api_keys.h"
 #include "server/form.h"
 #include "tests/support/temporary_dir.h"
 
@@ -58,27 +63,63 @@ TEST(Form, NamesAreAsTheirClientHasThem) {
   EXPECT_EQ(names("X: y").first, "");
 }
 
+TEST(Form, ThePartsHeadsAreBounded) {
+  const std::string named = "Content-Disposition: form-data; name=\"file\"";
+  EXPECT_EQ(names("X: " + std::string(8000, 'y') + "\r\n" + named).first, "file");
+  const std::string large = form("X: " + std::string(9000, 'y') + "\r\n" + named);
+  EXPECT_FALSE(parse_form(large));
+  std::string many;
+  for (int i = 0; i < 65; ++i) many += "--x\r\n" + named + "\r\n\r\n\r\n";
+  EXPECT_FALSE(parse_form(many + "--x--"));
+}
+
 /// A server's files and batches, by its routes.
 struct Files {
-  explicit Files(BatchAnswer answer = {}) : answer_(std::move(answer)) {}
+  explicit Files(BatchAnswer answer = {}, std::shared_ptr<ApiKeys> keys = {})
+      : answer_(std::move(answer)), keys_(std::move(keys)) {}
   HttpReply ask(const std::string& method, const std::string& path, const std::string& id, std::string body) const {
+    const auto key = keys_ ? keys_->named("ann") : nullptr;
     const auto route =
         std::ranges::find_if(routes, [&](const HttpRoute& one) { return one.method == method && one.path == path; });
     return route->handler(
-        {.method = method, .path = path, .id = id, .body = std::move(body), .client = "me", .key = nullptr});
+        {.method = method, .path = path, .id = id, .body = std::move(body), .client = "key ann", .key = key});
+  }
+  /// Uploads a file with this content.
+  HttpReply add(const std::string& content, const std::string& filename = "in.jsonl") const {
+    const auto part = [](const std::string& head, const std::string& text) {
+      return fmt::format("--x\r\nContent-Disposition: form-data; name={}\r\n\r\n{}\r\n", head, text);
+    };
+    const std::string body = part("purpose", "batch") + part("file; filename=" + filename, content) + "--x--";
+    return ask("POST", "/v1/files", "", body);
   }
   /// @return the id of a file with this content.
-  std::string upload(const std::string& content) const {
-    const auto part = [](const char* name, const std::string& text) {
-      return fmt::format("--x\r\nContent-Disposition: form-data; name=\"{}\"\r\n\r\n{}\r\n", name, text);
-    };
-    const std::string body = part("purpose", "batch") + part("file", content) + "--x--";
-    return Json::parse(ask("POST", "/v1/files", "", body).body)["id"];
+  std::string upload(const std::string& content) const { return Json::parse(add(content).body)["id"]; }
+  /// @return the id of a batch of completions of these lines
+  std::string begin(const std::string& lines) const {
+    const Json asked = {
+        {"input_file_id", upload(lines)}, {"endpoint", "/v1/completions"}, {"completion_window", "24h"}};
+    return Json::parse(ask("POST", "/v1/batches", "", asked.dump()).body)["id"];
+  }
+  /// @return the batch once it is over
+  Json ended(const std::string& id) const {
+    Json batch;
+    for (int i = 0; i < 3000 && batch["status"] != "failed" && batch["status"] != "completed"; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      batch = Json::parse(ask("GET", "/v1/batches/{id}", id, "").body);
+    }
+    return batch;
   }
   BatchAnswer answer_;
+  std::shared_ptr<ApiKeys> keys_;
   TemporaryDir dir;
-  std::unique_ptr<BatchApi> api =
-      BatchApi::open({.dir = dir.path(), .made_by = {}, .model = "m", .answer = answer_}).value();
+  std::unique_ptr<BatchApi> api = BatchApi::open({.dir = dir.path(),
+                                                  .made_by = {},
+                                                  .model = "m",
+                                                  .concurrency = 1,
+                                                  .answer = answer_,
+                                                  .keys = keys_,
+                                                  .memory = memory_of(HttpOptions())})
+                                      .value();
   std::vector<HttpRoute> routes = api->routes();
 };
 
@@ -108,27 +149,110 @@ TEST(Upload, OfWhichAPartIsLostIsNeverReadAsIfItWereWhole) {
   EXPECT_EQ(lost.body.find(files.dir.path().string()), std::string::npos) << lost.body;
 }
 
+TEST(Upload, NamesLinesAndMetadataAreBounded) {
+  const Files files;
+  EXPECT_EQ(files.add("x", std::string(255, 'n')).status, 200);
+  EXPECT_EQ(files.add("x", std::string(256, 'n')).status, 400);
+  EXPECT_EQ(files.add(std::string(50'000, '\n')).status, 200);
+  EXPECT_EQ(files.add(std::string(50'001, '\n')).status, 400);
+  const auto begin = [&](const Json& metadata) {
+    const Json asked = {{"input_file_id", files.upload("x")},
+                        {"endpoint", "/v1/completions"},
+                        {"completion_window", "24h"},
+                        {"metadata", metadata}};
+    return files.ask("POST", "/v1/batches", "", asked.dump()).status;
+  };
+  EXPECT_EQ(begin({{std::string(64, 'k'), std::string(512, 'v')}}), 200);
+  EXPECT_EQ(begin({{std::string(65, 'k'), "v"}}), 400);
+  EXPECT_EQ(begin({{"k", std::string(513, 'v')}}), 400);
+  EXPECT_EQ(begin({{"k", Json::array()}}), 400);
+  Json many;
+  for (int i = 0; i < 17; ++i) many[std::to_string(i)] = "v";
+  EXPECT_EQ(begin(many), 400);
+}
+
+constexpr const char* kLine = R"({"custom_id":"a","url":"/v1/completions","body":{"prompt":"x"}})";
+const HttpReply kAnswered{.status = 200, .body = R"({"choices":[]})"};
+
+TEST(Batches, ALineHasTheMemoryAndTheKeyOfARequest) {
+  const TemporaryDir dir;
+  const auto keys = ApiKeys::load(dir.write("keys", "ann sha256:" + std::string(64, '0') + " tokens_per_minute=5"));
+  std::atomic<int> answered = 0;
+  const Files files(
+      [&](const HttpRequest& request) {
+        ++answered;
+        EXPECT_FALSE(request.reserve(1 << 20));
+        if (request.key != nullptr) request.key->spend(1'000'000, now());
+        return kAnswered;
+      },
+      keys.value());
+  const std::string large = fmt::format(R"({{"custom_id":"b","url":"/v1/completions","body":{{"prompt":"{}"}}}})",
+                                        std::string(6 << 20, ' '));
+  const Json batch = files.ended(files.begin(std::string(kLine) + "\n"));
+  EXPECT_EQ(batch["status"], "completed") << batch;
+  const auto refused = keys.value()->named("ann")->begin(now());
+  ASSERT_FALSE(refused) << "its minute's tokens are spent";
+  EXPECT_EQ(refused.error().status, 429);
+  keys.value()->named("ann")->spend(-1'000'000, now());
+  const Json too_large = files.ended(files.begin(large));
+  EXPECT_EQ(too_large["request_counts"]["failed"], 1) << too_large;
+  const std::string file = too_large["error_file_id"].get<std::string>() + ".jsonl";
+  const std::string errors = read_text(files.dir.path() / "files" / file).value();
+  EXPECT_NE(errors.find("\"status_code\":413"), errors.npos) << errors;
+  EXPECT_EQ(answered, 1);
+}
+
 TEST(Batches, OneWhoseResultsCannotBeMovedToTheFilesHasFailedAndSaysSo) {
   std::atomic<bool> may_answer = false;
   const Files files([&](const HttpRequest&) {
     while (!may_answer) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    return HttpReply{.status = 200, .body = R"({"choices":[]})"};
+    return kAnswered;
   });
-  const std::string input = files.upload(R"({"custom_id":"a","url":"/v1/completions","body":{"prompt":"x"}})");
-  const Json asked = {{"input_file_id", input}, {"endpoint", "/v1/completions"}, {"completion_window", "24h"}};
-  const std::string id = Json::parse(files.ask("POST", "/v1/batches", "", asked.dump()).body)["id"];
+  const std::string id = files.begin(kLine);
   // A folder is where its output is to be.
   const std::string output = "file-" + hex(hash128(id + "_output.jsonl"));
   std::filesystem::create_directory(files.dir.path() / "files" / (output + ".jsonl"));
   may_answer = true;
-  Json batch;
-  for (int i = 0; i < 3000 && batch["status"] != "failed" && batch["status"] != "completed"; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    batch = Json::parse(files.ask("GET", "/v1/batches/{id}", id, "").body);
-  }
+  const Json batch = files.ended(id);
   EXPECT_EQ(batch["status"], "failed") << batch;
   EXPECT_NE(batch["errors"].dump().find("cannot be moved"), std::string::npos) << batch;
   EXPECT_EQ(batch.dump().find(files.dir.path().string()), std::string::npos) << "where this server's files are";
+  EXPECT_TRUE(std::filesystem::exists(files.dir.path() / "batches" / (id + ".d") / "output.jsonl"));
+}
+
+TEST(Batches, ADamagedOneIsNamedAtTheStart) {
+  const auto opened = [](Json batch, const char* without) {
+    const TemporaryDir dir;
+    batch.erase(without);
+    std::filesystem::create_directories(dir / "batches");
+    EXPECT_TRUE(replace_text(dir / "batches" / "batch_a.json", batch.dump()));
+    const auto api = BatchApi::open(
+        {.dir = dir.path(), .made_by = {}, .model = "m", .answer = {}, .keys = {}, .memory = memory_of(HttpOptions())});
+    return api ? "" : api.error().message;
+  };
+  const Json batch = {{"id", "batch_a"},     {"status", "failed"},
+                      {"created_at", 1},     {"expires_at", 2},
+                      {"input_file_id", ""}, {"endpoint", "/v1/completions"}};
+  EXPECT_EQ(opened(batch, ""), "");
+  for (const auto& [key, value] : batch.items())
+    EXPECT_NE(opened(batch, key.c_str()).find("batch_a.json: not made by outrider serve"), std::string::npos) << key;
+}
+
+TEST(Batches, OneThatFailsHasWhatWasDone) {
+  const Files* self = nullptr;
+  const Files files([&](const HttpRequest&) {
+    const std::filesystem::path folder = self->dir.path() / "files";
+    for (const auto& entry : std::filesystem::directory_iterator(folder))
+      if (entry.path().extension() == ".jsonl") std::filesystem::resize_file(entry.path(), std::strlen(kLine) + 1);
+    return kAnswered;
+  });
+  self = &files;
+  const Json batch = files.ended(files.begin(fmt::format("{}\n{}", kLine, replaced(kLine, "\"a\"", "\"b\""))));
+  EXPECT_EQ(batch["status"], "failed") << batch;
+  EXPECT_NE(batch["errors"].dump().find("line 2 is another"), std::string::npos) << batch;
+  ASSERT_TRUE(batch["output_file_id"].is_string()) << batch;
+  const std::string output = batch["output_file_id"].get<std::string>() + ".jsonl";
+  EXPECT_EQ(Json::parse(read_text(files.dir.path() / "files" / output).value())["custom_id"], "a");
 }
 
 }  // namespace

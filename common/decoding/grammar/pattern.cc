@@ -114,9 +114,16 @@ class LengthBounds {
       for (const Pattern& part : pattern.parts) parts.push_back(bound(part, least, most));
       return listed(Kind::kChoice, std::move(parts));
     }
-    if (pattern.kind == Kind::kSequence)
-      return shared(pattern.parts.front(), listed(Kind::kSequence, {pattern.parts.begin() + 1, pattern.parts.end()}),
-                    least, most);
+    if (pattern.kind == Kind::kSequence) {
+      // Parts of one length stay as they are. One level for each would copy the rest as often.
+      const auto varied =
+          std::ranges::find_if(pattern.parts, [](const Pattern& part) { return !lengths_of(part).fixed(); });
+      std::vector<Pattern> parts(pattern.parts.begin(), varied);
+      const std::int64_t before = lengths_of(listed(Kind::kSequence, parts)).least;
+      parts.push_back(shared(*varied, listed(Kind::kSequence, {varied + 1, pattern.parts.end()}),
+                             std::max<std::int64_t>(least - before, 0), most == kEndless ? kEndless : most - before));
+      return listed(Kind::kSequence, std::move(parts));
+    }
     const Pattern& part = pattern.parts.front();
     if (const Lengths once = lengths_of(part); once.fixed()) {
       const std::int64_t fewest = std::max<std::int64_t>(pattern.least, (least + once.least - 1) / once.least);
@@ -493,11 +500,10 @@ Pattern set_in_json(const CharRanges& set) {
   return listed(Kind::kChoice, {one_of(all_but(raw)), listed(Kind::kSequence, {one('\\'), escapes(all_but(without))})});
 }
 
-Pattern in_json_unsimplified(const Pattern& pattern) {
+Pattern in_json_unsimplified(Pattern pattern) {
   if (pattern.kind == Kind::kSet) return set_in_json(pattern.set);
-  Pattern result = pattern;
-  for (Pattern& part : result.parts) part = in_json_unsimplified(part);
-  return result;
+  for (Pattern& part : pattern.parts) part = in_json_unsimplified(std::move(part));
+  return pattern;
 }
 
 }  // namespace
