@@ -35,7 +35,7 @@ class Launch(unittest.TestCase):
         return run
 
     def test_a_plan_runs_its_commands_and_leaves_no_process(self):
-        run = self.start(PLAN | {"run": [{"command": ASK}]}, expect_end=True)
+        run = self.start(PLAN | {"verifiers": [{"threads": 1, "shards": "auto"}], "run": [{"command": ASK}]}, expect_end=True)
         self.assertEqual(run.status, 0, run.explain())
         alone = subprocess.run([OUTRIDER, *ASK[1:-2]], capture_output=True, text=True, timeout=HANG)
         story = alone.stdout.split("\n\n")[0]
