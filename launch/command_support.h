@@ -310,10 +310,16 @@ void add_node_options(Command& command, Options& options, Wanted wanted) {
     const auto [min, max] = info.range;
     if constexpr (std::is_same_v<T, bool>)
       command.add_flag(name, value, info.help);
-    else if constexpr (std::is_integral_v<T>)
-      add_number(command, std::string_view(name) == "--threads" ? "-t,--threads" : name, value, static_cast<T>(min),
-                 static_cast<T>(max), info.help);
-    else if constexpr (std::is_same_v<T, double>)
+    else if constexpr (std::is_integral_v<T>) {
+      const auto low = static_cast<T>(min), high = static_cast<T>(max);
+      if (info.word_for_0 == nullptr)
+        add_number(command, std::string_view(name) == "--threads" ? "-t,--threads" : name, value, low, high, info.help);
+      else
+        command.add_option(name, value, info.help)
+            ->transform(CLI::Transformer({{info.word_for_0, "0"}}))
+            ->transform(CLI::IsMember({info.word_for_0}) | CLI::Range(low, high))
+            ->capture_default_str();
+    } else if constexpr (std::is_same_v<T, double>)
       add_number(command, name, value, min, max, info.help);
     else if constexpr (std::is_same_v<T, std::vector<double>>)
       command.add_option(name, value, info.help)->delimiter(',')->check(CLI::Range(min, max));

@@ -9,6 +9,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <stdexcept>
 #include <system_error>
 #include <thread>
@@ -19,6 +20,7 @@
 #include "common/base/check.h"
 #include "common/base/json_fields.h"
 #include "common/http/keyed_tls.h"
+#include "common/os/host.h"
 #include "common/os/logging.h"
 #include "common/wire/messages/messages.h"
 #include "common/wire/transport/address.h"
@@ -49,16 +51,20 @@ bool is_authorized(const std::filesystem::path& list, const Key& key) {
 }
 
 std::string hello_text(std::uint64_t weights) {
-  return to_text(nlohmann::json{{"outrider", OUTRIDER_VERSION}, {"weights", fmt::format("{:016x}", weights)}});
+  return to_text(nlohmann::json{
+      {"outrider", OUTRIDER_VERSION}, {"weights", fmt::format("{:016x}", weights)}, {"free_mib", free_mib()}});
 }
 
+/// Returns the free memory of a shard's host in MiB.
 /// @return kMismatch with the reason that a shard with this hello does not fit a verifier with these weights
-Result<void> check_hello(const std::string& text, std::uint64_t weights) {
+Result<std::int64_t> check_hello(const std::string& text, std::uint64_t weights) {
   struct Hello {
     std::string version, weights;
+    std::int64_t free_mib;
   };
   const auto read = [](const JsonFields& fields, FirstError&) {
-    return Hello{fields.text("outrider"), fields.text("weights")};
+    return Hello{fields.text("outrider"), fields.text("weights"),
+                 fields.integer("free_mib", 0, 0, std::numeric_limits<std::int64_t>::max())};
   };
   ASSIGN_OR_RETURN(const Hello hello, read_json_object(text, "a shard's hello", read));
   if (hello.version != OUTRIDER_VERSION)
@@ -66,10 +72,10 @@ Result<void> check_hello(const std::string& text, std::uint64_t weights) {
   const std::string own = fmt::format("{:016x}", weights);
   if (hello.weights != own)
     return Error(Errc::kMismatch, "the shard's weights are {:.40}, wanted {}", hello.weights, own);
-  return {};
+  return hello.free_mib;
 }
 
-std::string task_text(const ShardTask& task, int rank) {
+std::string task_text(const ShardTask& task, std::size_t rank) {
   return to_text(nlohmann::json{{"rank", rank},
                                 {"count", task.place.count},
                                 {"dtype", to_string(task.weight_type)},
@@ -101,6 +107,10 @@ Result<ShardTask> parse_task(const std::string& text) {
 }
 
 }  // namespace
+
+std::int64_t free_mib() {
+  return available_memory_bytes().value_or(std::numeric_limits<std::int64_t>::max()) >> 20;
+}
 
 ShardLink::ShardLink(Descriptor socket, std::unique_ptr<TlsSession> tls)
     : socket_(std::move(socket)), tls_(std::move(tls)), ready_(tls_ == nullptr), peer_(peer_address(socket_)) {
@@ -344,18 +354,28 @@ Result<void> ShardListener::read_joining(Joining& shard, std::uint64_t weights) 
   if (now() > shard.deadline) return Error{Errc::kTimeout, "it does not say that it is a shard"};
   ASSIGN_OR_RETURN(const std::optional<std::string> text, shard.link.read_text());
   if (!text) return {};
-  if (const auto fits = check_hello(*text, weights); !fits) {
-    (void)shard.link.write_text(to_text(nlohmann::json{{"refused", fits.error().message}}));
-    return fits;
+  const auto free = check_hello(*text, weights);
+  if (!free) {
+    (void)shard.link.write_text(to_text(nlohmann::json{{"refused", free.error().message}}));
+    return free.error();
   }
+  shard.free_mib = *free;
   shard.may_join = true;
   log_info("event=shard_came from={}", shard.link.peer());
   return {};
 }
 
-Result<std::unique_ptr<TcpShards>> ShardListener::gather_group(const ShardTask& task, std::uint64_t weights,
-                                                               std::stop_token stop) {
+bool ShardListener::suffice(const std::vector<Joining>& joining, const FewerShards& fewer) {
+  const auto count = 1 + std::ranges::count_if(joining, &Joining::may_join);
+  const auto has_room = [&](std::int64_t free) { return free > fewer.matrix_mib / count; };
+  const auto fits = [&](const Joining& shard) { return !shard.may_join || has_room(shard.free_mib); };
+  return fewer.least > 0 && count >= fewer.least && has_room(free_mib()) && std::ranges::all_of(joining, fits);
+}
+
+Result<std::unique_ptr<TcpShards>> ShardListener::gather_group(ShardTask task, std::uint64_t weights,
+                                                               std::stop_token stop, const FewerShards& fewer) {
   const int wanted = task.place.count - 1;
+  const TimePoint patience_ends = now() + fewer.patience;
   std::vector<Joining> joining;
   RateLimit notices;
   bool may_accept = true;
@@ -379,16 +399,18 @@ Result<std::unique_ptr<TcpShards>> ShardListener::gather_group(const ShardTask& 
         log_warn("event=shard_refused from={} reason=\"{}\"{}", shard.link.peer(), read.error().message, *more);
       return true;
     });
-    if (std::ranges::count_if(joining, &Joining::may_join) < wanted) continue;
+    const auto come = std::min<std::int64_t>(wanted, std::ranges::count_if(joining, &Joining::may_join));
+    if (come < wanted && (now() < patience_ends || !suffice(joining, fewer))) continue;
+    task.place.count = static_cast<int>(come) + 1;
     std::vector<ShardLink> links;
     bool all_written = true;
     for (Joining& shard : joining) {
-      if (!shard.may_join || std::ssize(links) == wanted) continue;
+      if (!shard.may_join || std::ssize(links) == come) continue;
       shard.link.set_timeout(task.peer_timeout_s);
-      all_written &= shard.link.write_text(task_text(task, static_cast<int>(links.size()) + 1)).has_value();
+      all_written &= shard.link.write_text(task_text(task, links.size() + 1)).has_value();
       links.push_back(std::move(shard.link));
     }
-    if (all_written) return std::make_unique<TcpShards>(ShardPlace{0, task.place.count}, std::move(links));
+    if (all_written) return std::make_unique<TcpShards>(task.place, std::move(links));
     joining.clear();  // one left while the others got their tasks: these join again
   }
   return std::unique_ptr<TcpShards>();

@@ -21,6 +21,9 @@ namespace outrider {
 
 class TlsSession;
 
+/// Returns the free memory of this host.
+std::int64_t free_mib();
+
 /// A connection between two shards, with or without TLS. Non-blocking. Move only.
 class ShardLink {
  public:
@@ -74,6 +77,13 @@ struct ShardTask {
   bool verify_weights = false;  ///< as WorkerOptions::verify_weights, of its own files
 };
 
+/// When a group begins without some of its shards.
+struct FewerShards {
+  int least = 0;                ///< shards, the first included; 0: all must have joined
+  std::int64_t matrix_mib = 0;  ///< of the whole model: each of n shards must have 1/n of it free
+  Duration patience = {};       ///< with the others
+};
+
 /// Shards of several hosts, which gather over TCP (ADR 17). Each shard is connected to the first one, which forwards
 /// the data of each to the others. A frame is the columns of one shard. Bytes of a peer are checked; the group ends if
 /// they are not a frame of this gather.
@@ -122,22 +132,26 @@ class ShardListener {
 
   /// Returns the actual address.
   std::string address() const;
-  /// Waits until all other shards with these weights have joined, and sends them their task.
-  /// @param task  of this process, the first
+  /// Waits until all other shards with these weights have joined, or those that suffice, and sends them their task.
+  /// @param task  of this process, the first, with the number of shards wanted
   /// @return null after `stop`
-  Result<std::unique_ptr<TcpShards>> gather_group(const ShardTask& task, std::uint64_t weights, std::stop_token stop);
+  Result<std::unique_ptr<TcpShards>> gather_group(ShardTask task, std::uint64_t weights, std::stop_token stop,
+                                                  const FewerShards& fewer = {});
 
  private:
   struct Joining {
     ShardLink link;
     TimePoint deadline;
-    bool may_join = false;  ///< its hello was accepted
+    bool may_join = false;       ///< its hello was accepted
+    std::int64_t free_mib = 0;  ///< of memory at its host, when it came
   };
   ShardListener(Descriptor socket, std::optional<KeysToListen> keys) : socket_(std::move(socket)), keys_(keys) {}
   /// @return false if a connection waits, and this process has no file handle or memory for it; errno has the reason
   bool accept_all(std::vector<Joining>& joining);
   /// Handles a shard's hello. @return the error that ends its connection
   Result<void> read_joining(Joining& shard, std::uint64_t weights);
+  /// Returns true if the shards that have come may begin without others.
+  static bool suffice(const std::vector<Joining>& joining, const FewerShards& fewer);
 
   Descriptor socket_;
   std::optional<KeysToListen> keys_;

@@ -71,6 +71,16 @@ Result<std::uint64_t> weights_fingerprint(const ModelFiles& files) {
   return checkpoint.fingerprint();
 }
 
+/// Returns the MiB of a pack's matrices; 0 for other models, whose size in memory is unknown before they are read.
+Result<std::int64_t> matrix_mib(const ModelFiles& files) {
+  std::uint64_t bytes = 0;
+  if (is_pack(files.path())) {
+    ASSIGN_OR_RETURN(const std::shared_ptr<const Pack> pack, Pack::open(files.path()));
+    for (const PackEntry& entry : pack->entries()) bytes += entry.layout.empty() ? 0 : entry.size;
+  }
+  return static_cast<std::int64_t>(bytes >> 20);
+}
+
 /// The processes that compute a verifier's backbone with it. Those that it has started end with this object.
 class ShardGroup {
  public:
@@ -95,23 +105,25 @@ class ShardGroup {
     return {};
   }
   /// Waits until those of other hosts have joined. @return false if `stop` came first
-  Result<bool> wait_for(const RemoteShards& remote, const VerifierOptions& options, int count, const ModelFiles& files,
+  Result<bool> wait_for(const RemoteShards& remote, const VerifierOptions& options, const ModelFiles& files,
                         std::stop_token stop) {
     ASSIGN_OR_RETURN(const std::uint64_t weights, weights_fingerprint(files));
+    ASSIGN_OR_RETURN(const std::int64_t needed_mib, matrix_mib(files));
     ASSIGN_OR_RETURN(const std::unique_ptr<ShardListener> listener,
                      ShardListener::listen(remote.listen, remote.security));
-    log_info("event=shards_wanted count={} address={}", count - 1, listener->address());
+    log_info("event=shards_wanted count={} address={}", options.shards - 1, listener->address());
     if (remote.on_listening) remote.on_listening(listener->address());
-    const ShardTask task{.place = {0, count},
+    const ShardTask task{.place = {0, options.shards},
                          .weight_type = options.weight_type,
                          .rows_max = options.core.rows_max,
                          .peer_timeout_s = options.worker.peer_timeout_s,
                          .drain_wait_s = options.drain_wait_s,
                          .verify_weights = options.worker.verify_weights};
-    ASSIGN_OR_RETURN(remote_, listener->gather_group(task, weights, stop));
+    const FewerShards fewer{options.min_shards, needed_mib, 10 * std::chrono::seconds(task.peer_timeout_s)};
+    ASSIGN_OR_RETURN(remote_, listener->gather_group(task, weights, stop, fewer));
     if (remote_ == nullptr) return false;
     watch(*remote_, options, std::move(stop));
-    log_info("event=shards count={} threads_here={}", count, team_size());
+    log_info("event=shards count={} wanted={} threads_here={}", remote_->place().count, options.shards, team_size());
     return true;
   }
   /// Null: this process computes alone.
@@ -142,11 +154,6 @@ class ShardGroup {
   std::vector<Child> children_;
 };
 
-/// Returns the free memory of this host in MiB.
-float free_mib() {
-  return static_cast<float>(available_memory_bytes().value_or(std::numeric_limits<std::int64_t>::max()) >> 20);
-}
-
 /// Returns the numeric class of a backbone computed by shards, each of which must have the same: they exchange their
 /// own. @param free  receives free_mib() at each, by rank
 /// @return kMismatch if this one's differs from the first's, or, at the first, if another's does
@@ -157,7 +164,7 @@ Result<std::string> common_numeric_class(Backbone& backbone, std::vector<float>&
   // Others may be loading for minutes: until they read, more than this would fill their sockets, and the kernel would
   // take a host that reads nothing for gone.
   free.resize(static_cast<std::size_t>(count));
-  free[static_cast<std::size_t>(rank)] = free_mib();
+  free[static_cast<std::size_t>(rank)] = static_cast<float>(free_mib());
   shards->gather({free.data(), {1, count}}, {rank, 1});
   std::string own = numeric_class(backbone);
   constexpr std::int64_t kFloats = 128;  // of text; all compute the probe at its end together
@@ -214,7 +221,7 @@ VerifierConfig core_config(const VerifierOptions& options, const BackboneEngine&
   if (towers != nullptr)
     config.soft_tokens = [&towers](const WireMedium& medium) { return towers->soft_tokens(medium); };
   config.capacity.kv_cost = engine.kv_cost();
-  if (!free.empty()) free[0] = free_mib();
+  if (!free.empty()) free[0] = static_cast<float>(free_mib());
   const std::int64_t room = !free.empty()
                                 ? engine.kv_bytes_until_full(free)
                                 : available_memory_bytes().value_or(std::numeric_limits<std::int64_t>::max());
@@ -295,15 +302,19 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
   if (options.worker.verify_weights) RETURN_IF_ERROR(verify_packs({options.backbone}));
   ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(options.backbone));
   ShardGroup group;
-  const int shard_count = options.shards > 0 ? options.shards : memory_node_count();
   if (!remote.listen.empty()) {
-    if (shard_count < 2)
-      return Error(Errc::kInvalidArgument, "--listen-shards: --shards is {}, wanted 2 or more", shard_count);
-    ASSIGN_OR_RETURN(const bool complete, group.wait_for(remote, options, shard_count, files, stop));
+    if (options.shards < 2 || options.min_shards > options.shards)
+      return Error(Errc::kInvalidArgument,
+                   "--listen-shards: --shards is {}, wanted 2 or more, and no less than --min-shards, which is {}",
+                   options.shards == 0 ? "auto" : std::to_string(options.shards), options.min_shards);
+    ASSIGN_OR_RETURN(const bool complete, group.wait_for(remote, options, files, stop));
     if (!complete) return {};
-  } else if (shard_count > 1) {
-    RETURN_IF_ERROR(group.start(options, shard_count, stop));
+  } else if (options.min_shards > 0) {
+    return Error(Errc::kInvalidArgument, "--min-shards is {}, wanted --listen-shards with it", options.min_shards);
+  } else if (const int count = options.shards > 0 ? options.shards : memory_node_count(); count > 1) {
+    RETURN_IF_ERROR(group.start(options, count, stop));
   }
+  const int shard_count = place_of(group.shards()).count;
   ASSIGN_OR_RETURN(std::unique_ptr<Backbone> backbone, load_backbone(files, options, group.shards()));
   PairFacts facts = pair_facts(backbone->config(), backbone->weights());
   if (!options.hidden_rows_for.empty()) {

@@ -22,7 +22,8 @@ struct VerifierOptions {
   std::string join = {};  ///< the coordinator's address
   WorkerOptions worker = {};
   int threads = 0;              ///< of the forward pass; 0: the fastest number, found by TeamSizer
-  int shards = 1;               ///< processes that compute it together; 0: one per memory node of the host
+  int shards = 1;               ///< processes that compute it together; 0 (auto): one per memory node of the host
+  int min_shards = 0;           ///< of several hosts, that may begin without the others; 0: all must come
   std::int64_t memory_mib = 0;  ///< for the K/V of all sessions; 0: three quarters of the free memory after loading
   /// For measurements on random weights: probabilities that at least 1, 2, ... drafts of a round are accepted, at
   /// random instead of by the rule (vLLM's synthetic mode). Empty: the rule. The answer is then meaningless.
@@ -43,11 +44,15 @@ void declare_options(Visitor&& visit, VerifierOptions& options) {
         {"Threads of the backbone's forward pass; 0: as many as are found fastest, at most every core",
          {0, kThreadsMax},
          /*of_cluster=*/true});
-  visit(
-      "--shards", options.shards,
-      {"Processes of this host that each hold a part of the backbone and compute it together, with the threads shared "
-       "out among them; 0: one for each of its memories (NUMA nodes)",
-       {0, kShards.max}});
+  visit("--shards", options.shards,
+        {.help = "Processes of this host that each hold a part of the backbone and compute it together, with the "
+                 "threads shared out among them; auto: one for each of its memories (NUMA nodes)",
+         .range = {kShards.min, kShards.max},
+         .word_for_0 = "auto"});
+  visit("--min-shards", options.min_shards,
+        {"Shards of several hosts, this one counted, that may begin without the others after 10 times --peer-timeout, "
+         "if each has room for its share of the model; 0: all must come",
+         {0, kShards.max}});
   visit("--memory", options.memory_mib,
         {"MiB for the K/V of all sessions; 0: three quarters of what is free once the model is loaded", {0, 1 << 30}});
   visit("--synthetic-acceptance", options.synthetic_acceptance,

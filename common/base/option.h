@@ -18,6 +18,7 @@ struct OptionInfo {
   const char* help;
   Range<double> range = kFinite;  ///< of numbers
   bool of_cluster = false;        ///< also an option of commands that start a cluster
+  const char* word_for_0 = nullptr;  ///< of a whole number that may also be this word, outside its range
 };
 
 /// An option of every worker.

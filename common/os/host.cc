@@ -1,13 +1,18 @@
 #include "common/os/host.h"
 
+#include <linux/mempolicy.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <fstream>
 #include <iterator>
 #include <sstream>
+#include <system_error>
+
+#include "common/os/logging.h"
 
 namespace outrider {
 namespace {
@@ -73,7 +78,7 @@ void each_cgroup(const fs::path& root, const std::string& controller, Visit visi
   }
 }
 
-/// Calls visit(its cores) for every memory node with cores, in numerical order.
+/// Calls visit(node, its cores) for every memory node with cores, in numerical order.
 template <typename Visit>
 void for_memory_nodes(const fs::path& root, Visit visit) {
   for (int node = 0;; ++node) {
@@ -86,7 +91,7 @@ void for_memory_nodes(const fs::path& root, Visit visit) {
       const int found = std::sscanf(range.c_str(), "%d-%d", &first, &last);
       for (int core = first; found > 0 && core <= (found > 1 ? last : first); ++core) cores.push_back(core);
     }
-    if (!cores.empty()) visit(cores);
+    if (!cores.empty()) visit(node, cores);
   }
 }
 
@@ -114,7 +119,7 @@ std::optional<double> granted_cores(const fs::path& root) {
 
 int memory_node_count(const fs::path& root) {
   int count = 0;
-  for_memory_nodes(root, [&](const std::vector<int>&) { ++count; });
+  for_memory_nodes(root, [&](int, const std::vector<int>&) { ++count; });
   return std::max(count, 1);
 }
 
@@ -126,7 +131,7 @@ std::vector<int> share_of_cores(int rank, int count, const fs::path& root) {
     if (core < CPU_SETSIZE && CPU_ISSET(core, &allowed)) cores.push_back(core);
     if (core < CPU_SETSIZE) CPU_CLR(core, &allowed);
   };
-  for_memory_nodes(root, [&](const std::vector<int>& of_node) { std::ranges::for_each(of_node, add); });
+  for_memory_nodes(root, [&](int, const std::vector<int>& of_node) { std::ranges::for_each(of_node, add); });
   for (int core = 0; core < CPU_SETSIZE; ++core) add(core);  // if there is no information about nodes
   const auto cut = [&](int i) { return std::ssize(cores) * i / count; };
   if (std::ssize(cores) < count) return {};
@@ -137,7 +142,17 @@ void use_share_of_cores(int rank, int count) {
   cpu_set_t mine;
   CPU_ZERO(&mine);
   for (const int core : share_of_cores(rank, count)) CPU_SET(core, &mine);
-  if (CPU_COUNT(&mine) > 0) sched_setaffinity(0, sizeof mine, &mine);
+  if (CPU_COUNT(&mine) == 0) return;
+  sched_setaffinity(0, sizeof mine, &mine);
+  std::uint64_t nodes = 0;
+  for_memory_nodes("/", [&](int node, const std::vector<int>& cores) {
+    const auto is_mine = [&](int core) { return core < CPU_SETSIZE && CPU_ISSET(core, &mine); };
+    if (node < 64 && std::ranges::any_of(cores, is_mine)) nodes |= std::uint64_t{1} << node;
+  });
+  if (nodes == 0) return;
+  // First touch alone takes memory of another node where files in the page cache have filled this one.
+  if (syscall(SYS_set_mempolicy, MPOL_BIND, &nodes, 65) != 0)  // the kernel reads one bit less
+    log_warn("event=memory_not_bound nodes={:#x} reason=\"{}\"", nodes, std::generic_category().message(errno));
 }
 
 std::vector<std::string> process_stat(std::string_view pid) {

@@ -23,8 +23,8 @@ int memory_node_count(const std::filesystem::path& root = "/");
 /// Returns share `rank` of `count` of the calling thread's cores, distributed by memory node: whole nodes if there are
 /// as many shares as nodes. Empty if there are fewer cores than shares.
 std::vector<int> share_of_cores(int rank, int count, const std::filesystem::path& root = "/");
-/// Binds the calling thread, and threads that it starts later, to its share of the cores. By the kernel's default,
-/// memory that they touch first is then on their node.
+/// Binds the calling thread, and threads that it starts later, to its share of the cores, and memory that they touch
+/// first to the nodes of these cores. Where the kernel refuses the latter (seccomp), that is logged.
 void use_share_of_cores(int rank, int count);
 
 /// Returns the fields of /proc/PID/stat from the third on, the state (proc(5)); empty: no such process.

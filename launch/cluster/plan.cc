@@ -80,6 +80,8 @@ class SchemaWriter {
                   {"minimum", static_cast<std::int64_t>(min)},
                   {"maximum", static_cast<std::int64_t>(max)},
                   {"default", value}};
+        if (info.word_for_0 != nullptr)
+          schema.update({{"type", {"integer", "string"}}, {"pattern", fmt::format("^{}$", info.word_for_0)}});
       } else if constexpr (std::is_same_v<T, double>) {
         schema = {{"type", "number"}, {"minimum", min}, {"maximum", max}, {"default", value}};
       } else if constexpr (std::is_same_v<T, std::vector<double>>) {
@@ -168,8 +170,10 @@ class Reader {
         if (keys_.boolean(key.c_str())) arguments.emplace_back(name);
         return;
       } else if constexpr (std::is_integral_v<T>) {
-        text = std::to_string(
-            keys_.integer(key.c_str(), {}, static_cast<std::int64_t>(min), static_cast<std::int64_t>(max)));
+        const bool is_word = info.word_for_0 != nullptr && *given == info.word_for_0;
+        text = is_word ? info.word_for_0
+                       : std::to_string(keys_.integer(key.c_str(), {}, static_cast<std::int64_t>(min),
+                                                      static_cast<std::int64_t>(max)));
       } else if constexpr (std::is_same_v<T, double>) {
         text = fmt::format("{}", keys_.number(key.c_str(), {}, min, max));
       } else if constexpr (std::is_same_v<T, std::vector<double>>) {

@@ -218,6 +218,27 @@ TEST_F(Failover, AShardComesBackToItsVerifier) {
   EXPECT_EQ(describe(shard->wait()), "exit 0");
 }
 
+// As after the loss of a host: the service starts its verifier anew, and those who are left suffice.
+TEST_F(Failover, AGroupBeginsAnewWithoutALostShard) {
+  const Generate request = requests()[1];
+  const std::vector<TokenId> wanted = answer_to(request).tokens;
+  verifiers_.clear();
+  const std::string address = fmt::format("tcp://127.0.0.1:{}", free_port());
+  const std::vector<std::string> shard = {"shard", "--join", address, "--threads", "1"};
+  Program stays(shard), lost(shard);
+  for (const int count : {3, 2}) {
+    ASSERT_TRUE(eventually([&] { return status().verifiers == 0; }));
+    Program& sharded = start_verifier(
+        {"--shards", "3", "--min-shards", "2", "--listen-shards", address, "--peer-timeout", "1"});
+    ASSERT_TRUE(eventually([&] { return status().verifiers == 1; })) << sharded.err();
+    EXPECT_EQ(only_verifier().shards, count);
+    EXPECT_EQ(answer_to(request).tokens, wanted);
+    if (count == 2) break;
+    lost.send(SIGKILL);
+    EXPECT_EQ(describe(sharded.wait()), "exit 1");
+  }
+}
+
 // As when a job or a service of several hosts is stopped: all are told at once. The only verifier ends its text,
 // slowly, and its shard waits for that.
 TEST_F(Failover, ThoseThatAreStoppedTogetherEndTheText) {

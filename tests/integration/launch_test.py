@@ -35,7 +35,7 @@ class Launch(unittest.TestCase):
         return run
 
     def test_a_plan_runs_its_commands_and_leaves_no_process(self):
-        run = self.start(PLAN | {"run": [{"command": ASK}]}, expect_end=True)
+        run = self.start(PLAN | {"verifiers": [{"threads": 1, "shards": "auto"}], "run": [{"command": ASK}]}, expect_end=True)
         self.assertEqual(run.status, 0, run.explain())
         alone = subprocess.run([OUTRIDER, *ASK[1:-2]], capture_output=True, text=True, timeout=HANG)
         story = alone.stdout.split("\n\n")[0]
@@ -91,9 +91,10 @@ class Launch(unittest.TestCase):
         for pid, own in zip(shards, cores):
             near = {int(node.name[4:]) for node in pathlib.Path("/sys/devices/system/node").glob("node[0-9]*")
                     if any((node / f"cpu{core}").exists() for core in own)}
-            pages = {}
+            pages, bound = {}, "bind:" + ",".join(map(str, sorted(near)))
             for mapping in pathlib.Path(f"/proc/{pid}/numa_maps").read_text().splitlines():
                 if " anon=" in mapping:
+                    self.assertEqual(mapping.split()[1], bound, mapping)
                     for node, count in re.findall(r" N(\d+)=(\d+)", mapping):
                         pages[int(node)] = pages.get(int(node), 0) + int(count)
             print(f"shard {pid}: cores {sorted(own)}, pages by memory node {pages}", file=sys.stderr)

@@ -138,6 +138,39 @@ TEST_F(TcpShardsTest, WhoDoesNotFitIsRefused) {
   EXPECT_NE(broken.error().message.find("broken: line 1: '12' is no key"), std::string::npos) << broken.error().message;
 }
 
+TEST_F(TcpShardsTest, FewerBeginOnlyIfTheyAreEnoughAndHaveRoom) {
+  constexpr std::int64_t kTooMuch = std::int64_t{1} << 50;
+  const auto count_of = [](const FewerShards& fewer, int come) {
+    const auto listener = ShardListener::listen("tcp://127.0.0.1:*", {}).value();
+    std::stop_source stop;
+    std::atomic<int> joined = 0;
+    std::vector<std::jthread> others;
+    for (int i = 0; i < come; ++i) {
+      others.emplace_back([&] {
+        const auto shard = join_shards(listener->address(), {}, 7, stop.get_token());
+        joined += shard && shard->has_value();
+      });
+    }
+    std::jthread ends([&] {  // what begins does so before: its shards wait for that alone
+      if (fewer.least == 0 || fewer.least > come + 1 || fewer.matrix_mib == kTooMuch) {
+        std::this_thread::sleep_for(500ms);
+        stop.request_stop();
+      }
+    });
+    const auto first = listener->gather_group({.place = {0, 4}}, 7, stop.get_token(), fewer).value();
+    ends.join();
+    others.clear();
+    EXPECT_EQ(joined, first == nullptr ? 0 : first->place().count - 1);
+    return first == nullptr ? 0 : first->place().count;
+  };
+  EXPECT_EQ(count_of({}, 2), 0) << "all must come";
+  EXPECT_EQ(count_of({.least = 4}, 2), 0);
+  EXPECT_EQ(count_of({.least = 2, .matrix_mib = kTooMuch}, 2), 0) << "no host has so much memory";
+  EXPECT_EQ(count_of({.least = 3, .matrix_mib = 3}, 2), 3);
+  EXPECT_EQ(count_of({.least = 1}, 0), 1) << "a whole verifier";
+  EXPECT_EQ(count_of({.least = 1, .patience = 1h}, 3), 4) << "all have come";
+}
+
 // The connection that nobody can accept stays, and its socket is ready for ever.
 TEST_F(TcpShardsTest, WithoutAFileHandleTheListenerWaits) {
   const auto listener = ShardListener::listen("tcp://127.0.0.1:*", {}).value();

@@ -29,7 +29,7 @@ fi
 
 for file in bin/outrider include/outrider.h share/man/man1/outrider.1 share/bash-completion/completions/outrider \
   share/zsh/site-functions/_outrider share/fish/vendor_completions.d/outrider.fish share/doc/outrider/LICENSE \
-  share/outrider/models/nano/backbone/{config.json,vision.safetensors} lib/systemd/system/outrider-{coordinator,verifier,drafter,serve}.service; do
+  share/outrider/models/nano/backbone/{config.json,vision.safetensors} lib/systemd/system/outrider-{coordinator,verifier,shard,drafter,encoder,serve}.service; do
   [[ -e $tree/$file ]] || die "$file is not installed"
 done
 

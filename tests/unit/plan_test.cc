@@ -148,6 +148,20 @@ TEST(Plan, ShardsJoinAtAddressesLikeTheCoordinators) {
   }
 }
 
+TEST(Plan, ShardsAreANumberOrAuto) {
+  json plan = example();
+  for (const auto& [value, option] : {std::pair<json, const char*>(3, " --shards 3 "), {"auto", " --shards auto "}}) {
+    plan["verifiers"][0]["shards"] = value;
+    const ProcessPlan processes = plan_processes(read_plan(plan, "p.json").value(), false).value();
+    const std::string line = shell_line(processes.processes[1].command("o", {}));
+    EXPECT_NE(line.find(option), std::string::npos) << line;
+  }
+  for (const json& wrong : {json(0), json(65), json("0"), json("all")}) {
+    plan["verifiers"][0]["shards"] = wrong;
+    EXPECT_NE(error_of(plan).find("verifiers[0].shards is "), std::string::npos) << error_of(plan);
+  }
+}
+
 TEST(Plan, TheSmallestOneIsForThisHost) {
   const Plan plan = read_plan(json::parse(R"({"verifiers": [{}]})"), "p.json").value();
   const ProcessPlan processes = plan_processes(plan, false).value();
