@@ -609,10 +609,10 @@ TEST(Report, TheVerdictBeginsWithYesNoOrUndecided) {
 
 TEST(Report, TheVerdictOfARunningClusterBeginsInTheSameWay) {
   const auto cell = [](double ratio, std::optional<std::string> why_void = {}) {
-    Json cell = line(0, 0, ratio, std::move(why_void));
-    cell["arms"].erase("colocated");
-    cell["predicted"] = nullptr;
-    return cell;
+    Json only = line(0, 0, ratio, std::move(why_void));
+    only["arms"].erase("colocated");
+    only["predicted"] = nullptr;
+    return only;
   };
   EXPECT_EQ(verdict({cell(1.9), cell(1.2)}),
             "Yes: on a cluster that ran already drafts paid in every cell (1.20 to 1.90 times plain decoding).");
