@@ -370,6 +370,7 @@ def a_lost_worker_stays_in_sight(browser):
     assert len(fates) == 1 and fates[0].startswith("a: gone at") and fates[0].endswith("its 2 sequences moved to b"), fates
     equal(browser.evaluate("[...document.querySelectorAll('.worker .track span')].map(e => e.style.width)"), ["37.5%", "0%"], "K/V bars")
     equal(browser.evaluate("[...document.querySelectorAll('.worker')].map(e => e.textContent.match(/. shards( over TCP)?/)?.[0]).filter(Boolean)"), ["2 shards over TCP"], "shards")
+    equal(browser.evaluate("[...document.querySelectorAll('.state, .hub span')].filter(e => !kWords[e.dataset.word]).map(e => e.textContent)"), [], "words without an explanation")
     browser.evaluate("known.clear(); window.showWorkers = realShow")
     browser.wait_for("[...document.querySelectorAll('.worker strong')].length === 2")
 
