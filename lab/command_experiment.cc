@@ -297,7 +297,9 @@ void print_cell(const Experiment& experiment, const Json& cell) {
              experiment.label(plan.cells[index]), cell["arms"]["plain"]["tok_per_sec"].get<double>(),
              fmt::join(speeds, ", "),
              predicted.is_null() ? "" : fmt::format(" (predicted {:.2f})", predicted["remote/plain"].get<double>()),
-             cell["void"].is_null() ? "" : "; void: " + cell["void"].get<std::string>());
+             cell["void"].is_null()
+                 ? ""
+                 : fmt::format("; void: {} (the plan's 'void' sets the bound)", cell["void"].get<std::string>()));
 }
 
 void run_plan(Experiment& experiment, const ExperimentFlags& flags) {

@@ -189,7 +189,7 @@ void print_man(const std::vector<CommandText>& commands) {
       ".TP\n.B OUTRIDER_API_KEY\nThe key that clients of\n.B outrider serve\nmust send.\n"
       ".TP\n.BR HF_HOME ,\\~ HF_HUB_CACHE ,\\~ HF_TOKEN ,\\~ HF_ENDPOINT ,\\~ HF_HUB_OFFLINE\nModels by name: as "
       "huggingface_hub reads them.\n"
-      ".TP\n.B NO_COLOR\nIf it is set, nothing is dimmed at a terminal.\n"
+      ".TP\n.B NO_COLOR\nIf it is set and not empty, a terminal shows the text alone, as with\n.BR \\-\\-plain .\n"
       ".SH EXAMPLES\n"
       ".TP\n.B outrider run \\(aqTell me a story about a fox.\\(aq \\-\\-compare\nOne answer of the demo model, with "
       "drafts "

@@ -257,12 +257,10 @@ void print_summary(const RunFlags& flags, const Generate& request, const Answer&
 void print_figures(const RunFlags& flags, const Generate& request, const Answer& answer) {
   std::string text;
   if (!request.sampling.greedy()) text += fmt::format("seed {}\n", request.sampling.seed);
-  text +=
-      metrics_text(answer.generation, answer.plain ? std::optional(tokens_per_second(*answer.plain)) : std::nullopt);
-  if (answer.plain)
-    text += fmt::format("speed-up {:.2f}x, texts equal: {} (decoded {} first)\n", answer.speedup(),
-                        has_one_text(request) ? "yes" : "not asked for by this rule",
-                        answer.plain_first ? "plainly" : "with drafts");
+  text += metrics_text(answer.generation, tokens_per_second(*answer.plain));
+  text += fmt::format("{:<22}{} (decoded {} drafts first)\n", "texts equal",
+                      has_one_text(request) ? "yes" : "not asked for by this rule",
+                      answer.plain_first ? "without" : "with");
   if (const std::string why = reason_of_few_drafts(flags, request, answer); !why.empty()) text += why + "\n";
   std::fprintf(stderr, "\n%s", text.c_str());
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 namespace outrider {
@@ -52,37 +53,35 @@ nlohmann::json metrics_json(const Generation& generation) {
   return object;
 }
 
-std::string metrics_text(const Generation& generation, std::optional<double> backbone_only_tok_per_sec) {
+std::string metrics_text(const Generation& generation, std::optional<double> plain_tok_per_sec) {
   const RequestMetrics& m = generation.metrics;
+  const auto tokens = static_cast<std::int64_t>(generation.tokens.size());
+  const double own_rate = tokens_per_second(generation);
   std::string text;
-  const auto line = [&](const char* name, const std::string& value) {
-    text += fmt::format("{:<26} {}\n", name, value);
-  };
+  const auto line = [&](const char* name, const std::string& value) { text += fmt::format("{:<22}{}\n", name, value); };
+  const auto rate = [](double tok_per_sec) { return fmt::format("{:.1f} tokens per second", tok_per_sec); };
   const bool drafted = m.drafting_rounds > 0;
-  if (backbone_only_tok_per_sec) line("backbone_only_tok_per_sec", fmt::format("{:.1f}", *backbone_only_tok_per_sec));
-  line(drafted || backbone_only_tok_per_sec ? "speculative_tok_per_sec" : "backbone_only_tok_per_sec",
-       fmt::format("{:.1f}", tokens_per_second(generation)));
+  if (plain_tok_per_sec) line("without drafts", rate(*plain_tok_per_sec));
+  line(drafted || plain_tok_per_sec ? "with drafts" : "without drafts",
+       rate(own_rate) + (plain_tok_per_sec && *plain_tok_per_sec > 0
+                             ? fmt::format(", {:.2f} times plain", own_rate / *plain_tok_per_sec)
+                             : ""));
   if (drafted) {
-    line("draft_tokens_per_batch", fmt::format("{:.2f}", ratio(m.drafted_tokens, m.drafting_rounds)));
-    line("accepted/drafted_tokens", fmt::format("{}/{} ({:.2f})", m.accepted_tokens, m.drafted_tokens,
-                                                ratio(m.accepted_tokens, m.drafted_tokens)));
+    line("accepted drafts", fmt::format("{} of {} ({:.0f} %), {:.1f} drafted a round", m.accepted_tokens,
+                                        m.drafted_tokens, 100 * ratio(m.accepted_tokens, m.drafted_tokens),
+                                        ratio(m.drafted_tokens, m.drafting_rounds)));
+    std::vector<std::string> shares;
+    for (std::size_t i = 0; i < m.accepted_per_position.size(); ++i)
+      shares.push_back(fmt::format("{:.0f}", 100 * ratio(m.accepted_per_position[i], m.drafted_per_position[i])));
+    if (!shares.empty()) line("  by position, %", fmt::format("{}", fmt::join(shares, " ")));
   }
-  line("target_verify_ms", fmt::format("{:.2f}", mean_ms(m.verify_ns, m.rounds)));
+  line("rounds", fmt::format("{} for {} tokens", m.rounds, tokens));
+  line("verifying", fmt::format("{:.2f} ms a round", mean_ms(m.verify_ns, m.rounds)));
   if (drafted) {
-    line("assistant_draft_ms", fmt::format("{:.2f}", mean_ms(m.draft_ns, m.assistant_rounds())));
-    std::string acceptance;
-    for (std::size_t i = 0; i < m.accepted_per_position.size(); ++i) {
-      acceptance +=
-          fmt::format("{}{:.2f}", i == 0 ? "" : " ", ratio(m.accepted_per_position[i], m.drafted_per_position[i]));
-    }
-    line("accepted_per_position", acceptance.empty() ? "-" : acceptance);
-  }
-  line("rounds", fmt::format("{} for {} tokens", m.rounds, generation.tokens.size()));
-  if (drafted) {
-    line("wire_bytes_to_drafter",
-         fmt::format("{} in rounds ({:.0f} a token), {} for the prompt", m.wire_bytes_to_drafter,
-                     ratio(m.wire_bytes_to_drafter, static_cast<std::int64_t>(generation.tokens.size())),
-                     m.wire_bytes_to_drafter_prompt));
+    line("drafting", fmt::format("{:.2f} ms a round of the assistant", mean_ms(m.draft_ns, m.assistant_rounds())));
+    line("sent to the drafter",
+         fmt::format("{} bytes in rounds ({:.0f} a token), {} for the prompt", m.wire_bytes_to_drafter,
+                     ratio(m.wire_bytes_to_drafter, tokens), m.wire_bytes_to_drafter_prompt));
   }
   return text;
 }

@@ -20,9 +20,8 @@ nlohmann::json counts_json(const RequestMetrics& metrics);
 /// The headline metrics (README.md) and the counts behind them. Milliseconds of the headline are means over rounds.
 nlohmann::json metrics_json(const Generation& generation);
 
-/// The same for people, one "name value" line each. Without drafts, the answer's own rate is the backbone's alone,
-/// unless another is given for comparison.
-std::string metrics_text(const Generation& generation, std::optional<double> backbone_only_tok_per_sec);
+/// The same in words for people, a line each. @param plain_tok_per_sec  rate of plain decoding, to compare with
+std::string metrics_text(const Generation& generation, std::optional<double> plain_tok_per_sec);
 
 /// Summarises an answer in one line: "981.7 tok/s (1.67 times plain), 85 of 92 drafts accepted (92 %), 25 rounds for
 /// 111 tokens". @param plain_tok_per_sec  rate of plain decoding, if known

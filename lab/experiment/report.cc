@@ -313,8 +313,10 @@ std::string table_html(const std::vector<Json>& cells) {
   return html + "</table></div>\n<p class='note'>Ratios over plain, with bootstrap intervals (95 %).</p>\n";
 }
 
-/// Formats a fact for a person: "24684096 kB" in GB.
-std::string fact_text(const std::string& text) {
+/// Formats a fact for a person: "24684096 kB" in GB, no threads as what they stand for, eight digits of a hash.
+std::string fact_text(const std::string& key, const std::string& text) {
+  if (key == "threads" && text == "0") return "the fastest number, by trial";
+  if (key == "program") return text.substr(0, 8);
   return text.ends_with(" kB") ? fmt::format("{:.1f} GB", std::atof(text.c_str()) * 1024 / 1e9) : text;
 }
 
@@ -323,7 +325,7 @@ std::string machine_html(const Json& lock) {
   for (const char* part : {"machine", "program"}) {
     const Json entries = lock.value(part, Json::object());
     for (const auto& [key, value] : entries.items())
-      html += "<tr><th>" + escaped(key) + "</th><td>" + escaped(fact_text(plain_text(value))) + "</td></tr>\n";
+      html += "<tr><th>" + escaped(key) + "</th><td>" + escaped(fact_text(key, plain_text(value))) + "</td></tr>\n";
   }
   return html + "</table>\n";
 }
@@ -391,6 +393,33 @@ Cells judged_cells(const std::vector<Json>& cells) {
   return judged;
 }
 
+/// "1.20 to 1.90"
+std::string range_text(const std::vector<double>& ratios) {
+  const auto [low, high] = std::ranges::minmax(ratios);
+  return low == high ? fmt::format("{:.2f}", low) : fmt::format("{:.2f} to {:.2f}", low, high);
+}
+
+/// "No: on a cluster that ran already drafts paid in no cell (0.45 to 0.80 times plain decoding)."
+std::string cluster_verdict(const std::vector<Json>& cells) {
+  std::map<Pays, int> counts;
+  std::vector<double> ratios;
+  for (const Json& cell : cells) {
+    if (is_void(cell)) continue;
+    ++counts[pays(cell)];
+    ratios.push_back(ratio(cell, "remote/plain"));
+  }
+  if (ratios.empty()) return "Undecided: all cells are void.";
+  const Pays first = counts.begin()->first;
+  const std::string words =
+      counts.size() > 1 ? fmt::format("It depends: on a cluster that ran already drafts paid in {} of {} cells, {} are "
+                                      "undecided",
+                                      counts[Pays::kYes], ratios.size(), counts[Pays::kUndecided])
+      : first == Pays::kYes ? "Yes: on a cluster that ran already drafts paid in every cell"
+      : first == Pays::kNo  ? "No: on a cluster that ran already drafts paid in no cell"
+                            : "Undecided: on a cluster that ran already the interval of every cell spans 1";
+  return fmt::format("{} ({} times plain decoding).", words, range_text(ratios));
+}
+
 /// "No: a remote drafter did not pay at any round trip measured (0.45 to 0.80 times plain decoding, 0 to 50 ms)."
 std::string measured_verdict(const Cells& judged) {
   if (judged.empty()) return "Undecided: all cells that could show whether a remote drafter pays are void.";
@@ -404,22 +433,19 @@ std::string measured_verdict(const Cells& judged) {
     kind.ratios.push_back(ratio(*cell, "remote/plain"));
     kind.round_trips.push_back(link_text(*cell));
   }
-  const auto range = [](const Kind& kind) {
-    const auto [low, high] = std::ranges::minmax(kind.ratios);
-    return low == high ? fmt::format("{:.2f}", low) : fmt::format("{:.2f} to {:.2f}", low, high);
-  };
   if (kinds.size() == 1) {
     const auto& [pays, kind] = *kinds.begin();
     const char* const words = pays == Pays::kYes  ? "Yes: a remote drafter paid at every round trip measured"
                               : pays == Pays::kNo ? "No: a remote drafter did not pay at any round trip measured"
                                                   : "Undecided: at every round trip measured the interval spans 1";
-    return fmt::format("{} ({} times plain decoding at {}).", words, range(kind), fmt::join(kind.round_trips, ", "));
+    return fmt::format("{} ({} times plain decoding at {}).", words, range_text(kind.ratios),
+                       fmt::join(kind.round_trips, ", "));
   }
   std::vector<std::string> parts;
   for (const auto& [pays, kind] : kinds) {
     const char* const words = pays == Pays::kYes ? "paid" : pays == Pays::kNo ? "did not pay" : "is undecided";
-    parts.push_back(
-        fmt::format("{} at {} ({} times plain decoding)", words, fmt::join(kind.round_trips, ", "), range(kind)));
+    parts.push_back(fmt::format("{} at {} ({} times plain decoding)", words, fmt::join(kind.round_trips, ", "),
+                                range_text(kind.ratios)));
   }
   return fmt::format("It depends on the round trip: a remote drafter {}.", fmt::join(parts, "; it "));
 }
@@ -527,18 +553,18 @@ std::string to_text(const PredictionErrors& errors) {
 }
 
 std::string verdict(const std::vector<Json>& cells) {
-  if (!cells.empty() && !has(cells.front(), ExperimentArm::kColocated)) {
-    const auto [least, most] =
-        std::ranges::minmax(cells, {}, [](const Json& cell) { return ratio(cell, "remote/plain"); });
-    return fmt::format("On a cluster that ran already: {:.2f} to {:.2f} times as fast as plain decoding.",
-                       ratio(least, "remote/plain"), ratio(most, "remote/plain"));
-  }
+  const auto void_cells = std::ranges::count_if(cells, is_void);
+  const std::string hint =
+      void_cells == 0 ? ""
+                      : fmt::format(" Void cells: {} of {}. Repeat on a quiet machine, or loosen 'void' in the plan.",
+                                    void_cells, cells.size());
+  if (!cells.empty() && !has(cells.front(), ExperimentArm::kColocated)) return cluster_verdict(cells) + hint;
   const Json* best = most_tolerant(cells);
   if (best == nullptr)
     return "Undecided: no cell is a closed loop of one client with a fixed draft length, so nothing can be said of "
            "break-even.";
   const Cells judged = judged_cells(cells);
-  const std::string text = measured_verdict(judged) + " " + predicted_verdict(*best, prediction_errors(cells));
+  const std::string text = measured_verdict(judged) + " " + predicted_verdict(*best, prediction_errors(cells)) + hint;
   const auto lost =
       std::ranges::find_if(judged.rbegin(), judged.rend(), [](const Json* cell) { return pays(*cell) == Pays::kNo; });
   return lost == judged.rend() ? text : text + " " + what_it_would_take(**lost);

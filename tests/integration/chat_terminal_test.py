@@ -128,7 +128,7 @@ class ChatTerminal(unittest.TestCase):
         self.assertIn("(cut off after 12 tokens: --max-tokens)", terminal.seen)
         at = len(terminal.seen)
         terminal.type("/stats\r")
-        terminal.wait_for(r"target_verify_ms +\d", at)
+        terminal.wait_for(r"verifying +[\d.]+ ms a round", at)
         self.assertEqual(terminal.end(), 0)
 
     def test_each_answer_is_followed_by_what_it_brought(self):

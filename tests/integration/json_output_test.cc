@@ -42,10 +42,11 @@ TEST(Report, TheAssistantsTimeIsThatOfTheRoundsItDraftedFor) {
   generation.metrics.ngram.rounds = 3;
   generation.metrics.draft_ns = 5'000'000;
   EXPECT_EQ(metrics_json(generation)["assistant_draft_ms"], 5);
-  EXPECT_NE(metrics_text(generation, std::nullopt).find("assistant_draft_ms         5.00\n"), std::string::npos);
+  EXPECT_NE(metrics_text(generation, std::nullopt).find("drafting              5.00 ms a round of the assistant\n"),
+            std::string::npos);
   const std::string plain = metrics_text(Generation(), std::nullopt);
-  EXPECT_TRUE(plain.starts_with("backbone_only_tok_per_sec")) << plain;
-  EXPECT_EQ(plain.find("speculative"), std::string::npos) << plain;
+  EXPECT_TRUE(plain.starts_with("without drafts")) << plain;
+  EXPECT_EQ(plain.find("with drafts"), std::string::npos) << plain;
   generation.metrics.ngram.rounds = 4;
   generation.metrics.draft_ns = 0;
   EXPECT_EQ(metrics_json(generation)["assistant_draft_ms"], 0);
@@ -98,8 +99,14 @@ TEST(Report, SaysWhyMostRoundsHadNoDrafts) {
 }
 
 TEST(Report, ComparesAnAnswerWithoutDraftsToo) {
-  const std::string text = metrics_text(Generation(), 50.0);
-  EXPECT_TRUE(text.starts_with("backbone_only_tok_per_sec  50.0\nspeculative_tok_per_sec ")) << text;
+  Generation answer;
+  answer.tokens.resize(11);
+  answer.metrics.decode_ns = 100'000'000;
+  const std::string text = metrics_text(answer, 50.0);
+  EXPECT_TRUE(text.starts_with("without drafts        50.0 tokens per second\n"
+                               "with drafts           100.0 tokens per second, 2.00 times plain\n"))
+      << text;
+  EXPECT_EQ(text.find('_'), std::string::npos) << "words for people: " << text;
 }
 
 // What was asked for is printed, whatever standard error is.
@@ -107,8 +114,7 @@ TEST(Run, ComparesIntoAPipeToo) {
   for (const char* draft_length : {"0", "4", "auto"}) {
     Program run({"run", "Count from 3 to 9.", "--compare", "--draft-length", draft_length, "-n", "24"});
     EXPECT_EQ(describe(run.wait()), "exit 0");
-    for (const char* part :
-         {"backbone_only_tok_per_sec", "speculative_tok_per_sec", "speed-up ", "x, texts equal: yes"})
+    for (const char* part : {"without drafts  ", "with drafts  ", " times plain", "texts equal           yes"})
       EXPECT_EQ(lines_with(run.err(), {part}).size(), 1u) << draft_length << ": " << run.err();
     EXPECT_EQ(lines_with(run.out(), {}).size(), 1u) << "the text once: " << run.out();
   }

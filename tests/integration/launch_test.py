@@ -510,7 +510,7 @@ class Launch(unittest.TestCase):
                          [(["plain", "remote"], ["remote/plain"], None, True)] * 4)
         self.assertGreater(sum(cell["arms"]["remote"]["drafted_tokens"] for cell in cells), 0)
         self.assertEqual(json.loads((folder / "out" / "lock.json").read_text())["cluster"], {"verifiers": 1, "drafters": 2})
-        self.assertIn("On a cluster that ran already: ", (folder / "out" / "report.html").read_text())
+        self.assertIn("on a cluster that ran already", (folder / "out" / "report.html").read_text())
         (folder / "e.json").write_text(json.dumps(sweep | {"sweeps": [{"rtt_ms": [0, 5]}]}))
         refused = subprocess.run([OUTRIDER, *command[1:-1], "tcp://127.0.0.1:1"], capture_output=True, text=True, timeout=HANG)
         self.assertEqual(refused.returncode, 1)

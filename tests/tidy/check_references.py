@@ -8,13 +8,15 @@ In comments (.cc .h .inc .fbs .py .sh CMake, and the shell scripts without a suf
   a source;
 - a numbered section exists: "gemma4.md 1.2 and 1.3", "section 4.2 of docs/gemma4.md";
 - a titled one exists: 'docs/architecture.md, "One round"', and so does an ADR by its number;
-- the target of a Markdown link or image exists, its #anchor too.
+- the target of a Markdown link or image exists, its #anchor too;
+- `a message` in a table of "what you see" is in a string of a source ("..." stands for anything).
 Lines of .cc, .h and .inc have at most 120 characters. Nothing is exempt: a string literal can be split.
 
 usage: check_references.py PROJECT_ROOT
 """
 
 import fnmatch
+import functools
 import io
 import itertools
 import os
@@ -48,6 +50,7 @@ SECTIONS = [
 TITLES = re.compile(rf'(?P<page>{PAGE}){LINK_END},?\s+(?P<titles>"[^"\n]+"(?:(?:,|\s+and)\s+"[^"\n]+")*)')
 ADR = re.compile(r"\bADRs?\s+(\d+)")
 LINK = re.compile(r"\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^)\s]+)\)|(?:src|srcset|href)=\"([^\"]+)\"")
+SEEN = re.compile(r"^\| what you see \|.*\n(?:\|.*\n)*", re.MULTILINE)
 HEADING = re.compile(r"^#{1,6} +(.+?) *#*$", re.MULTILINE)
 
 
@@ -128,6 +131,16 @@ class Project:
         self.names = {pathlib.PurePath(file).name for file in self.files}
         self.tops = {file.split("/")[0] for file in self.files if "/" in file}
 
+    @functools.cached_property
+    def sources(self):
+        """The text of the sources, with strings of several lines in one."""
+        text = "\n".join((self.root / file).read_text() for file in self.files if pathlib.PurePath(file).suffix in CPP)
+        return re.sub(r'"\s*\n\s*"', "", text)
+
+    def message_problem(self, message):
+        lost = [part for part in map(str.strip, message.split("...")) if part not in self.sources]
+        return f"no source prints {lost[0]!r}" if lost else None
+
     def locate(self, reference, origin):
         """Yields the paths from the root that `reference` may mean in the file `origin`."""
         for folder in (pathlib.PurePath(origin).parent, pathlib.PurePath(), pathlib.PurePath("docs")):
@@ -175,6 +188,9 @@ def references(project, origin, text):
     if origin.endswith(".md"):
         for match in LINK.finditer(text):
             yield match.start(), project.link_problem(match[1] or match[2], origin)
+        for row in re.finditer(r"^\|([^|]*)\|", "".join(SEEN.findall(text)), re.MULTILINE):
+            for message in re.findall(r"`([^`]+)`", row[1]):
+                yield SEEN.search(text).start(), project.message_problem(message)
         text = re.sub(r"\]\([^)\s]*\)", lambda m: "]" + " " * (len(m[0]) - 1), text)  # these are done
     for match in PATH.finditer(text):
         yield match.start(), project.path_problem(match[0].rstrip(".,?+-"), origin)

@@ -13,7 +13,8 @@ CLEAN = {
                  "[picture](docs/picture.svg) [elsewhere](https://example.org/lost.md) 3/4 and/or build/lost\n",
     "docs/way.md": "# Way\n## 1. First\n### 1.2 From `A` to B\n### 1.3 Last\n"
                    "## From A to B\n```\n# 9. A comment in a program\n```\n"
-                   "[up](../README.md) (section 1.3 of way.md)\n",
+                   "[up](../README.md) (section 1.3 of way.md)\n"
+                   "| what you see | what it means |\n|---|---|\n| `no room for ... rows`, or `x` | `lost` |\n",
     "docs/picture.svg": "",
     "docs/adr/0002-two.md": "# ADR 2\n",
     "common/base/CMakeLists.txt": "# docs/way.md 1\nadd(lost.cc)\n",
@@ -25,6 +26,7 @@ CLEAN = {
     "tools.py": '"""Reads docs/way.md."""\nx = "lost.md"  # see base.h\n',
     "run": "#!/bin/sh\n# base.cc\necho lost.py\n",
     "build/lost.md": "lost.h",
+    "common/base/said.cc": 'a("no room "\n  "for {} rows", x);\n',
 }
 # name: (files that change the clean tree, what the one problem must say)
 BAD = {
@@ -57,6 +59,7 @@ BAD = {
     "anchor within the page": ({"README.md": "# Project\n[here](#lost)"}, "link to #lost: no heading"),
     "picture": ({"README.md": "![p](docs/lost.png)"}, "there is no docs/lost.png"),
     "picture in HTML": ({"README.md": '<img src="docs/lost.svg">'}, "there is no docs/lost.svg"),
+    "message that nobody prints": ({"common/base/said.cc": 'a("no room for {} x");\n'}, "no source prints 'rows'"),
     "wide line": ({"common/base/base.cc": "// " + "w" * 118 + "\n"}, "base.cc:1: 121 characters wide"),
 }
 

@@ -598,10 +598,40 @@ TEST(Report, TheVerdictBeginsWithYesNoOrUndecided) {
       "It depends on the round trip: a remote drafter paid at 0 ms (1.90 times plain decoding); it did not pay at 20 "
       "ms (0.70 times plain decoding); it is undecided at 5 ms (1.10 times plain decoding).");
   begins({line(0, 0, 1.9, "noise")}, "Undecided: all cells that could show whether a remote drafter pays are void.");
+  EXPECT_NE(verdict({line(0, 0, 1.9), line(1, 20, 1, "noise")}).find("Void cells: 1 of 2. Repeat on a quiet machine"),
+            std::string::npos);
   EXPECT_NE(verdict({line(0, 0, 0.8, {}, 0.4)}).find("they are unreliable here"), std::string::npos);
   const std::string html = report_html({{"date", "2026-11-28"}}, {line(0, 0, 1.9), undecided});
   for (const char* wanted :
        {"<td>undecided</td>", "<td>yes</td>", "2026-11-28", "outrider experiment lock.json", "rtt_ms 0, 5"})
+    EXPECT_NE(html.find(wanted), std::string::npos) << wanted;
+}
+
+TEST(Report, TheVerdictOfARunningClusterBeginsInTheSameWay) {
+  const auto cell = [](double ratio, std::optional<std::string> why_void = {}) {
+    Json only = line(0, 0, ratio, std::move(why_void));
+    only["arms"].erase("colocated");
+    only["predicted"] = nullptr;
+    return only;
+  };
+  EXPECT_EQ(verdict({cell(1.9), cell(1.2)}),
+            "Yes: on a cluster that ran already drafts paid in every cell (1.20 to 1.90 times plain decoding).");
+  EXPECT_EQ(verdict({cell(0.8), cell(3, "noise")}),
+            "No: on a cluster that ran already drafts paid in no cell (0.80 times plain decoding). Void cells: 1 of 2. "
+            "Repeat on a quiet machine, or loosen 'void' in the plan.");
+  EXPECT_EQ(verdict({cell(1.9), cell(0.8), cell(0.7)}),
+            "It depends: on a cluster that ran already drafts paid in 1 of 3 cells, 0 are undecided (0.70 to 1.90 "
+            "times plain decoding).");
+  Json spans = cell(1.1);
+  spans["ratios"]["remote/plain"]["low"] = 0.9;
+  EXPECT_TRUE(verdict({spans}).starts_with("Undecided: ")) << verdict({spans});
+}
+
+TEST(Report, FactsAreForPeople) {
+  const Json lock = {{"machine", {{"memory", "24684096 kB"}}},
+                     {"program", {{"threads", 0}, {"program", "2c9c0123456789abcdef"}}}};
+  const std::string html = report_html(lock, {line(0, 0, 2)});
+  for (const char* wanted : {"<td>25.3 GB</td>", "<td>the fastest number, by trial</td>", "<td>2c9c0123</td>"})
     EXPECT_NE(html.find(wanted), std::string::npos) << wanted;
 }
 
