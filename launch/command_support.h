@@ -312,13 +312,19 @@ void add_node_options(Command& command, Options& options, Wanted wanted) {
       command.add_flag(name, value, info.help);
     else if constexpr (std::is_integral_v<T>) {
       const auto low = static_cast<T>(min), high = static_cast<T>(max);
-      if (info.word_for_0 == nullptr)
+      if (info.word_for_0 == nullptr) {
         add_number(command, std::string_view(name) == "--threads" ? "-t,--threads" : name, value, low, high, info.help);
-      else
+      } else {
+        const auto read = [word = info.word_for_0, range = CLI::Range(low, high)](std::string& text) {
+          if (text != word) return range(text);
+          text = "0";
+          return std::string();
+        };
         command.add_option(name, value, info.help)
-            ->transform(CLI::Transformer({{info.word_for_0, "0"}}))
-            ->transform(CLI::IsMember({info.word_for_0}) | CLI::Range(low, high))
+            ->transform(CLI::Validator(read, ""))
+            ->type_name(fmt::format("INT|{}", info.word_for_0))
             ->capture_default_str();
+      }
     } else if constexpr (std::is_same_v<T, double>)
       add_number(command, name, value, min, max, info.help);
     else if constexpr (std::is_same_v<T, std::vector<double>>)
