@@ -25,8 +25,8 @@ TEST(MemoryLimit, RefusesWithWhatIsMissingAndTheVerifierGoesOn) {
   EXPECT_EQ(refused.error().code, Errc::kUnsupported) << "kOutOfRange: longer than the context";
   // 1 KiB a position in the full layer; 3.5 KiB for each of the last 385 in the sliding ones.
   EXPECT_NE(refused.error().message.find(
-                "3019 positions need 4.3 MiB of K/V and media, 2.0 MiB are left of this verifier's 2.0 MiB: 2.3 MiB are "
-                "missing"),
+                "3019 positions need 4.3 MiB of K/V and media, 2.0 MiB are left of this verifier's 2.0 MiB: 2.3 "
+                "MiB are missing"),
             std::string::npos)
       << refused.error().message;
   large = small;

@@ -10,7 +10,8 @@ namespace outrider {
 
 Result<std::string> chosen_name(const WorkerOptions& options, std::string otherwise) {
   if (options.name.size() > kWorkerNameBytes.max)
-    return Error(Errc::kInvalidArgument, "--name: {} bytes, wanted at most {}", options.name.size(), kWorkerNameBytes.max);
+    return Error(Errc::kInvalidArgument, "--name: {} bytes, wanted at most {}", options.name.size(),
+                 kWorkerNameBytes.max);
   return options.name.empty() ? std::move(otherwise) : options.name;
 }
 
