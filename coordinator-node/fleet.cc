@@ -231,7 +231,7 @@ std::optional<Fleet::Offer> Fleet::choose_verifier(Position positions, const Req
     if (!takes(worker, wanted)) continue;
     const Capacity& capacity = worker.hello.capacity;
     Offer offer{.verifier = peer, .positions = std::min(positions, worker.hello.facts.context_max)};
-    const std::int64_t bytes = capacity.kv_cost.bytes(offer.positions);
+    const std::int64_t bytes = capacity.kv_cost.bytes(offer.positions) + wanted.media_bytes;
     offer.refuses = bytes > capacity.kv_bytes_max;
     worth_waiting = worth_waiting || !offer.refuses;
     const bool full = worker.sessions >= capacity.sessions_max || bytes > capacity.kv_bytes_max - worker.kv_bytes;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/check.h"
 #include "common/wire/messages/donor_rows.h"
 
 namespace outrider {

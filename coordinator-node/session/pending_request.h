@@ -13,8 +13,8 @@ namespace outrider {
 /// answer may be lost.
 class PendingRequest {
  public:
-  /// Interval of repeats to a worker that is alive, and the longest after it said that it works on the request. The
-  /// request may be a prompt of a hundred MiB.
+  /// The interval of repeats to a live worker, and the longest one after the worker said that it works on the request,
+  /// which may be a prompt of a hundred MiB.
   static constexpr Duration kResend = std::chrono::seconds(2), kResendInWork = std::chrono::seconds(16);
   /// Unacknowledged repeats after which a worker counts as useless.
   static constexpr int kRetriesMax = 4;

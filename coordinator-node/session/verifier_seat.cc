@@ -24,6 +24,7 @@ bool are_valid(const std::vector<TokenLogprobs>& logprobs, std::size_t alternati
 Fleet::Requirements VerifierSeat::requirements() const {
   Fleet::Requirements wanted{.media = sequence_.has_media(),
                              .encoding_class = encoder_.encoding_class,
+                             .media_bytes = media_bytes(sequence_.request.media),
                              .prompt = sequence_.prompt_size,
                              .prefixes = sequence_.prefixes};
   if (except.empty() && !sequence_.has_token()) return wanted;

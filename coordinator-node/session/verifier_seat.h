@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "common/wire/messages/media_bytes.h"
 #include "coordinator-node/place.h"
 #include "coordinator-node/session/encoder_seat.h"
 #include "coordinator-node/session/session_base.h"
@@ -26,8 +27,10 @@ class VerifierSeat {
   /// Returns the requirements of the sequence's next verifier.
   Fleet::Requirements requirements() const;
   void take(const Fleet::Offer& offer);
-  /// Reserves K/V memory of the verifier for `positions`.
-  void set_aside(Position positions) { place_.set_aside(hello().capacity.kv_cost.bytes(positions)); }
+  /// Reserves memory of the verifier for the K/V of `positions` and for the media.
+  void set_aside(Position positions) {
+    place_.set_aside(hello().capacity.kv_cost.bytes(positions) + media_bytes(sequence_.request.media));
+  }
   /// Tells the verifier to forget the sequence.
   void leave();
   /// Leaves a draining verifier if there is another one; else the sequence may end where it is.

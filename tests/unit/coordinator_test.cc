@@ -1279,6 +1279,24 @@ TEST_F(Admission, AnAnswerOfWhateverLengthIsAsLongAsTheRoomiestVerifierAllows) {
   EXPECT_EQ(start(13, 21, true).second, 70) << "likewise: not even the prompt fits";
 }
 
+TEST_F(Admission, MediaNeedAVerifiersMemoryToo) {
+  for (const auto& [name, bytes] : {std::pair("1", 1000), {"2", 2000}}) {
+    Hello verifier = hello(Role::kVerifier);
+    verifier.capacity = {.kv_cost = {.bytes_per_position = 100}, .kv_bytes_max = bytes};
+    core_.on_message(name, {.body = verifier}, now_);
+  }
+  const auto verifier_of = [&](std::uint64_t number, std::vector<WireMedium> media) {
+    Generate generate{.prompt = {1, 1, 1, 1}, .max_tokens = 7, .stop_ids = {}, .wait_ms = 1000};
+    generate.media = std::move(media);
+    core_.on_message("a", {.session = SessionId{number}, .body = std::move(generate)}, now_);
+    for (const Outgoing& out : core_.take_outgoing())
+      if (std::holds_alternative<Prefill>(out.message.body)) return out.to;
+    return PeerId();
+  };
+  EXPECT_EQ(verifier_of(10, {{.first = 1, .content = zeros({4})}}), "2") << "10 positions alone fill the first one";
+  EXPECT_EQ(verifier_of(11, {}), "1");
+}
+
 TEST_F(Admission, AVerifierWhoseBooksDifferIsAskedAgain) {
   join(10);
   ask("a", 10);
