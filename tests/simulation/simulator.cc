@@ -922,6 +922,7 @@ void Simulator::change_replica(Drafter& drafter, const DraftWork& work) {
   }
   Replica& replica = drafter.replicas[work.session];
   drafter.leads.erase(work.session);
+  if (work.kind == DraftWork::Kind::kAbandon) return;
   if (by_tokens(drafter)) {
     if (!work.kv.donors.empty()) violated("rows of the target for a drafter that needs tokens");
     Rows& rows = replica.full;
