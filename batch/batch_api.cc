@@ -75,12 +75,14 @@ Json errors_of(const Error& error) {
 std::uint64_t bytes_of(const Json& file) { return file.value("bytes", std::uint64_t{0}); }
 std::uint64_t stored_bytes_of(const Json& file) { return bytes_of(file) + kEntryBytes; }
 
-/// @return true if a saved object has what is read without a default
+/// @return true if a saved object has what is read of it, with the right types
 bool has_its_fields(const Json& object, bool is_batch) {
   const auto are = [&](std::initializer_list<const char*> keys, bool (Json::*is)() const noexcept) {
     return std::ranges::all_of(keys, [&](const char* key) { return (member(object, key).*is)(); });
   };
   if (!are({"created_at", "expires_at"}, &Json::is_number_integer)) return false;
+  if (const Json& owner = member(object, kOwner); !owner.is_null() && !owner.is_string()) return false;
+  if (const Json& age = member(object, kOutputSeconds); !age.is_null() && !age.is_number_integer()) return false;
   return is_batch ? are({"status", "input_file_id", "endpoint"}, &Json::is_string)
                   : are({"bytes"}, &Json::is_number_integer);
 }
@@ -321,7 +323,8 @@ HttpReply BatchApi::add_file(const HttpRequest& http) {
                         .message = fmt::format("the file's name has {} bytes, wanted at most {}",
                                                file->filename.size(), kFilenameBytesMax),
                         .param = "file"});
-  if (const auto lines = std::ranges::count(file->content, '\n'); lines > kLinesMax)
+  const bool open_line = !file->content.empty() && !file->content.ends_with('\n');
+  if (const auto lines = std::ranges::count(file->content, '\n') + open_line; lines > kLinesMax)
     return error_reply({.status = 400,
                         .message = fmt::format("the file has {} lines, wanted at most {}", lines, kLinesMax),
                         .param = "file"});
@@ -436,11 +439,10 @@ std::optional<ApiError> BatchApi::admit(const std::string& owner, HttpRequest& h
   std::shared_ptr<const void> open;
   if (options_.keys && owner.starts_with(kKeyClient)) {
     http.key = options_.keys->named(owner.substr(kKeyClient.size()));
-    if (http.key) {
-      const auto begun = http.key->begin(now());
-      if (!begun) return begun.error();
-      open = *begun;
-    }
+    if (!http.key) return ApiError{.status = 401, .message = "the key that this batch belongs to was removed"};
+    const auto begun = http.key->begin(now());
+    if (!begun) return begun.error();
+    open = *begun;
   }
   http.reserve = [memory = std::make_shared<RequestMemory>(options_.memory, http.client), open](std::int64_t bytes) {
     std::optional<ApiError> refused = memory->reserve(bytes);

@@ -16,6 +16,7 @@
 #include "batch/dispatch.h"
 #include "batch/input.h"
 #include "batch/journal.h"
+#include "server/api_error.h"
 #include "server/http_server.h"
 
 namespace outrider {
@@ -28,7 +29,8 @@ struct BatchPaths {
   static BatchPaths of(const std::filesystem::path& output);
 };
 
-/// Gives a line's request, whose body is the line, what requests have of their server. @return why that refuses it
+/// Adds the key and the memory of a server's request to a line's request, whose body is the line.
+/// @return the reason if it is refused
 using BatchAdmission = std::function<std::optional<ApiError>(HttpRequest& request)>;
 
 struct BatchOptions {
@@ -117,7 +119,7 @@ class BatchJob {
   const BatchPaths paths_;
   const BatchInput input_;
   std::atomic<bool> cut_off_ = false;
-  mutable std::mutex refused_;  ///< of the one line that is read without memory of its own
+  mutable std::mutex refused_;  ///< held by the only line that is parsed without reserved memory
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   BatchCounts counts_;

@@ -111,7 +111,7 @@ class OfNano(BatchCase):
         backbone = pathlib.Path(shutil.copytree(NANO_BACKBONE, self.path / "backbone"))
         weights = backbone / "model.safetensors"
         weights.write_bytes(weights.read_bytes().replace(b"layers.1.mlp.down_proj.weight", b"layers.1.mlp.gone_proj.weight", 1))
-        job = self.job(nano_lines(9), *NANO, "--backbone", backbone, "--draft-length", "0", "--max-requests", "2")
+        job = self.job(nano_lines(9), *NANO, "--backbone", backbone, "--draft-length", "0", "--concurrency", "2")
         self.expect(job.run(), 1, "layers.1.mlp.down_proj.weight")
 
 

@@ -63,14 +63,16 @@ TEST(Form, NamesAreAsTheirClientHasThem) {
   EXPECT_EQ(names("X: y").first, "");
 }
 
-TEST(Form, ThePartsHeadsAreBounded) {
+TEST(Form, PartsAndTheirHeadsAreBounded) {
   const std::string named = "Content-Disposition: form-data; name=\"file\"";
   EXPECT_EQ(names("X: " + std::string(8000, 'y') + "\r\n" + named).first, "file");
   const std::string large = form("X: " + std::string(9000, 'y') + "\r\n" + named);
   EXPECT_FALSE(parse_form(large));
   std::string many;
-  for (int i = 0; i < 65; ++i) many += "--x\r\n" + named + "\r\n\r\n\r\n";
-  EXPECT_FALSE(parse_form(many + "--x--"));
+  const std::string part = "--x\r\n" + named + "\r\n\r\n\r\n";
+  for (int i = 0; i < 64; ++i) many += part;
+  EXPECT_TRUE(parse_form(many + "--x--"));
+  EXPECT_FALSE(parse_form(many + part + "--x--"));
 }
 
 /// A server's files and batches, by its routes.
@@ -200,6 +202,21 @@ TEST(Batches, ALineHasTheMemoryAndTheKeyOfARequest) {
   const std::string errors = read_text(files.dir.path() / "files" / file).value();
   EXPECT_NE(errors.find("\"status_code\":413"), errors.npos) << errors;
   EXPECT_EQ(answered, 1);
+}
+
+TEST(Batches, TheLinesOfARemovedKeyAreRefused) {
+  const TemporaryDir dir;
+  const auto keys = ApiKeys::load(dir.write("keys", "bob sha256:" + std::string(64, '0')));
+  std::atomic<int> answered = 0;
+  const Files files(
+      [&](const HttpRequest&) {
+        ++answered;
+        return kAnswered;
+      },
+      keys.value());
+  const Json batch = files.ended(files.begin(std::string(kLine) + "\n"));
+  EXPECT_EQ(batch["request_counts"]["failed"], 1) << batch;
+  EXPECT_EQ(answered, 0);
 }
 
 TEST(Batches, OneWhoseResultsCannotBeMovedToTheFilesHasFailedAndSaysSo) {
