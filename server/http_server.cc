@@ -28,7 +28,6 @@
 #include <boost/beast/http.hpp>
 #include <boost/system/system_error.hpp>
 
-#include "common/base/ascii.h"
 #include "common/base/shares.h"
 #include "common/base/text.h"
 #include "common/http/waiting_socket.h"
@@ -250,13 +249,6 @@ std::optional<std::string_view> match(std::string_view pattern, std::string_view
   const std::size_t end = std::min(path.find('/', at), path.size());
   if (end == at || path.substr(end) != pattern.substr(at + kAny.size())) return std::nullopt;
   return path.substr(at, end - at);
-}
-
-/// Returns the end of the string that starts after `begin`: its quote or the body's end.
-std::size_t end_of_string(std::string_view body, std::size_t begin) {
-  std::size_t at = begin;
-  while (at < body.size() && body[at] != '"') at += body[at] == '\\' ? 2 : 1;
-  return std::min(at, body.size());
 }
 
 class Server final : public HttpServer {
@@ -648,33 +640,6 @@ class Server final : public HttpServer {
 };
 
 }  // namespace
-
-std::size_t file_characters(std::string_view body) {
-  constexpr std::size_t kCharactersMin = 1024;
-  constexpr std::string_view kOthers = "+/=:;,.-%\\";  // a backslash precedes a line end, or a slash
-  static const auto kOfFile = [&] {
-    std::array<bool, 256> of_file{};
-    for (int c = 0; c < 256; ++c)
-      of_file[static_cast<std::size_t>(c)] =
-          is_letter_or_digit(static_cast<char>(c)) || kOthers.find(static_cast<char>(c)) != kOthers.npos;
-    return of_file;
-  }();
-  std::size_t files = 0;
-  for (std::size_t quote = body.find('"'); quote != body.npos;) {
-    const std::size_t end = end_of_string(body, quote + 1);
-    const std::string_view text = body.substr(quote + 1, end - quote - 1);
-    if (text.size() >= kCharactersMin &&
-        std::ranges::all_of(text, [](char c) { return kOfFile[static_cast<unsigned char>(c)]; }))
-      files += text.size();
-    quote = end < body.size() ? body.find('"', end + 1) : body.npos;
-  }
-  return files;
-}
-
-std::int64_t counted_bytes(std::string_view body) {
-  const std::size_t files = file_characters(body);
-  return counted_bytes(body.size() - files, files);
-}
 
 std::shared_ptr<ServerMemory> memory_of(const HttpOptions& options) {
   return std::make_shared<ServerMemory>(std::max({options.memory_bytes_max,

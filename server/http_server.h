@@ -40,12 +40,6 @@ struct HttpOptions {
 
 std::shared_ptr<ServerMemory> memory_of(const HttpOptions& options);
 
-/// Returns the characters of a body's JSON that are base64 files: strings of at least 1,024 characters, made only of
-/// base64, line ends (\n) and the head of a data: URL.
-std::size_t file_characters(std::string_view body);
-/// Returns the memory to reserve for a JSON body before it is parsed.
-std::int64_t counted_bytes(std::string_view body);
-
 /// The page at /: page/index.html, compiled into the program. It needs no key itself; its requests do.
 HttpRoute live_page();
 

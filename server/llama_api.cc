@@ -91,8 +91,9 @@ Json settings_of(const Json& request) {
   Json settings = Json::object();
   std::size_t bytes = 0;
   for (const auto& [name, value] : request.items()) {
+    if (name == "prompt") continue;
     const std::size_t more = name.size() + to_text(value).size();
-    if (name == "prompt" || bytes + more > kBytesMax) continue;
+    if (bytes + more > kBytesMax) continue;
     bytes += more;
     settings[name] = value;
   }
@@ -309,7 +310,7 @@ std::vector<HttpRoute> llama_routes(ApiServer& api) {
     const std::vector<TokenId>& stops = text.stop_ids();
     return HttpReply{
         .status = 200,
-        .body = to_text({{"model_path", api.model_name()},  // its path is no matter of clients
+        .body = to_text({{"model_path", api.model_name()},  // clients do not see its path
                          {"model_alias", api.model_name()},
                          {"build_info", api.version()},
                          {"total_slots", 1},  // no slots: sequences share the memory

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "common/base/shares.h"
@@ -56,5 +57,11 @@ inline std::int64_t counted_bytes(std::size_t text_bytes, std::size_t file_bytes
   return static_cast<std::int64_t>(text_bytes) * kBytesPerBodyByte +
          static_cast<std::int64_t>(file_bytes) * kBytesPerFileByte;
 }
+
+/// Returns the characters of a body's JSON that are base64 files: strings of at least 1,024 characters, made only of
+/// base64, line ends (\n) and the head of a data: URL.
+std::size_t file_characters(std::string_view body);
+/// Returns the memory to reserve for a JSON body before it is parsed.
+std::int64_t counted_bytes(std::string_view body);
 
 }  // namespace outrider

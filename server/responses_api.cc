@@ -12,9 +12,9 @@
 #include "common/base/time.h"
 #include "server/answer_grammar.h"
 #include "server/content_parts.h"
-#include "server/http_server.h"
 #include "server/random_id.h"
 #include "server/refused_fields.h"
+#include "server/request_memory.h"
 #include "server/request_reader.h"
 #include "server/response_store.h"
 
