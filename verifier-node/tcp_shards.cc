@@ -375,7 +375,7 @@ bool ShardListener::suffice(const std::vector<Joining>& joining, const FewerShar
 Result<std::unique_ptr<TcpShards>> ShardListener::gather_group(ShardTask task, std::uint64_t weights,
                                                                std::stop_token stop, const FewerShards& fewer) {
   const int wanted = task.place.count - 1;
-  const TimePoint patience_ends = now() + fewer.patience;
+  TimePoint patience_ends = now() + fewer.patience;
   std::vector<Joining> joining;
   RateLimit notices;
   bool may_accept = true;
@@ -412,6 +412,7 @@ Result<std::unique_ptr<TcpShards>> ShardListener::gather_group(ShardTask task, s
     }
     if (all_written) return std::make_unique<TcpShards>(task.place, std::move(links));
     joining.clear();  // one left while the others got their tasks: these join again
+    patience_ends = now() + fewer.patience;
   }
   return std::unique_ptr<TcpShards>();
 }
