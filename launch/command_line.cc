@@ -74,6 +74,11 @@ std::string explain_value(const CLI::App& command, const std::string& message) {
   return fmt::format("{} is '{}', wanted a {}number", name, message.substr(end + 3), whole ? "whole " : "");
 }
 
+/// @return true if words that are no commands may be arguments
+bool takes_words(const CLI::App& command) {
+  return std::ranges::any_of(command.get_options(), [](const CLI::Option* option) { return option->get_positional(); });
+}
+
 /// @return the reason that a command line was not understood, for the user: the first unknown word with its nearest
 /// neighbour @param error  the parser's, for other errors
 std::string explain(const CLI::App& app, const std::vector<std::string>& arguments, const CLI::ParseError& error) {
@@ -92,6 +97,7 @@ std::string explain(const CLI::App& app, const std::vector<std::string>& argumen
     }
     if (commands.empty() || argument.starts_with('-')) continue;
     const auto known = std::ranges::find(commands, argument, &CLI::App::get_name);
+    if (known == commands.end() && takes_words(*command)) continue;
     if (known == commands.end()) {
       std::vector<std::string> names;
       for (const CLI::App* one : commands) names.push_back(one->get_name());

@@ -122,11 +122,14 @@ void add_worker(Command& app, const char* name, const char* about,
   add_node_options(*command, flags->options, every);
   add_security_options(*command, flags->security, /*listens=*/false);
   if constexpr (std::is_same_v<Options, VerifierOptions>) {
-    command->add_option("--listen-shards", flags->listen_shards,
-                        "Address where the other shards of --shards join from other hosts ('outrider shard --join'); "
-                        "port * takes a free one");
-    command->add_option("--address-file", flags->address_file,
-                        "File that gets the addresses at which shards can dial it, one a line");
+    CLI::Option* const listen = command->add_option(
+        "--listen-shards", flags->listen_shards,
+        "Address where the other shards of --shards join from other hosts ('outrider shard --join'); port * takes a "
+        "free one");
+    command
+        ->add_option("--address-file", flags->address_file,
+                     "File that gets the addresses at which shards can dial it, one a line")
+        ->needs(listen);
     add_node_options(*command, flags->security, named({"--authorized"}));
   }
   command->callback([flags, run, name] {

@@ -7,6 +7,7 @@
 
 #include <climits>
 #include <fstream>
+#include <optional>
 #include <set>
 #include <sstream>
 
@@ -50,12 +51,15 @@ Result<std::string> fingerprint(const std::string& model, const std::string& dty
   PairPaths pair;
   ASSIGN_OR_RETURN(pair, pair_paths(model));
   ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(pair.backbone));
-  ASSIGN_OR_RETURN(SuitableType chosen, suitable_type(pair, std::nullopt));
-  if (!dtype.empty() && !is_pack(pair.backbone)) {
-    ASSIGN_OR_RETURN(chosen.type, parse_weight_type(dtype));
+  WeightType type;
+  if (dtype.empty() || is_pack(pair.backbone)) {
+    ASSIGN_OR_RETURN(const SuitableType chosen, suitable_type(pair, std::nullopt));
+    type = chosen.type;
+  } else {
+    ASSIGN_OR_RETURN(type, parse_weight_type(dtype));
   }
-  ASSIGN_OR_RETURN(const std::shared_ptr<const WeightSource> weights, open_weights(files, chosen.type));
-  return fmt::format("{:016x} {}", weights->fingerprint(), to_string(chosen.type));
+  ASSIGN_OR_RETURN(const std::shared_ptr<const WeightSource> weights, open_weights(files, type));
+  return fmt::format("{:016x} {}", weights->fingerprint(), to_string(type));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -443,8 +444,9 @@ std::string Overlay::worker(const Group& group, const char* role, const char* ki
 
 /// Returns the size of a verifier, and of each shard of it: the plan's, or by its model.
 PodSize verifier_size(const Plan& plan) {
-  const std::string& model = plan.verifiers.front().model;
-  PodSize size = size_for(model.empty() ? plan.model : model);
+  const VerifierPlan& group = plan.verifiers.front();
+  PodSize size = size_for(group.model.empty() ? plan.model : group.model);
+  if (!(group.dtype.empty() ? plan.dtype : group.dtype).empty()) size.memory.clear();  // not that of the files
   if (!plan.kubernetes.verifier_memory.empty()) size.memory = plan.kubernetes.verifier_memory;
   return size;
 }

@@ -244,6 +244,7 @@ TEST(BadInput, WrongCommandLinesEndWithStatusTwo) {
        "--draft-length: draft length 'foo', wanted auto, 0 to 32 or tree:1 to tree:32"},
       {{"run", "hi", "--temperature", "hot"}, "--temperature is 'hot', wanted a number"},
       {{"run", "hi", "--top-k", "many"}, "--top-k is 'many', wanted a whole number"},
+      {{"batch", "in.jsonl", "--bogus"}, "batch: no option --bogus"},
       {{"bench"}, "bench: wanted a command: ask, engine, speculative"},
       {{"keys"}, "keys: wanted a command: new, public"},
       {{}, "wanted a command: run, chat, serve"}};
@@ -307,7 +308,6 @@ void expect_refused_as_address(const std::string& address, const std::string& re
                                                           {"serve", "--connect", address, "--port", "0"},
                                                           {"ready", "--connect", address},
                                                           {"bench", "pair", "--connect", address},
-                                                          {"experiment", "plan.json", "--connect", address},
                                                           {"verifier", "--join", "tcp://127.0.0.1:1", "--shards", "2",
                                                            "--listen-shards", address}};
   for (const std::vector<std::string>& command : commands) {

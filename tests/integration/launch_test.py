@@ -438,6 +438,7 @@ class Launch(unittest.TestCase):
         with (large / "model.safetensors").open("w") as file:
             file.truncate(5 << 30)  # without blocks on the disk
         for plan, size in (({}, ("1", "2Gi")), ({"model": str(large)}, (None, "7Gi")), ({"model": "/packs/of-a-cluster"}, (None, None)),
+                           ({"model": str(large), "dtype": "bf16"}, (None, None)),
                            ({"model": str(large), "kubernetes": {"verifier_memory": "64Gi"}}, (None, "64Gi"))):
             (folder / "plan.json").write_text(json.dumps({"verifiers": [{}]} | plan))
             dry = launch(folder / "plan.json", "--dry-run", "--backend", "kubernetes")
