@@ -47,8 +47,6 @@ Bytes random_bytes(std::size_t size, std::uint64_t seed, const RandomFloats& lan
   return bytes;
 }
 
-constexpr double kInt8Rms = 73.9;  ///< root mean square of uniform integers of 8 bits
-
 class RandomWeights final : public WeightSource {
  public:
   RandomWeights(WeightType type, const std::string& name) : type_(type), path_(name) {}
@@ -125,7 +123,7 @@ class RandomWeights final : public WeightSource {
       // ggml's blocks of 32: a half, then the integers.
       bytes = random_bytes(size, seed(name));
       const std::size_t block = stored_bytes(dtype, block_elements(dtype));
-      const F16 scale = to_f16(static_cast<float>(rms / kInt8Rms));
+      const F16 scale = to_f16(static_cast<float>(rms / format_of(WeightType::kInt8).from_random({})));
       team_for(static_cast<std::int64_t>(size / block), kWordsPerPiece, [&](std::int64_t b) {
         std::memcpy(bytes->data() + static_cast<std::size_t>(b) * block, &scale, sizeof scale);
       });

@@ -106,7 +106,7 @@ T* scratch(Scratch use, std::int64_t count) {
   return reinterpret_cast<T*>(scratch_bytes(use, static_cast<std::size_t>(count) * sizeof(T)));
 }
 
-/// The ratio rounded up. Code for one instruction set has its own, which the linker does not share.
+/// The ratio rounded up. gemm_vector.inc has a copy for each instruction set, so that the linker cannot mix them.
 constexpr std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 
 /// Bytes of weights per piece of a team's work: some 3 us for a row, more for more.
