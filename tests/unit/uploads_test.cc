@@ -80,11 +80,10 @@ struct Files {
   explicit Files(BatchAnswer answer = {}, std::shared_ptr<ApiKeys> keys = {})
       : answer_(std::move(answer)), keys_(std::move(keys)) {}
   HttpReply ask(const std::string& method, const std::string& path, const std::string& id, std::string body) const {
-    const auto key = keys_ ? keys_->named("ann") : nullptr;
     const auto route =
         std::ranges::find_if(routes, [&](const HttpRoute& one) { return one.method == method && one.path == path; });
     return route->handler(
-        {.method = method, .path = path, .id = id, .body = std::move(body), .client = "key ann", .key = key});
+        {.method = method, .path = path, .id = id, .body = std::move(body), .client = "key ann", .key = key_});
   }
   /// Uploads a file with this content.
   HttpReply add(const std::string& content, const std::string& filename = "in.jsonl") const {
@@ -113,6 +112,7 @@ struct Files {
   }
   BatchAnswer answer_;
   std::shared_ptr<ApiKeys> keys_;
+  std::shared_ptr<const ApiKey> key_ = keys_ ? keys_->named("ann") : nullptr;
   TemporaryDir dir;
   std::unique_ptr<BatchApi> api = BatchApi::open({.dir = dir.path(),
                                                   .made_by = {},
@@ -206,17 +206,23 @@ TEST(Batches, ALineHasTheMemoryAndTheKeyOfARequest) {
 
 TEST(Batches, TheLinesOfARemovedKeyAreRefused) {
   const TemporaryDir dir;
-  const auto keys = ApiKeys::load(dir.write("keys", "bob sha256:" + std::string(64, '0')));
+  const auto keys_of = [&](const std::string& name) {
+    return dir.write("keys", name + " sha256:" + std::string(64, '0'));
+  };
+  const auto keys = ApiKeys::load(keys_of("ann"));
   std::atomic<int> answered = 0;
   const Files files(
       [&](const HttpRequest&) {
         ++answered;
+        keys_of("another");
         return kAnswered;
       },
       keys.value());
-  const Json batch = files.ended(files.begin(std::string(kLine) + "\n"));
+  const std::string second = R"({"custom_id":"second","url":"/v1/completions","body":{"prompt":"Hi"}})";
+  const Json batch = files.ended(files.begin(std::string(kLine) + "\n" + second + "\n"));
+  EXPECT_EQ(batch["request_counts"]["completed"], 1) << batch;
   EXPECT_EQ(batch["request_counts"]["failed"], 1) << batch;
-  EXPECT_EQ(answered, 0);
+  EXPECT_EQ(answered, 1);
 }
 
 TEST(Batches, OneWhoseResultsCannotBeMovedToTheFilesHasFailedAndSaysSo) {
