@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/text.h"
 #include "common/client/client.h"
 #include "common/decoding/drafting/forecast.h"
 #include "common/os/logging.h"
@@ -132,9 +133,9 @@ void ready(const ReadyFlags& flags) {
   reasons.wrong.insert(reasons.wrong.end(), reasons.weak.begin(), reasons.weak.end());
   report.push_back({"reasons", reasons.wrong});
   const std::string summary =
-      reasons.wrong.empty() ? fmt::format("OK: {} verifier{}, {} drafter{}, {} texts equal with drafts and without",
-                                          before.verifiers, before.verifiers == 1 ? "" : "s", before.drafters,
-                                          before.drafters == 1 ? "" : "s", questions.size())
+      reasons.wrong.empty() ? fmt::format("OK: {}, {}, {} texts equal with drafts and without",
+                                          counted(before.verifiers, "verifier"), counted(before.drafters, "drafter"),
+                                          questions.size())
                             : fmt::format("{}: {}", wrong ? "NOT READY" : "DEGRADED", fmt::join(reasons.wrong, "; "));
   write_report(flags.report, report, summary + "\n");
   if (wrong) throw ExitStatus(1);

@@ -54,7 +54,7 @@ void revoke(const KeysFlags& flags) {
   const std::filesystem::path file = list_file(flags);
   const int revoked = or_throw(revoke_keys(file, flags.name));
   if (revoked == 0) throw CommandError("{}: has no key of {}", file.string(), flags.name);
-  std::printf("%d key%s of %s revoked in %s\n", revoked, revoked == 1 ? "" : "s", flags.name.c_str(), file.c_str());
+  std::printf("%s of %s revoked in %s\n", counted(revoked, "key").c_str(), flags.name.c_str(), file.c_str());
 }
 
 void list_keys(const KeysFlags& flags) {

@@ -23,6 +23,7 @@
 #include "common/base/names.h"
 #include "common/base/option.h"
 #include "common/base/result.h"
+#include "common/base/text.h"
 #include "common/client/text_side.h"
 #include "common/compute/kernels/isa.h"
 #include "common/compute/kernels/linear.h"
@@ -443,9 +444,8 @@ inline std::string answering_text(const ModelFlags& model, const PairPaths& pair
   const std::string name = served_name(pair.backbone) + (is_demo(model) ? " (a demo model)" : "");
   if (!cluster.connect.empty()) return fmt::format("{} at {}, drafts: {}", name, cluster.connect, drafts.text);
   const int threads = options.verifier.threads > 0 ? options.verifier.threads : team_size();
-  return fmt::format("{}, {}, {}, {} thread{}, drafts: {}", name, to_string(options.weight_type),
-                     to_string(active_isa()), threads, threads == 1 ? "" : "s",
-                     options.drafters > 0 ? drafts.text : "none");
+  return fmt::format("{}, {}, {}, {}, drafts: {}", name, to_string(options.weight_type), to_string(active_isa()),
+                     counted(threads, "thread"), options.drafters > 0 ? drafts.text : "none");
 }
 
 /// Prints a remark to a person at a terminal: dimmed, unless NO_COLOR forbids that.

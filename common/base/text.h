@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -57,6 +58,11 @@ inline std::vector<std::string> lines_of(std::string_view text) {
     text.remove_prefix(std::min(text.size(), line.size() + 1));
   }
   return lines;
+}
+
+/// Returns "1 token", "2 tokens". @param thing  one of them, whose plural has an s
+inline std::string counted(std::integral auto count, std::string_view thing) {
+  return std::to_string(count) + " " + std::string(thing) + (count == 1 ? "" : "s");
 }
 
 inline constexpr std::size_t kWordMax = 64;

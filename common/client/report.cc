@@ -8,6 +8,8 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/text.h"
+
 namespace outrider {
 namespace {
 
@@ -89,7 +91,7 @@ std::string metrics_text(const Generation& generation, std::optional<double> pla
 std::string summary_text(const Generation& generation, std::optional<double> plain_tok_per_sec) {
   const RequestMetrics& m = generation.metrics;
   const double rate = tokens_per_second(generation);
-  if (rate == 0) return fmt::format("{} token{}", generation.tokens.size(), generation.tokens.size() == 1 ? "" : "s");
+  if (rate == 0) return counted(generation.tokens.size(), "token");
   std::string text = fmt::format("{:.1f} tok/s", rate);
   if (plain_tok_per_sec && *plain_tok_per_sec > 0)
     text += fmt::format(" ({:.2f} times plain)", rate / *plain_tok_per_sec);
@@ -106,8 +108,7 @@ std::string why_none(std::span<const RoundOutcome> rounds, std::optional<bool> d
   const auto late = std::ranges::count_if(rounds, [](const RoundOutcome& round) { return round.drafting_s() > 0; });
   if (late > 0) return fmt::format("no drafts came in time: {} of {} rounds asked for some", late, rounds.size());
   if (drafter_there == false) return "no drafts were made: no drafter was there to make them";
-  if (rounds.size() < 8)
-    return fmt::format("no drafts were tried: the answer has {} round{}", rounds.size(), rounds.size() == 1 ? "" : "s");
+  if (rounds.size() < 8) return "no drafts were tried: the answer has " + counted(rounds.size(), "round");
   return fmt::format("no drafts were made: {}a trial would have taken more time than may be lost",
                      drafter_there ? "" : "no drafter was there to make them, or ");
 }

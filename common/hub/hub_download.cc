@@ -380,8 +380,8 @@ Result<fs::path> fetch(const HubSettings& hub, const HubName& name, HubNeed need
   ASSIGN_OR_RETURN(const std::vector<HubFile> missing, download.missing(files.names));
   if (!missing.empty()) {
     RETURN_IF_ERROR(download.prepare(missing));
-    complain("downloading {} from {}: {} file{}, {}, to {}", name.text(), hub.endpoint, missing.size(),
-             missing.size() == 1 ? "" : "s", size_text(download.left(missing)), hub.cache.string());
+    complain("downloading {} from {}: {}, {}, to {}", name.text(), hub.endpoint, counted(missing.size(), "file"),
+             size_text(download.left(missing)), hub.cache.string());
     // Weights come last, and only after all other files: a model with weights is complete.
     const auto is_weights = [](const HubFile& file) {
       return file.name.ends_with(".safetensors") || file.name.ends_with(".gguf");

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "common/base/text.h"
+
 namespace outrider {
 namespace {
 
@@ -41,8 +43,7 @@ std::vector<PlannedProcess> missing_workers(const ProcessPlan& plan, const Statu
 }
 
 std::string workers_text(std::ptrdiff_t verifiers, std::ptrdiff_t drafters) {
-  return fmt::format("{} verifier{} and {} drafter{}", verifiers, verifiers == 1 ? "" : "s", drafters,
-                     drafters == 1 ? "" : "s");
+  return counted(verifiers, "verifier") + " and " + counted(drafters, "drafter");
 }
 
 Result<void> prove_verifiers(TransportContext& context, const std::vector<std::string>& addresses) {
