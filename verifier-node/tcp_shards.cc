@@ -108,10 +108,6 @@ Result<ShardTask> parse_task(const std::string& text) {
 
 }  // namespace
 
-std::int64_t free_mib() {
-  return available_memory_bytes().value_or(std::numeric_limits<std::int64_t>::max()) >> 20;
-}
-
 ShardLink::ShardLink(Descriptor socket, std::unique_ptr<TlsSession> tls)
     : socket_(std::move(socket)), tls_(std::move(tls)), ready_(tls_ == nullptr), peer_(peer_address(socket_)) {
   set_option(socket_, IPPROTO_TCP, TCP_NODELAY, 1);

@@ -21,9 +21,6 @@ namespace outrider {
 
 class TlsSession;
 
-/// Returns the free memory of this host.
-std::int64_t free_mib();
-
 /// A connection between two shards, with or without TLS. Non-blocking. Move only.
 class ShardLink {
  public:

@@ -18,6 +18,15 @@ Error system_error(const std::filesystem::path& path, const char* action) {
                     std::generic_category().message(number));
 }
 
+std::uintmax_t bytes_on_disk(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(path, ignored)) return std::filesystem::file_size(path, ignored);
+  std::uintmax_t bytes = 0;
+  for (const auto& file : std::filesystem::directory_iterator(path, ignored))
+    if (file.is_regular_file(ignored)) bytes += file.file_size(ignored);
+  return bytes;
+}
+
 namespace {
 
 Result<std::span<const std::byte>> map_descriptor(int fd, const std::filesystem::path& path) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -43,6 +44,9 @@ Error file_error(Errc code, const std::filesystem::path& file, fmt::format_strin
 
 /// Returns the last system call's error: "PATH: cannot ACTION: why". kNotFound if there is no such file, else kIo.
 Error system_error(const std::filesystem::path& path, const char* action);
+
+/// Returns the size of a file, or of the files of a directory, without those of directories in it; 0 if there is none.
+std::uintmax_t bytes_on_disk(const std::filesystem::path& path);
 
 /// Reads a small text file, without a byte order mark. @return errors as MappedFile::open; kOutOfRange beyond 100 MB
 Result<std::string> read_text(const std::filesystem::path& path);

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <sstream>
 #include <system_error>
 
@@ -107,6 +108,10 @@ std::optional<std::int64_t> available_memory_bytes(const fs::path& root) {
     if (left) least = std::min(*left, least.value_or(*left));
   });
   return least;
+}
+
+std::int64_t free_mib() {
+  return available_memory_bytes().value_or(std::numeric_limits<std::int64_t>::max()) >> 20;
 }
 
 std::optional<double> granted_cores(const fs::path& root) {

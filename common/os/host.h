@@ -13,6 +13,8 @@ namespace outrider {
 /// in its cgroups (version 1 or 2), if that is less. None if unknown.
 /// @param root  parent of proc and sys; another one for tests
 std::optional<std::int64_t> available_memory_bytes(const std::filesystem::path& root = "/");
+/// Returns the same in MiB; the largest number of them if it is unknown.
+std::int64_t free_mib();
 
 /// Returns the cores granted by the process's CPU cgroups (version 1 or 2), as set by `docker run --cpus` and
 /// Kubernetes' limits; none if unlimited. @param root  as above

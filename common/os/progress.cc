@@ -4,10 +4,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
+
+#include "common/os/files.h"
 
 namespace outrider {
 namespace {
@@ -17,12 +18,8 @@ constexpr Duration kQuiet = std::chrono::seconds(2), kLineEvery = std::chrono::s
 }  // namespace
 
 std::string loading(const std::filesystem::path& path, const std::string& part) {
-  std::error_code ignored;
-  std::uintmax_t bytes = 0;
-  for (const auto& file : std::filesystem::directory_iterator(path, ignored))
-    if (file.is_regular_file(ignored)) bytes += file.file_size(ignored);
-  if (std::filesystem::is_regular_file(path, ignored)) bytes = std::filesystem::file_size(path, ignored);
-  return fmt::format("loading {}{} ({:.1f} GB on disk)", part, path.string(), static_cast<double>(bytes) / 1e9);
+  return fmt::format("loading {}{} ({:.1f} GB on disk)", part, path.string(),
+                     static_cast<double>(bytes_on_disk(path)) / 1e9);
 }
 
 Progress::Progress(std::string what, int steps)

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/text.h"
+#include "common/os/files.h"
 #include "common/pair/pair_files.h"
 
 namespace outrider {
@@ -255,11 +256,7 @@ PodSize size_for(const std::string& model) {
   if (!model.empty() && !fs::exists(model, error)) return {};
   const Result<PairPaths> pair = pair_paths(model);
   if (!pair) return {};
-  std::uintmax_t bytes = 0;
-  if (fs::is_regular_file(pair->backbone, error)) bytes = fs::file_size(pair->backbone, error);
-  for (fs::directory_iterator at(pair->backbone, error), end; at != end; at.increment(error)) {
-    if (const std::uintmax_t size = at->file_size(error); !error) bytes += size;
-  }
+  const std::uintmax_t bytes = bytes_on_disk(pair->backbone);
   return {bytes < kGiB ? "1" : "", fmt::format("{}Gi", 1 + (bytes + kGiB - 1) / kGiB)};
 }
 
