@@ -149,7 +149,7 @@ class Fleet {
     bool media = false;       ///< the sequence has media that are not encoded yet
     /// With media: class of the verifier or encoder that must encode them; empty: any.
     std::string encoding_class = {};
-    std::int64_t media_bytes = 0;  ///< of all its media, which a verifier keeps beside the K/V
+    std::int64_t media_bytes = 0;                  ///< of all its media, which a verifier keeps beside the K/V
     Position prompt = 0;                           ///< number of its tokens
     std::span<const std::uint64_t> prefixes = {};  ///< of the prompt (hash_prefixes)
   };

@@ -97,8 +97,8 @@ std::string explain(const CLI::App& app, const std::vector<std::string>& argumen
     }
     if (commands.empty() || argument.starts_with('-')) continue;
     const auto known = std::ranges::find(commands, argument, &CLI::App::get_name);
-    if (known == commands.end() && takes_words(*command)) continue;
     if (known == commands.end()) {
+      if (takes_words(*command)) continue;
       std::vector<std::string> names;
       for (const CLI::App* one : commands) names.push_back(one->get_name());
       return with_nearest(fmt::format("{}no command '{}'", name, argument), argument, names);

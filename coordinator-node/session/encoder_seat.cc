@@ -48,11 +48,7 @@ Next EncoderSeat::on_tick() {
 }
 
 Next EncoderSeat::on_message(Message message, const Hello& verifier, Duration waited) {
-  session_.pending.on_answer();
-  if (std::holds_alternative<Heartbeat>(message.body)) {
-    session_.pending.on_in_work();
-    return {};
-  }
+  if (session_.pending.on_message(message)) return {};
   if (const auto* failed = std::get_if<Failed>(&message.body)) {
     // The encoder may lack room although our accounts have some: a Free was lost, and it is asked again.
     if (failed->code == Errc::kUnavailable) return {};

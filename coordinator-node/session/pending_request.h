@@ -32,10 +32,14 @@ class PendingRequest {
     wait_from_now();
     if (!to.empty()) environment_.send(to, *message_);
   }
-  /// Records a message about the request.
-  void on_answer() { retries_ = 0; }
-  /// Records that the worker has the request: a repeat can only bring a lost answer back.
-  void on_in_work() { resend_ = std::min<Duration>(2 * resend_, kResendInWork); }
+  /// Records a message about the request. @return true if it only says that the worker has the request: a repeat can
+  /// then only bring a lost answer back
+  bool on_message(const Message& message) {
+    retries_ = 0;
+    const bool in_work = std::holds_alternative<Heartbeat>(message.body);
+    if (in_work) resend_ = std::min<Duration>(2 * resend_, kResendInWork);
+    return in_work;
+  }
   /// Restarts the time of the request: a part of the answer arrived, or the long request is still being sent.
   void wait_from_now() { sent_ = environment_.now; }
   /// Repeats a Prefill, but without K/V rows for drafters.

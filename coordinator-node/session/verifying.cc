@@ -83,11 +83,7 @@ void Verifying::stop_sending_rows() {
 
 Next Verifying::on_message(Message message) {
   const bool asked = state_.asks_verifier();
-  pending_.on_answer();
-  if (std::holds_alternative<Heartbeat>(message.body)) {
-    pending_.on_in_work();
-    return {};
-  }
+  if (pending_.on_message(message)) return {};
   if (auto* chunk = std::get_if<KvChunk>(&message.body)) {
     if (chunk->kv.to > sequence_.committed()) {
       return distrust({Errc::kMalformed, "it sent K/V rows {} to {} of a sequence that has {}", chunk->kv.from,
