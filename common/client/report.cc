@@ -80,7 +80,7 @@ std::string metrics_text(const Generation& generation, std::optional<double> pla
   line("rounds", fmt::format("{} for {} tokens", m.rounds, tokens));
   line("verifying", fmt::format("{:.2f} ms a round", mean_ms(m.verify_ns, m.rounds)));
   if (drafted) {
-    line("drafting", fmt::format("{:.2f} ms a round of the assistant", mean_ms(m.draft_ns, m.assistant_rounds())));
+    line("drafting", fmt::format("{:.2f} ms a round with a drafter", mean_ms(m.draft_ns, m.assistant_rounds())));
     line("sent to the drafter",
          fmt::format("{} bytes in rounds ({:.0f} a token), {} for the prompt", m.wire_bytes_to_drafter,
                      ratio(m.wire_bytes_to_drafter, tokens), m.wire_bytes_to_drafter_prompt));

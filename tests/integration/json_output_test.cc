@@ -42,7 +42,7 @@ TEST(Report, TheAssistantsTimeIsThatOfTheRoundsItDraftedFor) {
   generation.metrics.ngram.rounds = 3;
   generation.metrics.draft_ns = 5'000'000;
   EXPECT_EQ(metrics_json(generation)["assistant_draft_ms"], 5);
-  EXPECT_NE(metrics_text(generation, std::nullopt).find("drafting              5.00 ms a round of the assistant\n"),
+  EXPECT_NE(metrics_text(generation, std::nullopt).find("drafting              5.00 ms a round with a drafter\n"),
             std::string::npos);
   const std::string plain = metrics_text(Generation(), std::nullopt);
   EXPECT_TRUE(plain.starts_with("without drafts")) << plain;
