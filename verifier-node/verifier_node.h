@@ -22,7 +22,7 @@ struct VerifierOptions {
   std::string join = {};  ///< the coordinator's address
   WorkerOptions worker = {};
   int threads = 0;              ///< of the forward pass; 0: the fastest number, found by TeamSizer
-  int shards = 1;               ///< processes that compute it together; 0 (auto): one per memory node of the host
+  int shards = 1;               ///< processes that compute it together; 0 (auto): one per memory node of its cores
   int min_shards = 0;           ///< of several hosts, that may begin without the others; 0: all must come
   std::int64_t memory_mib = 0;  ///< for the K/V of all sessions; 0: three quarters of the free memory after loading
   /// For measurements on random weights: probabilities that at least 1, 2, ... drafts of a round are accepted, at

@@ -96,6 +96,12 @@ void for_memory_nodes(const fs::path& root, Visit visit) {
   }
 }
 
+bool contains(const cpu_set_t& set, int core) { return core < CPU_SETSIZE && CPU_ISSET(core, &set); }
+
+bool contains_any(const cpu_set_t& set, const std::vector<int>& cores) {
+  return std::ranges::any_of(cores, [&](int core) { return contains(set, core); });
+}
+
 }  // namespace
 
 std::optional<std::int64_t> available_memory_bytes(const fs::path& root) {
@@ -123,8 +129,10 @@ std::optional<double> granted_cores(const fs::path& root) {
 }
 
 int memory_node_count(const fs::path& root) {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return 1;
   int count = 0;
-  for_memory_nodes(root, [&](int, const std::vector<int>&) { ++count; });
+  for_memory_nodes(root, [&](int, const std::vector<int>& of_node) { count += contains_any(allowed, of_node); });
   return std::max(count, 1);
 }
 
@@ -133,7 +141,7 @@ std::vector<int> share_of_cores(int rank, int count, const fs::path& root) {
   if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return {};
   std::vector<int> cores;
   const auto add = [&](int core) {
-    if (core < CPU_SETSIZE && CPU_ISSET(core, &allowed)) cores.push_back(core);
+    if (contains(allowed, core)) cores.push_back(core);
     if (core < CPU_SETSIZE) CPU_CLR(core, &allowed);
   };
   for_memory_nodes(root, [&](int, const std::vector<int>& of_node) { std::ranges::for_each(of_node, add); });
@@ -151,8 +159,7 @@ void use_share_of_cores(int rank, int count) {
   sched_setaffinity(0, sizeof mine, &mine);
   std::uint64_t nodes = 0;
   for_memory_nodes("/", [&](int node, const std::vector<int>& cores) {
-    const auto is_mine = [&](int core) { return core < CPU_SETSIZE && CPU_ISSET(core, &mine); };
-    if (node < 64 && std::ranges::any_of(cores, is_mine)) nodes |= std::uint64_t{1} << node;
+    if (node < 64 && contains_any(mine, cores)) nodes |= std::uint64_t{1} << node;
   });
   if (nodes == 0) return;
   // First touch alone takes memory of another node where files in the page cache have filled this one.

@@ -20,10 +20,11 @@ std::int64_t free_mib();
 /// Kubernetes' limits; none if unlimited. @param root  as above
 std::optional<double> granted_cores(const std::filesystem::path& root = "/");
 
-/// Returns the number of memory nodes (NUMA) with cores, at least 1. @param root  as above
+/// Returns the number of memory nodes (NUMA) with cores that the calling thread may use, at least 1.
+/// @param root  as above
 int memory_node_count(const std::filesystem::path& root = "/");
 /// Returns share `rank` of `count` of the calling thread's cores, distributed by memory node: whole nodes if there are
-/// as many shares as nodes. Empty if there are fewer cores than shares.
+/// as many shares as nodes and each node has as many cores as the others. Empty if there are fewer cores than shares.
 std::vector<int> share_of_cores(int rank, int count, const std::filesystem::path& root = "/");
 /// Binds the calling thread, and threads that it starts later, to its share of the cores, and memory that they touch
 /// first to the nodes of these cores. Where the kernel refuses the latter (seccomp), that is logged.
