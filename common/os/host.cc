@@ -157,14 +157,16 @@ void use_share_of_cores(int rank, int count) {
   for (const int core : share_of_cores(rank, count)) CPU_SET(core, &mine);
   if (CPU_COUNT(&mine) == 0) return;
   sched_setaffinity(0, sizeof mine, &mine);
-  std::uint64_t nodes = 0;
+  std::uint64_t nodes = 0, others = 0;
   for_memory_nodes("/", [&](int node, const std::vector<int>& cores) {
-    if (node < 64 && contains_any(mine, cores)) nodes |= std::uint64_t{1} << node;
+    if (node < 64) (contains_any(mine, cores) ? nodes : others) |= std::uint64_t{1} << node;
   });
   if (nodes == 0) return;
   // First touch alone takes memory of another node where files in the page cache have filled this one.
   if (syscall(SYS_set_mempolicy, MPOL_BIND, &nodes, 65) != 0)  // the kernel reads one bit less
     log_warn("event=memory_not_bound nodes={:#x} reason=\"{}\"", nodes, std::generic_category().message(errno));
+  // Freed memory of the heap may hold weights later. Where this is refused too, the warning above says enough.
+  if (others != 0) syscall(SYS_migrate_pages, 0, 65, &others, &nodes);
 }
 
 std::vector<std::string> process_stat(std::string_view pid) {
