@@ -206,23 +206,21 @@ int run_launched(BatchJob& job, Answering& answering, BatchFlags& flags, StopRul
   answering.plan->set(options, flags.backend);
   const std::filesystem::path run_dir = flags.run_dir.empty() ? default_run_dir(flags.plan) : flags.run_dir;
   const RunFolder folder = or_throw(RunFolder::create(run_dir, answering.plan->object));
-  bool began = false;
-  const auto work = [&](const ReadyCluster& cluster) -> Result<int> {
-    began = true;
-    Answering there(cluster.security);
+  Launcher launcher(answering.plan->object, answering.plan->processes, options, folder,
+                    [&] { return stop() != BatchStop::kGoOn; });
+  const Result<std::optional<int>> not_ready = launcher.start();
+  if (not_ready && !*not_ready) {
+    Answering there(launcher.security());
     there.made_by = answering.made_by;
     there.text = std::move(answering.text);
-    flags.cluster.connect = cluster.addresses;
+    flags.cluster.connect = launcher.addresses();
     return run_job(job, there, flags, [&] {
       const BatchStop asked = stop();
-      return cluster.check() ? asked : BatchStop::kCutOff;  // the launcher has reported the lost process
+      return launcher.check() ? asked : BatchStop::kCutOff;  // the launcher has reported the lost process
     });
-  };
-  const Result<int> status = run_launch(answering.plan->object, answering.plan->processes, work, options, folder,
-                                        [&] { return stop() != BatchStop::kGoOn; });
-  if (began) return or_throw(status);
+  }
   if (stop() != BatchStop::kGoOn) return report_end(job, flags.job.shard, /*all_done=*/false);
-  if (!status) complain_text(status.error().message);
+  if (!not_ready) complain_text(not_ready.error().message);
   throw CommandError("{}: the cluster was not ready; the run folder is {}", flags.plan.string(),
                      folder.path().string());
 }

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <future>
-#include <mutex>
-#include <thread>
+#include <memory>
+#include <optional>
+#include <utility>
 
 #include "common/base/time.h"
 #include "common/os/progress.h"
@@ -16,72 +16,39 @@
 namespace outrider {
 namespace {
 
-/// A cluster of run_launch(), which lives as long as this object. The end of a drafter is an error like that of any
-/// other process, because measurements without it belong to another cluster.
+/// A launched cluster. The end of a drafter is an error like that of any other process, because measurements without it
+/// belong to another cluster.
 class LaunchedCluster final : public Cluster {
  public:
-  /// Starts it and waits until it is ready. @param backend  local, ssh or srun @param folder  a new run folder
-  static Result<std::unique_ptr<LaunchedCluster>> start(PlanFile plan, const std::string& backend,
-                                                        const std::filesystem::path& folder);
+  /// Starts it and waits until it is ready. Throws the reason if it does not become so.
+  /// @param backend  local, ssh or srun @param folder  a new run folder
+  LaunchedCluster(PlanFile plan, const std::string& backend, const std::filesystem::path& folder)
+      : plan_(std::move(plan)), run_(or_throw(RunFolder::create(folder, plan_.object))) {
+    plan_.set(options_, backend);
+    options_.strict = true;
+    launcher_.emplace(plan_.object, plan_.processes, options_, run_, [] { return false; });
+    const Result<std::optional<int>> not_ready = launcher_->start();
+    if (!not_ready || *not_ready)
+      throw CommandError("the cluster was not ready{}; the run folder is {}",
+                         not_ready ? "" : ": " + not_ready.error().message, run_.path().string());
+    address_ = launcher_->addresses();
+    context_.emplace(launcher_->security());
+  }
 
   const std::string& address() const override { return address_; }
-  Result<void> check() override;
+  Result<void> check() override { return launcher_->check(); }
   Result<void> check_drafter() override { return check(); }
   /// Has a client's key of this run, for all its clients.
   TransportContext& context() { return *context_; }
 
  private:
-  LaunchedCluster() = default;
-
+  PlanFile plan_;
+  LaunchOptions options_;
+  RunFolder run_;
+  std::optional<Launcher> launcher_;  // uses those above
   std::string address_;
   std::optional<TransportContext> context_;
-  std::mutex mutex_;
-  std::optional<Error> failure_;
-  std::jthread launcher_;  // last: it uses the others. The processes end with it
 };
-
-Result<std::unique_ptr<LaunchedCluster>> LaunchedCluster::start(PlanFile plan, const std::string& backend,
-                                                                const std::filesystem::path& folder) {
-  ASSIGN_OR_RETURN(RunFolder run, RunFolder::create(folder, plan.object));
-  LaunchOptions options;
-  plan.set(options, backend);
-  options.strict = true;
-  std::unique_ptr<LaunchedCluster> cluster(new LaunchedCluster);
-  std::promise<Result<ReadyCluster>> promise;
-  std::future<Result<ReadyCluster>> ready = promise.get_future();
-  cluster->launcher_ = std::jthread([&cluster = *cluster, plan = std::move(plan), options, run = std::move(run),
-                                     promise = std::move(promise)](std::stop_token stop) mutable {
-    bool began = false;
-    const auto work = [&](const ReadyCluster& there) -> Result<int> {
-      began = true;
-      promise.set_value(there);
-      while (!stop.stop_requested()) {
-        if (const Result<void> alive = there.check(); !alive) {
-          const std::lock_guard lock(cluster.mutex_);
-          cluster.failure_ = alive.error();
-          return int{kLost};
-        }
-        std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      }
-      return 0;
-    };
-    const Result<int> status = no_throw([&] {
-      return run_launch(plan.object, plan.processes, work, options, run, [&] { return stop.stop_requested(); });
-    });
-    if (began) return;
-    promise.set_value(Error(Errc::kUnavailable, "the cluster was not ready{}; the run folder is {}",
-                            status ? "" : ": " + status.error().message, run.path().string()));
-  });
-  ASSIGN_OR_RETURN(const ReadyCluster there, ready.get());
-  cluster->address_ = there.addresses;
-  cluster->context_.emplace(there.security);
-  return cluster;
-}
-
-Result<void> LaunchedCluster::check() {
-  const std::lock_guard lock(mutex_);
-  return failure_ ? Result<void>(*failure_) : Result<void>();
-}
 
 }  // namespace
 
@@ -119,9 +86,9 @@ Rig::Rig(const ExperimentPlan& plan, const Axes& axes, const std::filesystem::pa
   for (const auto& [arm, side] : {std::pair(ExperimentArm::kPlain, &alone_),
                                   {ExperimentArm::kColocated, &colocated_},
                                   {ExperimentArm::kRemote, &remote_}}) {
-    auto cluster = or_throw(LaunchedCluster::start(
+    auto cluster = std::make_unique<LaunchedCluster>(
         PlanFile::of(nlohmann::json(or_throw(cell_plan(plan.launch, axes, arm))), "launch", plan.backend), plan.backend,
-        folder / to_string(arm)));
+        folder / to_string(arm));
     side->address = cluster->address();
     side->context = &cluster->context();
     side->cluster = std::move(cluster);

@@ -35,71 +35,12 @@ constexpr int kFactsSeconds = 60, kAnswerSeconds = 30;
 constexpr int kProgramMissing = 127, kSshFailed = 255;
 constexpr const char* kReady = "ready";  // state of a run
 
-/// A started process of the plan.
-struct Running {
-  const PlannedProcess* plan;
-  Child child;
-  ProcessId process;  ///< on its host; start is 0 while unknown
-  std::optional<int> status;
-
-  /// @return true if the process has ended by its own deadline, by itself or cut off
-  bool left() const { return plan->has_deadline() && (status == 0 || status == 128 + SIGTERM); }
-};
-
 std::string last_line(std::string text) {
   while (!text.empty() && text.back() == '\n') text.pop_back();
   return printable(text.substr(text.rfind('\n') + 1));
 }
 
-class Launcher {
- public:
-  Launcher(const json& plan, const ProcessPlan& processes, const LaunchOptions& options, const RunFolder& folder,
-           const std::function<bool()>& stopped)
-      : plan_(plan), processes_(processes), options_(options), folder_(folder), stopped_(stopped) {}
-
-  /// Writes lock.json, unless it is stopped. Reports hosts that cannot take part, and those that differ from the first.
-  Result<void> look_at_hosts();
-  Result<void> start_all();
-  /// @return kNotReady or kLost, or 0 once it is stopped; none once all are ready
-  Result<std::optional<int>> await_ready();
-  /// Runs a command to its end, or until it is stopped. @return 0, kRunFailed, kLost, or 75 unchanged
-  Result<int> run_command(std::size_t number, const std::vector<std::string>& planned);
-  /// Waits until the run is over, or until it is stopped. @return kLost, or 0
-  int serve();
-  ReadyCluster ready_cluster();
-  void end_all();
-
- private:
-  /// @param more  options with the coordinator's address
-  Result<void> start(const PlannedProcess& process, const std::vector<std::string>& more);
-  /// Waits until it has printed its addresses. @return empty once the run is over, or stopped
-  Result<std::vector<std::string>> await_addresses(const PlannedProcess& process);
-  /// Checks all processes. @return one whose end ends the run, preferably a lost one; null: the run continues
-  const Running* look();
-  /// Returns the number of processes of a role that have not ended.
-  std::ptrdiff_t alive(std::string_view role) const;
-  /// @return true if the end of this process ends the run
-  bool ends_run(const Running& running) const;
-  void explain(const Running& running) const;
-  /// Returns the reason for a host's missing facts.
-  std::string why_no_facts(const Host& host, const Captured& answer) const;
-  bool left_out(const Host& host) const { return std::ranges::count(left_out_, host.name) > 0; }
-  void log_state(const char* state);
-  bool wait_until(const std::function<bool()>& condition, Duration deadline);
-
-  const json& plan_;
-  const ProcessPlan& processes_;
-  const LaunchOptions& options_;
-  const RunFolder& folder_;
-  const std::function<bool()>& stopped_;
-  std::vector<std::string> left_out_;  ///< hosts left out
-  std::vector<Running> running_;
-  std::vector<std::string> addresses_;
-  std::optional<RunKeys> keys_;
-  std::string state_;
-};
-
-bool Launcher::wait_until(const std::function<bool()>& condition, Duration deadline) {
+bool wait_until(const std::function<bool()>& condition, Duration deadline) {
   const TimePoint give_up = now() + deadline;
   while (!condition()) {
     if (now() > give_up) return false;
@@ -107,6 +48,47 @@ bool Launcher::wait_until(const std::function<bool()>& condition, Duration deadl
   }
   return true;
 }
+
+/// Reports the facts of a host that differ from the first one's.
+void name_unlike(const Host& host, const json& facts, const ordered_json& all) {
+  const json first_facts = all.begin().value();
+  for (const char* key : {"machine", "version"}) {
+    const json &here = member(facts, key), &first = member(first_facts, key);
+    if (here != first)
+      complain("{}: {} is {}, that of {} is {}", host.name, key, show(here), all.begin().key(), show(first));
+  }
+}
+
+Error not_listening(const PlannedProcess& process) {
+  return Error(Errc::kUnavailable, "{} has not said where it listens", process.name);
+}
+
+}  // namespace
+
+Launcher::~Launcher() {
+  if (state_.empty()) return;
+  (void)no_throw([&]() -> Result<void> {
+    end_all();
+    return {};
+  });
+}
+
+Result<std::optional<int>> Launcher::start() {
+  RETURN_IF_ERROR(look_at_hosts());
+  if (stopped_()) return std::optional<int>(0);
+  RETURN_IF_ERROR(start_all());
+  return await_ready();
+}
+
+std::string Launcher::addresses() const { return fmt::format("{}", fmt::join(addresses_, ",")); }
+
+Result<void> Launcher::check() {
+  const Running* const over = look();
+  if (over == nullptr) return {};
+  return Error(Errc::kPeerGone, "{} on {} has ended", over->plan->name, over->plan->host.name);
+}
+
+bool Launcher::Running::left() const { return plan->has_deadline() && (status == 0 || status == 128 + SIGTERM); }
 
 void Launcher::log_state(const char* state) {
   state_ = state;
@@ -120,16 +102,6 @@ void Launcher::log_state(const char* state) {
   const ordered_json status = {{"state", state}, {"coordinator", addresses_}, {"processes", processes}};
   if (const Result<void> written = folder_.write("status.json", status); !written)
     complain_text(written.error().message);
-}
-
-/// Reports the facts of a host that differ from the first one's.
-void name_unlike(const Host& host, const json& facts, const ordered_json& all) {
-  const json first_facts = all.begin().value();
-  for (const char* key : {"machine", "version"}) {
-    const json &here = member(facts, key), &first = member(first_facts, key);
-    if (here != first)
-      complain("{}: {} is {}, that of {} is {}", host.name, key, show(here), all.begin().key(), show(first));
-  }
 }
 
 std::string Launcher::why_no_facts(const Host& host, const Captured& answer) const {
@@ -214,7 +186,7 @@ bool Launcher::ends_run(const Running& running) const {
   return running.plan->role == "coordinator" || (running.plan->role == "verifier" && alive("verifier") == 0);
 }
 
-const Running* Launcher::look() {
+const Launcher::Running* Launcher::look() {
   const Running* over = nullptr;
   for (Running& running : running_) {
     if (running.process.start == 0 && options_.backend != Backend::kLocal) {
@@ -234,10 +206,6 @@ const Running* Launcher::look() {
     if (ends_run(running) && (over == nullptr || over->left())) over = &running;
   }
   return over;
-}
-
-Error not_listening(const PlannedProcess& process) {
-  return Error(Errc::kUnavailable, "{} has not said where it listens", process.name);
 }
 
 Result<std::vector<std::string>> Launcher::await_addresses(const PlannedProcess& process) {
@@ -287,7 +255,7 @@ Result<void> Launcher::start_all() {
 }
 
 Result<std::optional<int>> Launcher::await_ready() {
-  TransportContext context(keys_ ? keys_->client() : Security());
+  TransportContext context(security());
   std::vector<PlannedProcess> missing;
   std::optional<Client> client;
   TimePoint ask{};
@@ -335,7 +303,7 @@ Result<std::optional<int>> Launcher::await_ready() {
 Result<int> Launcher::run_command(std::size_t number, const std::vector<std::string>& planned) {
   const json& model = member(plan_, "model");
   const std::vector<std::string> command =
-      fill_in(planned, {.values = {{"{coordinator}", fmt::format("{}", fmt::join(addresses_, ","))},
+      fill_in(planned, {.values = {{"{coordinator}", addresses()},
                                    {"{run_dir}", folder_.path().string()},
                                    {"{model}", model.is_string() ? model.get<std::string>() : ""}},
                         .program = kThisProgram,
@@ -382,16 +350,8 @@ int Launcher::serve() {
   return 0;
 }
 
-ReadyCluster Launcher::ready_cluster() {
-  return {fmt::format("{}", fmt::join(addresses_, ",")), keys_ ? keys_->client() : Security(),
-          [this]() -> Result<void> {
-            const Running* const over = look();
-            if (over == nullptr) return {};
-            return Error(Errc::kPeerGone, "{} on {} has ended", over->plan->name, over->plan->host.name);
-          }};
-}
-
 void Launcher::end_all() {
+  look();  // reports what has ended by itself
   log_state("ending");
   const auto end = [&](bool last) {
     const auto concerned = [&](const Running& running) {
@@ -419,6 +379,29 @@ void Launcher::end_all() {
   end(/*last=*/true);
   log_state("ended");
 }
+
+Result<int> run_launch(const json& plan, const ProcessPlan& processes,
+                       const std::vector<std::vector<std::string>>& commands, const LaunchOptions& options,
+                       const RunFolder& folder, const std::function<bool()>& stopped) {
+  std::size_t done = 0;
+  bool ready = false;
+  int status = 0;
+  {
+    Launcher launcher(plan, processes, options, folder, stopped);
+    ASSIGN_OR_RETURN(const std::optional<int> not_ready, launcher.start());
+    ready = !not_ready;
+    status = not_ready.value_or(0);
+    if (ready && commands.empty()) status = launcher.serve();
+    for (; ready && status == 0 && done < commands.size() && !stopped(); ++done) {
+      ASSIGN_OR_RETURN(status, launcher.run_command(done, commands[done]));
+    }
+  }
+  if (status == 0 && done < commands.size()) return int{kRunFailed};
+  if (status == 0 && ready) complain("done; run folder {}", folder.path().string());
+  return status;
+}
+
+namespace {
 
 /// Returns the command that signals an entry's process; a local one with all that it has started.
 std::vector<std::string> signal_entry(const LedgerEntry& entry, const std::string& signal) {
@@ -453,48 +436,7 @@ std::vector<LedgerEntry> end_politely(const std::vector<LedgerEntry>& entries, i
   return alive;
 }
 
-/// @param work  done once everything is ready
-Result<int> launched(Launcher& launcher, const std::function<bool()>& stopped,
-                     const std::function<Result<int>()>& work) {
-  RETURN_IF_ERROR(launcher.look_at_hosts());
-  if (stopped()) return 0;
-  const Result<int> result = no_throw([&]() -> Result<int> {
-    RETURN_IF_ERROR(launcher.start_all());
-    ASSIGN_OR_RETURN(const std::optional<int> not_ready, launcher.await_ready());
-    if (not_ready) return *not_ready;
-    return work();
-  });
-  launcher.end_all();
-  return result;
-}
-
 }  // namespace
-
-Result<int> run_launch(const json& plan, const ProcessPlan& processes, const LaunchWork& work,
-                       const LaunchOptions& options, const RunFolder& folder, const std::function<bool()>& stopped) {
-  Launcher launcher(plan, processes, options, folder, stopped);
-  return launched(launcher, stopped, [&] { return work(launcher.ready_cluster()); });
-}
-
-Result<int> run_launch(const json& plan, const ProcessPlan& processes,
-                       const std::vector<std::vector<std::string>>& commands, const LaunchOptions& options,
-                       const RunFolder& folder, const std::function<bool()>& stopped) {
-  Launcher launcher(plan, processes, options, folder, stopped);
-  std::size_t done = 0;
-  bool ready = false;
-  ASSIGN_OR_RETURN(const int status, launched(launcher, stopped, [&]() -> Result<int> {
-                     ready = true;
-                     if (commands.empty()) return launcher.serve();
-                     for (; done < commands.size() && !stopped(); ++done) {
-                       ASSIGN_OR_RETURN(const int failed, launcher.run_command(done, commands[done]));
-                       if (failed != 0) return failed;
-                     }
-                     return 0;
-                   }));
-  if (status == 0 && done < commands.size()) return int{kRunFailed};
-  if (status == 0 && ready) complain("done; run folder {}", folder.path().string());
-  return status;
-}
 
 Result<int> take_down(const RunFolder& folder, int grace_seconds) {
   ASSIGN_OR_RETURN(const std::vector<LedgerEntry> entries, folder.ledger());
