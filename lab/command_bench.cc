@@ -129,12 +129,7 @@ std::vector<std::vector<TokenId>> ask_all(const std::vector<Asker>& clients, con
       return own;
     }));
   }
-  for (auto& part : parts) {
-    const Answers own = part.get();
-    sums.tokens += own.tokens;
-    add(sums.metrics, own.metrics);
-    sums.rounds.insert(sums.rounds.end(), own.rounds.begin(), own.rounds.end());
-  }
+  for (auto& part : parts) sums.add(part.get());
   return answers;
 }
 

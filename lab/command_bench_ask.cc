@@ -36,12 +36,8 @@ struct Category {
 
   void add(const Category& other) {
     turns += other.turns;
-    const auto sum = [](Answers& to, const Answers& from) {
-      to.tokens += from.tokens;
-      outrider::add(to.metrics, from.metrics);
-    };
-    sum(plain, other.plain);
-    sum(drafted, other.drafted);
+    plain.add(other.plain);
+    drafted.add(other.drafted);
   }
   Row row() const {
     const RequestMetrics& metrics = drafted.metrics;

@@ -111,6 +111,11 @@ bool ask_turns(const Conversations& question, const TextSide& text,
   return true;
 }
 
+void Answers::add(const Answers& more) {
+  tokens += more.tokens;
+  outrider::add(metrics, more.metrics);
+  rounds.insert(rounds.end(), more.rounds.begin(), more.rounds.end());
+}
 double Answers::tok_per_sec() const {
   return metrics.decode_ns == 0 ? 0 : static_cast<double>(tokens) * 1e9 / static_cast<double>(metrics.decode_ns);
 }

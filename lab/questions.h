@@ -72,6 +72,7 @@ struct Answers {
   RequestMetrics metrics;
   std::vector<RoundOutcome> rounds;
 
+  void add(const Answers& more);
   double tok_per_sec() const;
   double per_round_ms(std::int64_t ns) const;
   double acceptance() const;  ///< share of accepted drafts

@@ -1,26 +1,21 @@
 // Writes a pair of random weights with the widths of a published Gemma 4, as a checkpoint or packed, so that its memory
 // and speed can be measured without its weights. Its output is noise.
-#include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
-#include <numeric>
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "common/base/random.h"
 #include "common/compute/tensor/bf16.h"
 #include "common/model/gemma4/assistant.h"
 #include "common/model/checkpoint/pack.h"
@@ -43,7 +38,6 @@ struct TensorSpec {
   enum Kind { kMatrix, kVector, kPermutation };
   std::vector<std::int64_t> shape;
   Kind kind;
-  double scale;  ///< root mean square of a matrix, mean of a vector
 
   std::uint64_t elements() const {
     std::uint64_t product = 1;
@@ -65,25 +59,22 @@ class AskedFor final : public WeightSource {
   const fs::path& path() const override { return path_; }
 
   Result<std::vector<float>> vector(const std::string& name, std::int64_t size) const override {
-    specs_[name] = {{size}, TensorSpec::kVector, typical_mean(name, size)};
+    specs_[name] = {{size}, TensorSpec::kVector};
     return std::vector<float>(static_cast<std::size_t>(size));
   }
   Result<RowTable> table(const std::string& name, std::int64_t rows, std::int64_t width) const override {
-    matrix(name, {rows, width});
+    specs_[name] = {{rows, width}, TensorSpec::kMatrix};
     return RowTable{.rows = rows, .width = width, .bytes = {}, .owner = {}};
   }
   Result<Linear> linear(WeightType, std::int64_t in_features, const std::vector<Part>& parts) const override {
     for (const Part& part : parts) {
-      if (part.slices > 0) {
-        matrix(part.name, {part.slices, part.rows, in_features});
-      } else {
-        matrix(part.name, {part.rows, in_features});
-      }
+      specs_[part.name] = {{part.rows, in_features}, TensorSpec::kMatrix};
+      if (part.slices > 0) specs_[part.name].shape = {part.slices, part.rows, in_features};
     }
     return Linear();
   }
   Result<std::vector<TokenId>> permutation(const std::string& name, std::int64_t size) const override {
-    specs_[name] = {{size}, TensorSpec::kPermutation, 0};
+    specs_[name] = {{size}, TensorSpec::kPermutation};
     return std::vector<TokenId>(static_cast<std::size_t>(size));
   }
   Result<RowTable> ordered_rows(const std::string& name, std::int64_t width,
@@ -92,10 +83,6 @@ class AskedFor final : public WeightSource {
   }
 
  private:
-  void matrix(const std::string& name, std::vector<std::int64_t> shape) const {
-    const double scale = typical_rms(shape.back());
-    specs_[name] = {std::move(shape), TensorSpec::kMatrix, scale};
-  }
   fs::path path_ = "random weights";
   mutable std::map<std::string, TensorSpec> specs_;
 };
@@ -106,41 +93,30 @@ void put(std::ofstream& file, const void* data, std::size_t bytes) {
   file.write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
 }
 
-void put_tensor(std::ofstream& file, const TensorSpec& spec, CounterRng& rng) {
-  const std::uint64_t count = spec.elements();
+void put_tensor(std::ofstream& file, const std::string& name, const TensorSpec& spec) {
+  const auto random = random_weights(WeightType::kBf16, name);  // one for each tensor: it keeps its tables
+  const std::int64_t width = spec.shape.back();
   switch (spec.kind) {
     case TensorSpec::kMatrix: {
-      // Four bfloat16 of 64 random bits: sign and fraction are random, the exponent is the scale's. Their magnitudes
-      // are in [1, 2) * 2^e, with a root mean square of 1.53 * 2^e.
-      const int exponent = static_cast<int>(std::lround(std::log2(spec.scale / 1.53)));
-      const std::uint64_t exponents = static_cast<std::uint64_t>(127 + exponent) * 0x0080'0080'0080'0080;
-      std::vector<std::uint64_t> block(1 << 17);
-      for (std::uint64_t left = spec.bytes(); left > 0;) {
-        for (std::uint64_t& four : block) four = (rng.next() & 0x807f'807f'807f'807f) | exponents;
-        const std::uint64_t bytes = std::min<std::uint64_t>(left, block.size() * sizeof block[0]);
-        put(file, block.data(), bytes);
-        left -= bytes;
-      }
-      return;
+      const RowTable rows = or_throw(random->table(name, static_cast<std::int64_t>(spec.elements()) / width, width));
+      return put(file, rows.bytes.data(), spec.bytes());
     }
     case TensorSpec::kVector:
-      for (std::uint64_t i = 0; i < count; ++i) {
-        const Bf16 value = to_bf16(static_cast<float>(spec.scale * (0.9 + 0.2 * rng.uniform())));
+      for (const float x : or_throw(random->vector(name, width))) {
+        const Bf16 value = to_bf16(x);
         put(file, &value, sizeof value);
       }
       return;
     case TensorSpec::kPermutation: {
-      std::vector<std::int64_t> order(count);
-      std::iota(order.begin(), order.end(), 0);
-      for (std::uint64_t i = count; i > 1; --i) std::swap(order[i - 1], order[rng.below(i)]);
-      put(file, order.data(), order.size() * sizeof order[0]);
-      return;
+      const std::vector<TokenId> ids = or_throw(random->permutation(name, width));
+      const std::vector<std::int64_t> order(ids.begin(), ids.end());
+      return put(file, order.data(), spec.bytes());
     }
   }
 }
 
 /// Writes every tensor into one model.safetensors.
-void write_weights(const fs::path& dir, const AskedFor& tensors, CounterRng& rng) {
+void write_weights(const fs::path& dir, const AskedFor& tensors) {
   const fs::path path = dir / "model.safetensors";
   json header = json::object();
   std::uint64_t offset = 0;
@@ -156,7 +132,7 @@ void write_weights(const fs::path& dir, const AskedFor& tensors, CounterRng& rng
   std::ofstream file(path, std::ios::binary);
   put(file, &length, sizeof length);
   put(file, text.data(), text.size());
-  for (const auto& [name, spec] : tensors.specs()) put_tensor(file, spec, rng);
+  for (const auto& [name, spec] : tensors.specs()) put_tensor(file, name, spec);
   file.close();
   if (!file) throw std::runtime_error(fmt::format("{}: cannot be written: {}", path.string(), std::strerror(errno)));
   std::printf("%s: %zu tensors, %.2f GB\n", dir.c_str(), tensors.specs().size(), static_cast<double>(offset) / 1e9);
@@ -176,7 +152,6 @@ const fs::path kTexts = fs::path(OUTRIDER_SOURCE_DIR) / "models/nano/backbone";
 constexpr std::array kTextFiles = {"tokenizer.json", "tokenizer_config.json"};
 
 void make_pair(const ModelShape& v, const fs::path& out) {
-  CounterRng rng(1);
   fs::create_directories(out / "backbone");
   fs::create_directories(out / "assistant");
   write_text(out / "backbone/config.json", backbone_config_json(v));
@@ -187,10 +162,10 @@ void make_pair(const ModelShape& v, const fs::path& out) {
   const TextConfig config = parse_text_config(backbone_config_json(v), v.name).value();
   const auto backbone = std::make_shared<AskedFor>(), assistant = std::make_shared<AskedFor>();
   Backbone::load(config, backbone, 1).value();
-  write_weights(out / "backbone", *backbone, rng);
+  write_weights(out / "backbone", *backbone);
   Assistant::load(parse_assistant_config(assistant_config_json(v), v.name).value(), assistant, config, *backbone)
       .value();
-  write_weights(out / "assistant", *assistant, rng);
+  write_weights(out / "assistant", *assistant);
 }
 
 /// Writes the pair as `outrider pack --pair` would, without a checkpoint in between.

@@ -196,9 +196,7 @@ std::vector<double> Measured::rates(ExperimentArm arm, int clients) const {
 Answers Measured::sums(ExperimentArm arm) const {
   Answers sums;
   for (const Sample& sample : samples) {
-    if (sample.arm != arm) continue;
-    sums.tokens += sample.answer.tokens;
-    add(sums.metrics, sample.answer.metrics);
+    if (sample.arm == arm) sums.add(sample.answer);
   }
   return sums;
 }

@@ -133,7 +133,7 @@ std::string escaped(const std::string& text) {
 
 std::string chart_svg(const Chart& chart) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
-  double x_low = kNone, x_high = -kNone, y_low = chart.logarithmic ? kNone : chart.y_from, y_high = -kNone;
+  double x_low = kNone, x_high = -kNone, y_low = chart.logarithmic ? kNone : 0, y_high = -kNone;
   for (const Series& series : chart.series) {
     for (const auto& [x, y] : series.points) {
       x_low = std::min(x_low, x);

@@ -24,7 +24,6 @@ struct Chart {
   bool logarithmic = false;  ///< both axes
   bool diagonal = false;     ///< draws the line where both axes are equal
   bool whole_x = false;      ///< x counts things: no marks between whole numbers
-  double y_from = 0;         ///< start of the y axis, unless the lowest point is lower
 };
 /// Returns a chart as an SVG element, or a line that says that there is nothing to show.
 std::string chart_svg(const Chart& chart);
