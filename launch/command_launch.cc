@@ -138,7 +138,7 @@ ProcessPlan processes_of(const RunFolder& folder, bool without_drafters) {
   const json object = or_throw(folder.read_json("plan.json"));
   Plan plan = or_throw(read_plan(object, "plan.json"));
   if (without_drafters) plan.drafters.clear();
-  return or_throw(plan_processes(plan, /*one_host=*/false));
+  return or_throw(plan_processes(plan, /*one_host=*/true));  // only their names count, wherever they run
 }
 
 /// Returns the run's state, "ready"; empty: unknown.

@@ -128,6 +128,14 @@ class Launch(unittest.TestCase):
         (run.dir / "status.json").write_text("{}")
         self.assertRegex(run.about("status").stdout, "^no status yet\nlauncher ")
 
+    def test_a_run_here_of_a_plan_for_several_hosts_can_be_waited_for(self):
+        run = self.start(PLAN | {"hosts": [{"name": "a"}, {"name": "b"}], "coordinator": {"listen": "tcp://127.0.0.1:*"}})
+        self.assertTrue(run.ready(), run.explain())
+        wait = run.about("wait", "--timeout", "60")
+        self.assertEqual(wait.returncode, 0, wait.stderr)
+        self.assertEqual(run.about("down").returncode, 0)
+        self.assertEqual(run.end(), 0, run.explain())
+
     def test_a_signal_ends_everything(self):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             run = self.start(PLAN)
