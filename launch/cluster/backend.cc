@@ -9,6 +9,8 @@ namespace outrider {
 namespace {
 
 constexpr std::string_view kAnnounced = "outrider-launch process ";
+/// Prints /proc/PID/stat from the state on: the name before it may contain spaces.
+constexpr const char* kFromState = "sed \"s/.*) //\"";
 
 /// @param script  of sh
 std::vector<std::string> elsewhere(Backend backend, const Host& host, const std::string& script) {
@@ -83,9 +85,9 @@ std::vector<std::string> signal_command(Backend backend, const Host& host, const
                                         const std::string& signal) {
   // A process that has ended but was not reaped (state Z) is not alive.
   const std::string script = fmt::format(
-      "case $(cut -d\" \" -f3,22 /proc/{0}/stat 2>/dev/null) in Z*) false ;; *\" {1}\") kill -{2} {0} ;; *) false ;; "
-      "esac",
-      process.pid, process.start, signal);
+      "case $({3} /proc/{0}/stat 2>/dev/null | cut -d\" \" -f1,20) in Z*) false ;; *\" {1}\") kill -{2} {0} ;; "
+      "*) false ;; esac",
+      process.pid, process.start, signal, kFromState);
   if (backend == Backend::kLocal) return {"sh", "-c", script};
   return elsewhere(backend, host, script);
 }
@@ -93,10 +95,10 @@ std::vector<std::string> signal_command(Backend backend, const Host& host, const
 std::vector<std::string> signal_group_command(const ProcessId& leader, const std::string& signal) {
   // While the group has members, no other process gets its number. A group that is also a session is not ours.
   const std::string script = fmt::format(
-      "case $(cut -d\" \" -f3,22 /proc/{0}/stat 2>/dev/null) in \"\" | Z* | *\" {1}\") "
-      "cut -d\" \" -f3,5,6 /proc/[0-9]*/stat 2>/dev/null | grep \"^[^Z] {0} \" | grep -qv \" {0}\\$\" && "
+      "case $({3} /proc/{0}/stat 2>/dev/null | cut -d\" \" -f1,20) in \"\" | Z* | *\" {1}\") "
+      "{3} /proc/[0-9]*/stat 2>/dev/null | cut -d\" \" -f1,3,4 | grep \"^[^Z] {0} \" | grep -qv \" {0}\\$\" && "
       "kill -s {2} -- -{0} ;; *) false ;; esac",
-      leader.pid, leader.start, signal);
+      leader.pid, leader.start, signal, kFromState);
   return {"sh", "-c", script};
 }
 

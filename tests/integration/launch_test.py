@@ -166,8 +166,11 @@ class Launch(unittest.TestCase):
         self.assertEqual(run.alive(), [])
         self.assertIsNone(bystander.poll())
 
-    def test_down_ends_what_a_command_has_started(self):
-        run = self.start(PLAN | {"run": [{"command": ["sh", "-c", "sleep 1000 & wait"]}]})
+    def test_down_ends_what_a_command_has_started_whatever_its_name(self):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="outrider-launch-"))
+        self.addCleanup(shutil.rmtree, folder)
+        (folder / "a sleep 1 2").symlink_to(shutil.which("sleep"))
+        run = self.start(PLAN | {"run": [{"command": ["sh", "-c", '"$0" 1000 & wait', str(folder / "a sleep 1 2")]}]})
         self.assertTrue(eventually(lambda: any(entry["name"] == "run.0" for entry in run.ledger())), run.explain())
         [leader] = [entry["pid"] for entry in run.ledger() if entry["name"] == "run.0"]
         self.assertTrue(eventually(lambda: subprocess.run(["pgrep", "-g", str(leader), "sleep"], stdout=subprocess.DEVNULL).returncode == 0))
