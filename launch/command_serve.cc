@@ -50,6 +50,7 @@ struct ServeFlags {
 class DrafterWatch {
  public:
   explicit DrafterWatch(bool asked_for) : must_join_(asked_for) {}
+  bool ended() const { return ended_; }
 
   void check(Cluster& cluster, const ApiServer& api) {
     if (ended_) return;
@@ -124,7 +125,7 @@ void watch(const Interrupt& interrupt, const ApiServer& api, Cluster* cluster, i
   const TimePoint started = now();
   bool ready = cluster == nullptr;  // otherwise reported when it is
   while (!interrupt.requested()) {
-    if (!ready && (ready = is_ready(api, drafters))) {
+    if (!ready && (ready = is_ready(api, drafter.ended() ? 0 : drafters))) {
       std::printf("ready in %.1f s\n", to_seconds(now() - started));
       std::fflush(stdout);
     }

@@ -314,6 +314,13 @@ TEST(Serve, ADeadDrafterCostsSpeedOnlyAndADeadVerifierEndsIt) {
       << serve.program.err();
 }
 
+TEST(Serve, IsReadyWithoutADrafterThatNobodyAskedForAndThatCannotStart) {
+  Program serve({"serve", "--port", "0", "--dtype", "bf16", "--draft-length", "0", "--assistant",
+                 source_dir() / "models/nano/backbone"});
+  ASSERT_TRUE(eventually([&] { return serve.out().find("\nready in ") != std::string::npos || !serve.running(); }));
+  EXPECT_EQ(lines_with(serve.err(), {"outrider: going on without a drafter"}).size(), 1u) << serve.err();
+}
+
 TEST(Serve, ARequestMayWantDraftsWhereTheServerDoesNot) {
   Serve serve({"--draft-length", "0"});
   Json request = ask("Write a short story about a fox.", 60);
