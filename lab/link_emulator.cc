@@ -1,38 +1,22 @@
 #include "lab/link_emulator.h"
 
-#include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <condition_variable>
-#include <cstring>
 #include <deque>
 #include <vector>
 
-#include <fmt/format.h>
-
 #include "common/base/random.h"
+#include "common/wire/transport/address.h"
 
 namespace outrider {
-namespace {
-
-sockaddr_in socket_address(const std::string& host, std::uint16_t port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  inet_pton(AF_INET, host.c_str(), &address.sin_addr);
-  return address;
-}
-
-Error failed(const char* what) { return {Errc::kIo, "link emulator: {}: {}", what, std::strerror(errno)}; }
-
-}  // namespace
-
 /// One direction of one connection: a thread reads bytes, another writes them when they are due.
 struct LinkEmulator::Pipe {
   Pipe(int from, int to, const Shared& shared, std::uint64_t seed) : from_(from), to_(to), shared_(shared), rng_(seed) {
@@ -122,28 +106,11 @@ struct LinkEmulator::Pipe {
 };
 
 Result<std::unique_ptr<LinkEmulator>> LinkEmulator::start(const std::string& target) {
+  if (!is_sane(target)) return Error(Errc::kInvalidArgument, "link to {}: wanted {}", target, kAddressForm);
   std::unique_ptr<LinkEmulator> link(new LinkEmulator);
-  const std::size_t colon = target.rfind(':');
-  const auto malformed = [&] {
-    return Error(Errc::kInvalidArgument, "link emulator: target '{}', wanted tcp://NUMBER.NUMBER.NUMBER.NUMBER:PORT",
-                 target);
-  };
-  if (!target.starts_with("tcp://") || colon == std::string::npos) return malformed();
-  link->target_host_ = target.substr(6, colon - 6);
-  const char* end = target.data() + target.size();
-  in_addr number{};
-  if (std::from_chars(target.data() + colon + 1, end, link->target_port_).ptr != end ||
-      inet_pton(AF_INET, link->target_host_.c_str(), &number) != 1) {
-    return malformed();
-  }
-  link->listener_ = Descriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (link->listener_ < 0) return failed("socket");
-  sockaddr_in address = socket_address("127.0.0.1", 0);
-  socklen_t size = sizeof address;
-  if (bind(link->listener_, reinterpret_cast<const sockaddr*>(&address), size) != 0) return failed("bind");
-  if (listen(link->listener_, 16) != 0) return failed("listen");
-  if (getsockname(link->listener_, reinterpret_cast<sockaddr*>(&address), &size) != 0) return failed("getsockname");
-  link->address_ = fmt::format("tcp://127.0.0.1:{}", ntohs(address.sin_port));
+  link->target_ = target;
+  ASSIGN_OR_RETURN(link->listener_, listen_tcp("tcp://127.0.0.1:*"));
+  link->address_ = own_address(link->listener_);
   link->acceptor_ = std::jthread([raw = link.get()](std::stop_token stop) { raw->accept_connections(stop); });
   return link;
 }
@@ -156,22 +123,22 @@ void LinkEmulator::set(const Link& link) {
 }
 
 void LinkEmulator::accept_connections(std::stop_token stop) {
+  constexpr Duration kConnectMax = std::chrono::seconds(3);
   std::vector<Descriptor> sockets;
   while (!stop.stop_requested()) {
     pollfd ready{listener_, POLLIN, 0};
     if (poll(&ready, 1, 50) <= 0) continue;
     Descriptor in(accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC));
     if (in < 0) continue;
-    Descriptor out(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    const sockaddr_in address = socket_address(target_host_, target_port_);
-    if (out < 0 || connect(out, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
-      continue;  // the peer sees a closed connection and retries
+    Result<Descriptor> out = connect_tcp(target_, kConnectMax);
+    if (!out) continue;  // the peer sees a closed connection and retries
+    fcntl(*out, F_SETFL, 0);  // blocking: a thread for each direction waits
     const int one = 1;
-    for (const Descriptor* const fd : {&in, &out}) setsockopt(*fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    pipes_.push_back(std::make_unique<Pipe>(in, out, shared_, pipes_.size()));
-    pipes_.push_back(std::make_unique<Pipe>(out, in, shared_, pipes_.size()));
+    for (const Descriptor* const fd : {&in, &*out}) setsockopt(*fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    pipes_.push_back(std::make_unique<Pipe>(in, *out, shared_, pipes_.size()));
+    pipes_.push_back(std::make_unique<Pipe>(*out, in, shared_, pipes_.size()));
     sockets.push_back(std::move(in));
-    sockets.push_back(std::move(out));
+    sockets.push_back(std::move(*out));
   }
   // All of them first: each pipe ends only when both of its sockets are down.
   for (const Descriptor& socket : sockets) shutdown(socket, SHUT_RDWR);

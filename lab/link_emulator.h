@@ -20,7 +20,7 @@ namespace outrider {
 class LinkEmulator {
  public:
   /// @param target  tcp://ADDRESS:PORT of the other end, with a numeric ADDRESS
-  /// @return kIo with the reason when it cannot listen
+  /// @return kInvalidArgument for another one, kIo with the reason when it cannot listen
   static Result<std::unique_ptr<LinkEmulator>> start(const std::string& target);
   ~LinkEmulator();
 
@@ -42,8 +42,7 @@ class LinkEmulator {
   LinkEmulator() = default;
   void accept_connections(std::stop_token stop);
 
-  std::string address_, target_host_;
-  std::uint16_t target_port_ = 0;
+  std::string address_, target_;
   Descriptor listener_;
   Shared shared_;
   std::list<std::unique_ptr<Pipe>> pipes_;  ///< used by the accepting thread until it ends

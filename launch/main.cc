@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <charconv>
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
@@ -62,29 +63,14 @@ void print(std::string_view text) {
   if (::write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // there is no reader
 }
 
-/// Removes a hexadecimal number from the front of a text.
-std::uintptr_t take_hex(std::string_view& text) {
-  std::uintptr_t value = 0;
-  for (; !text.empty(); text.remove_prefix(1)) {
-    const char c = text.front();
-    if (c >= '0' && c <= '9')
-      value = 16 * value + static_cast<std::uintptr_t>(c - '0');
-    else if (c >= 'a' && c <= 'f')
-      value = 16 * value + static_cast<std::uintptr_t>(c - 'a') + 10;
-    else
-      break;
-  }
-  return value;
-}
-
 /// Prints the file of a line of /proc/self/maps if it is mapped at `address`. @return true if it is
 bool print_if_mapped(std::string_view line, std::uintptr_t address) {
-  const std::uintptr_t begin = take_hex(line);
-  if (!line.starts_with('-')) return false;
-  line.remove_prefix(1);
-  const std::uintptr_t end = take_hex(line);
-  const std::size_t name = line.find('/');
-  if (address < begin || address >= end || name == line.npos) return false;
+  std::uintptr_t begin = 0, end = 0;
+  const std::size_t dash = line.find('-'), name = line.find('/');
+  if (dash == line.npos || name == line.npos) return false;
+  std::from_chars(line.data(), line.data() + dash, begin, 16);
+  std::from_chars(line.data() + dash + 1, line.data() + line.size(), end, 16);
+  if (address < begin || address >= end) return false;
   print(line.substr(name));
   return true;
 }

@@ -1,7 +1,7 @@
 #include "launch/cluster/backend.h"
 
 #include <algorithm>
-#include <charconv>
+#include <sstream>
 
 #include <fmt/format.h>
 
@@ -21,15 +21,6 @@ std::vector<std::string> elsewhere(Backend backend, const Host& host, const std:
   // The login shell there may be any; it gets one word in single quotes.
   words.insert(words.end(), {host.address, shell_line({"exec", "sh", "-c", script})});
   return words;
-}
-
-/// Parses the number at the start of `text`; removes it with the character that follows.
-std::optional<std::uint64_t> take_number(std::string_view& text) {
-  std::uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end == text.data() + text.size()) return {};
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()) + 1);
-  return number;
 }
 
 }  // namespace
@@ -75,10 +66,10 @@ std::vector<std::string> announced_command_on(Backend backend, const Host& host,
 std::optional<ProcessId> announced_process(std::string_view output) {
   const std::size_t at = output.find(kAnnounced);
   if (at == output.npos) return {};
-  output.remove_prefix(at + kAnnounced.size());
-  const std::optional<std::uint64_t> pid = take_number(output), start = take_number(output);
-  if (!pid || !start) return {};
-  return ProcessId{static_cast<pid_t>(*pid), *start};
+  std::istringstream numbers(std::string(output.substr(at + kAnnounced.size())));
+  ProcessId process;
+  if (!(numbers >> process.pid >> process.start) || numbers.eof()) return {};  // the end of the line is still to come
+  return process;
 }
 
 std::vector<std::string> signal_command(Backend backend, const Host& host, const ProcessId& process,
