@@ -349,11 +349,12 @@ void chat(const ChatFlags& flags) {
     bool quoted = false;
     const LineInput::Got got = next_question(*input, interrupt, line, quoted);
     const std::size_t space = std::min(line.find(' '), line.size());
+    const std::string name = line.substr(0, space);
     const std::string argument = line.substr(std::min(line.find_first_not_of(' ', space), line.size()));
-    if (got == LineInput::Got::kEnd || (!quoted && line == "/exit")) break;
+    if (got == LineInput::Got::kEnd || (!quoted && name == "/exit")) break;
     if (got == LineInput::Got::kInterrupt) {
       if (for_person) std::printf("\n");  // a terminal drops the typed text
-    } else if (!quoted && conversation.obey(line.substr(0, space), argument)) {
+    } else if (!quoted && conversation.obey(name, argument)) {
     } else if (!quoted && line.starts_with('/') && line.find_first_of(" /", 1) == line.npos) {
       std::fprintf(stderr, "outrider: no command %s; see /help\n", line.c_str());
     } else if (line.find_first_not_of(" \t\r\n") != line.npos) {

@@ -105,7 +105,7 @@ class ChatTerminal(unittest.TestCase):
         self.ask(terminal, UP + LEFT + "0")
         self.assertEqual(self.history.read_text(), "Count from 3 to 5.\nCount from 3 to 50.\n")
         self.assertEqual(stat.S_IMODE(self.history.stat().st_mode), 0o600)
-        self.assertEqual(terminal.end("/exit\r"), 0)
+        self.assertEqual(terminal.end("/exit \r"), 0)
 
     def test_tab_completes_commands(self):
         terminal = self.start()
