@@ -19,7 +19,7 @@
 namespace outrider {
 namespace {
 namespace fs = std::filesystem;
-constexpr const char* kLedger = "ledger.jsonl";
+constexpr const char *kLedger = "ledger.jsonl", *kKeys = "keys";
 
 Error is_a_run(const fs::path& path) {
   return {Errc::kInvalidArgument, "{}: is a run already, wanted a new folder", path.string()};
@@ -45,7 +45,9 @@ Result<RunFolder> RunFolder::create(const fs::path& path, const nlohmann::json& 
   RunFolder folder(fs::absolute(path));
   ASSIGN_OR_RETURN(folder.held_, DurableFile::open(path / "launcher.lock", O_WRONLY | O_CREAT));
   const Result<void> held = folder.held_->lock();  // some cluster file systems have no locks: then begin() decides
-  if ((!held && held.error().code == Errc::kUnavailable) || fs::exists(path / kLedger, error)) return is_a_run(path);
+  if ((!held && held.error().code == Errc::kUnavailable) || fs::exists(path / kLedger, error) ||
+      fs::exists(path / kKeys, error))
+    return is_a_run(path);
   RETURN_IF_ERROR(folder.write("plan.json", nlohmann::ordered_json(plan)));
   return folder;
 }
@@ -136,7 +138,7 @@ std::vector<std::string> RunFolder::addresses() const {
 // ---- keys ----
 
 Result<RunKeys> RunKeys::create(const RunFolder& folder) {
-  const fs::path keys = folder.path() / "keys";
+  const fs::path keys = folder.path() / kKeys;
   if (keys.string().find(',') != std::string::npos)  // --coordinator-key separates several by commas
     return file_error(Errc::kInvalidArgument, folder.path(), "a run with keys, wanted a folder without a comma");
   std::error_code error;
@@ -153,7 +155,7 @@ Result<RunKeys> RunKeys::create(const RunFolder& folder) {
 
 std::optional<RunKeys> RunKeys::of(const RunFolder& folder) {
   std::error_code ignored;
-  const fs::path keys = folder.path() / "keys";
+  const fs::path keys = folder.path() / kKeys;
   if (!fs::exists(keys, ignored)) return {};
   return RunKeys(keys);
 }

@@ -35,7 +35,7 @@ struct RenderedFile {
 class RunFolder {
  public:
   /// Creates the folder with plan.json, and keeps other processes from doing so while this object lives.
-  /// @return kInvalidArgument for a folder with a ledger, or another owner: two runs are never mixed
+  /// @return kInvalidArgument for a folder with a ledger or keys, or another owner: two runs are never mixed
   static Result<RunFolder> create(const std::filesystem::path& path, const nlohmann::json& plan);
   /// @return kNotFound for one without plan.json
   static Result<RunFolder> open(const std::filesystem::path& path);

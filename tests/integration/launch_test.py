@@ -491,6 +491,15 @@ class Launch(unittest.TestCase):
             self.assertIn("outrider: kubernetes: ", run.err.read_text())
             self.assertIn(part, run.err.read_text())
 
+    def test_a_folder_with_keys_of_a_run_is_refused_before_its_plan_is_replaced(self):
+        run = self.start(PLAN, "--backend", "kubernetes", expect_end=True)
+        self.assertEqual(run.status, 0, run.explain())
+        before = (run.dir / "plan.json").read_text()
+        (run.folder / "plan.json").write_text(json.dumps(PLAN | {"dtype": "int8"}))
+        again = launch(run.folder / "plan.json", "--backend", "kubernetes", "--run-dir", run.dir)
+        self.assertEqual((again.returncode, again.stderr), (1, f"outrider: {run.dir}: is a run already, wanted a new folder\n"))
+        self.assertEqual((run.dir / "plan.json").read_text(), before)
+
     def test_what_pods_that_share_a_batch_cannot_be_is_refused(self):
         plan = json.loads((GOLDENS / "shards.json").read_text())
         batch, pods = plan["run"][0]["command"], plan["kubernetes"]
