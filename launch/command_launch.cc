@@ -78,7 +78,8 @@ void print_dry_run(const PlanFile& plan, const LaunchOptions& options) {
 
 std::vector<RenderedFile> rendered(const PlanFile& plan, const LaunchFlags& flags, const fs::path& run_dir) {
   if (flags.backend == "slurm")
-    return or_throw(render_slurm(plan.plan, plan.processes, flags.options.program, run_dir));
+    return or_throw(
+        render_slurm(plan.plan, plan.processes, flags.options.program, run_dir, flags.options.ready_seconds));
   if (flags.backend == "kubernetes")
     return or_throw(render_kubernetes(plan.plan, plan.processes, flags.options.build.version));
   return {};
@@ -268,7 +269,7 @@ void add_run_subcommands(Command& launch) {
   };
   add("status", "Say what of a run is alive; status 4 if nothing is", 0, nullptr, print_run_status);
   add("wait", "Wait until all is ready; status 3 and what is missing if it does not become so, 4 if the run has ended",
-      600, "Seconds to wait", wait);
+      kReadySeconds, "Seconds to wait", wait);
   auto only = std::make_shared<std::string>();
   add("logs", "Print the logs of a run, each line with its host and process in front", 0, nullptr,
       [only](const RunFolderFlags& flags) { print_logs(flags, *only); })

@@ -34,7 +34,7 @@ struct LaunchOptions {
   Build build;              ///< of this program
   std::string dtype;        ///< the plan's
   bool strict = false;      ///< a missing host or drafter ends it; otherwise it continues without
-  int ready_seconds = 600;  ///< for all processes together
+  int ready_seconds = kReadySeconds;  ///< for all processes together
   int grace_seconds = 30;   ///< for a process to end by itself once asked
 };
 

@@ -12,6 +12,9 @@
 
 namespace outrider {
 
+/// Default of the time that processes have to become ready.
+inline constexpr int kReadySeconds = 600;
+
 /// One host of a plan.
 struct Host {
   std::string name, address;

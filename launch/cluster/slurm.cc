@@ -88,8 +88,13 @@ struct Component {
 
 class Renderer {
  public:
-  Renderer(const Plan& plan, const ProcessPlan& processes, const std::string& program, std::string run_dir)
-      : plan_(plan), processes_(processes), program_(program), run_(std::move(run_dir)) {
+  Renderer(const Plan& plan, const ProcessPlan& processes, const std::string& program, std::string run_dir,
+           int ready_seconds)
+      : plan_(plan),
+        processes_(processes),
+        program_(program),
+        run_(std::move(run_dir)),
+        ready_seconds_(ready_seconds) {
     for (const PlannedProcess& process : processes.processes)
       (process.role == "drafter" && plan.slurm.shape != "one" ? drafters_ : main_).add(process);
   }
@@ -126,6 +131,7 @@ class Renderer {
   const ProcessPlan& processes_;
   const std::string& program_;
   const std::string run_;
+  const int ready_seconds_;
   Component main_, drafters_;
 };
 
@@ -302,9 +308,9 @@ std::string Renderer::job() const {
   } else {
     text += "mapfile -t nodes < <(scontrol show hostnames \"$SLURM_JOB_NODELIST\")\n" + steps(main_, "nodes", "");
   }
-  text += slurm.shape == "elastic" ? "input=$hold run_command \"$program\" launch wait \"$run\" --exit-with-stdin "
-                                     "--without-drafters  # they come when they come\n"
-                                   : "input=$hold run_command \"$program\" launch wait \"$run\" --exit-with-stdin\n";
+  text += fmt::format("input=$hold run_command \"$program\" launch wait \"$run\"{} --exit-with-stdin{}\n",
+                      ready_seconds_ == kReadySeconds ? "" : fmt::format(" --timeout {}", ready_seconds_),
+                      slurm.shape == "elastic" ? " --without-drafters  # they come when they come" : "");
   text += "[ \"$status\" != 0 ] || \"$program\" launch lock \"$run\"\n";
   const auto quoted = [](const std::string& word) { return shell_line({word}); };
   CommandForm form{
@@ -351,8 +357,9 @@ std::string Renderer::drafters(std::size_t group) const {
 }  // namespace
 
 Result<std::vector<RenderedFile>> render_slurm(const Plan& plan, const ProcessPlan& processes,
-                                               const std::string& program, const std::filesystem::path& run_dir) {
-  const Renderer renderer(plan, processes, program, run_dir.string());
+                                               const std::string& program, const std::filesystem::path& run_dir,
+                                               int ready_seconds) {
+  const Renderer renderer(plan, processes, program, run_dir.string(), ready_seconds);
   RETURN_IF_ERROR(renderer.check());
   return renderer.render();
 }

@@ -457,6 +457,11 @@ class Launch(unittest.TestCase):
             found = [re.search(rf'path: /spec/template/spec/containers/0/resources/limits/{what}\n +value: "(.*)"', dry.stdout) for what in ("cpu", "memory")]
             self.assertEqual(tuple(one and one[1] for one in found), size, dry.stdout)
 
+    def test_a_script_of_slurm_waits_as_long_as_it_is_told(self):
+        for options, words in (((), '"$run" --exit-with-stdin\n'), (("--ready-timeout", "1800"), '"$run" --timeout 1800 --exit-with-stdin\n')):
+            run = self.start(PLAN, "--backend", "slurm", "--dry-run", *options, expect_end=True)
+            self.assertIn(f"launch wait {words}", run.out.read_text())
+
     def test_what_slurm_would_refuse_is_refused_first(self):
         plan = json.loads((GOLDENS / "het.json").read_text())
         for change, part in (({"slurm": {"shape": "het", "header": {"--array": "0-3"}}}, "there are no arrays of het jobs"),
