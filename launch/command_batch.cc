@@ -85,14 +85,12 @@ struct Answering {
   std::optional<TextSide> text;  ///< until answer_by_cluster() takes it
   std::unique_ptr<Cluster> cluster;
   std::unique_ptr<ApiServer> api;
-  std::shared_ptr<const HttpEndpoint> endpoint;
   BatchAnswer answer;
 };
 
 void answer_over_http(Answering& answering, const BatchFlags& flags) {
   const char* const key = std::getenv("OUTRIDER_API_KEY");
-  answering.endpoint = or_throw(HttpEndpoint::open("--endpoint", flags.endpoint, key == nullptr ? "" : key));
-  answering.answer = [endpoint = answering.endpoint](const HttpRequest& request) { return endpoint->answer(request); };
+  answering.answer = or_throw(open_endpoint("--endpoint", flags.endpoint, key == nullptr ? "" : key));
   answering.made_by = {{"answered_by", "an endpoint"}, {"program", OUTRIDER_VERSION}};
 }
 

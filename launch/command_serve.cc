@@ -98,10 +98,7 @@ std::string check_root_path(const std::string& path) {
 
 /// @param domains  none: nothing is fetched
 FetchMedium fetched_from(const std::vector<std::string>& domains) {
-  if (domains.empty()) return {};
-  const MediaFetcher fetcher = or_throw(MediaFetcher::create(domains));
-  return [fetcher](const std::string& url, const AdmitSound& admit, TimePoint deadline,
-                   const std::function<bool()>& gone) { return fetcher.fetch(url, admit, deadline, gone); };
+  return domains.empty() ? FetchMedium() : or_throw(fetch_from(domains));
 }
 
 /// @param tracer  null: none
@@ -214,7 +211,7 @@ void serve(ServeFlags flags) {
                  }});
   std::vector<HttpRoute> routes = api.routes();
   const auto add = [&](const std::vector<HttpRoute>& more) { routes.insert(routes.end(), more.begin(), more.end()); };
-  const ChatBackend backend = chat_backend(api);
+  const ChatBackend backend = api.backend();
   add(responses_routes(backend));
   add(llama_routes(api));
   add(messages_routes(backend));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -111,14 +112,21 @@ std::string read_answer_grammar(const JsonFields& fields, std::string_view body,
                                    : of_structured_outputs(fields.object(given), ordered);
 }
 
-ToolChoice read_tool_choice_word(const JsonFields& fields) {
+ToolChoice read_tool_choice(const JsonFields& fields, bool of_chat) {
   const Json* choice = fields.find("tool_choice");
   if (choice == nullptr || *choice == "auto") return {};
   if (*choice == "none") return {.kind = ToolChoice::Kind::kNone};
-  if (*choice != "required")
+  ToolChoice forced{.kind = ToolChoice::Kind::kForced};
+  if (choice->is_object()) {
+    const JsonFields chosen = fields.object("tool_choice");
+    const auto by_default = of_chat ? std::optional<std::string>("function") : std::nullopt;
+    if (chosen.text("type", by_default, "\"function\"") != "function") chosen.wrong("type", "\"function\"");
+    forced.name = (of_chat ? chosen.object("function") : chosen).text("name", {}, "the name of a tool");
+  } else if (*choice != "required") {
     fields.wrong("tool_choice",
                  "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\"}}");
-  return {.kind = ToolChoice::Kind::kForced};
+  }
+  return forced;
 }
 
 std::string read_call_grammar(const JsonFields& fields, const Conversation& conversation, const ToolChoice& choice,

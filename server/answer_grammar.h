@@ -30,8 +30,8 @@ struct ToolChoice {
   Kind kind = Kind::kFree;
   std::string name = {};  ///< name of the required tool; empty: any of them
 };
-/// Reads a `tool_choice` that is a word, or missing.
-ToolChoice read_tool_choice_word(const JsonFields& fields);
+/// Reads OpenAI's `tool_choice`: a word, or an object with a tool's name, in chats within its `function`.
+ToolChoice read_tool_choice(const JsonFields& fields, bool of_chat);
 
 /// Returns the grammar of a chat with tools, by `tool_choice`, `parallel_tool_calls` and a tool's `strict`.
 /// @param grammar  of an answer without calls

@@ -443,6 +443,15 @@ std::vector<HttpRoute> ApiServer::routes() {
           {"GET", "/version", version}};
 }
 
+ChatBackend ApiServer::backend() {
+  return {.chat = [this](const HttpRequest& http, ApiResult<CompletionRequest> request,
+                         const auto& writer) { return complete(http, /*chat=*/true, std::move(request), writer); },
+          .count = [this](const HttpRequest& http,
+                          ApiResult<TokenizeRequest> prompt) { return count(http, std::move(prompt)); },
+          .text_of = [this](const auto& tokens) { return text_.tokenizer.decode(tokens, /*skip_special=*/false); },
+          .defaults = defaults_};
+}
+
 ApiError ApiServer::api_error(const Error& error) const {
   switch (error.code) {
     case Errc::kInvalidArgument: return {400, error.message};

@@ -47,7 +47,7 @@ struct FinishedRequest {
   std::vector<FinishedChoice> choices;  ///< without those cut short
 };
 
-/// MediaFetcher::fetch(): gets the file of an http(s) URL in a request.
+/// Gets the file of an http(s) URL in a request (media_fetcher.h).
 using FetchMedium = std::function<Result<std::string>(const std::string& url, const AdmitSound& admit,
                                                       TimePoint deadline, const std::function<bool()>& gone)>;
 
@@ -68,6 +68,16 @@ struct ApiOptions {
   };  ///< any thread, many concurrently
 };
 
+/// Functions of an ApiServer for the other APIs.
+struct ChatBackend {
+  std::function<HttpReply(const HttpRequest& http, ApiResult<CompletionRequest> request,
+                          const std::shared_ptr<ReplyWriter>& writer)>
+      chat;
+  std::function<ApiResult<std::int64_t>(const HttpRequest& http, ApiResult<TokenizeRequest> prompt)> count;
+  std::function<std::string(const std::vector<TokenId>& tokens)> text_of;
+  ApiDefaults defaults;
+};
+
 /// Returns a token's bytes in a text, perhaps part of a character; a control token is spelled out.
 std::string token_bytes(const Tokenizer& tokenizer, TokenId token);
 
@@ -80,15 +90,10 @@ class ApiServer {
 
   /// The route table; more may be appended before it is served.
   std::vector<HttpRoute> routes();
-  /// Generates the reply to a request, or an error in the form of the writer's API.
-  HttpReply chat(const HttpRequest& http, ApiResult<CompletionRequest> request,
-                 const std::shared_ptr<ReplyWriter>& writer) {
-    return complete(http, true, std::move(request), writer);
-  }
-  HttpReply completion(const HttpRequest& http, ApiResult<CompletionRequest> request,
-                       const std::shared_ptr<ReplyWriter>& writer) {
-    return complete(http, false, std::move(request), writer);
-  }
+  ChatBackend backend();
+  /// Generates the reply to a request, or an error in OpenAI's form. @param chat  otherwise a plain completion
+  HttpReply complete(const HttpRequest& http, bool chat, ApiResult<CompletionRequest> request,
+                     const std::shared_ptr<ReplyWriter>& writer);
   HttpReply tokenize(const HttpRequest& http) const;
   HttpReply detokenize(const HttpRequest& http) const;
   /// Counts the tokens of a prompt, which are charged to the key.
@@ -124,8 +129,6 @@ class ApiServer {
 
   /// For OpenAI's API.
   ApiResult<CompletionRequest> parse(const HttpRequest& http, bool chat) const;
-  HttpReply complete(const HttpRequest& http, bool chat, ApiResult<CompletionRequest> request,
-                     const std::shared_ptr<ReplyWriter>& writer);
   /// Fills in `work`. @return the error if a request is refused
   std::optional<ApiError> prepare(const HttpRequest& http, bool chat, ApiResult<CompletionRequest> asked, Work& work);
   /// Reserves memory for a parsed body before its text is tokenised; refuses media for a model without towers, whose

@@ -1,40 +1,20 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "server/api_server.h"
 #include "server/form.h"
 #include "server/http_message.h"
-#include "server/openai.h"
 
 // APIs other than OpenAI's chat completions: each has a parser of requests, based on request_reader.h, and a writer of
 // replies, and so supports everything that chat completions do.
 
 namespace outrider {
-
-class ApiServer;
-
-/// Functions of an ApiServer that the other APIs use.
-struct ChatBackend {
-  std::function<HttpReply(const HttpRequest& http, ApiResult<CompletionRequest> request,
-                          const std::shared_ptr<ReplyWriter>& writer)>
-      chat;
-  std::function<ApiResult<std::int64_t>(const HttpRequest& http, ApiResult<TokenizeRequest> prompt)> count;
-  std::function<std::string(const std::vector<TokenId>& tokens)> text_of;
-  ApiDefaults defaults;
-};
-
-/// @param api  outlives the backend
-ChatBackend chat_backend(ApiServer& api);
-
-/// Makes one server-sent event with its type.
-std::string named_event(const nlohmann::json& data);
 
 // ---- Anthropic's Messages: text, tools, thoughts, streams (messages_api.cc) ----
 

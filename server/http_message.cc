@@ -60,6 +60,10 @@ constexpr std::string_view kData = "data: ", kEnd = "\n\n";  // of an event
 
 std::string data_event(std::string_view data) { return fmt::format("{}{}{}", kData, data, kEnd); }
 
+std::string named_event(const nlohmann::json& data) {
+  return "event: " + data.at("type").get<std::string>() + "\n" + data_event(to_text(data));
+}
+
 void each_event(std::string_view events, const std::function<void(std::string_view data)>& on_data) {
   while (!events.empty()) {
     const std::string_view event = events.substr(0, events.find(kEnd));

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "server/api_error.h"
 #include "server/api_key.h"
 #include "server/trace_context.h"
@@ -75,6 +77,8 @@ std::string percent_decoded(std::string_view text);
 
 /// Makes a server-sent event with this one-line data.
 std::string data_event(std::string_view data);
+/// The same with the data's `type` as its name.
+std::string named_event(const nlohmann::json& data);
 /// Calls on_data with the data of each of these complete server-sent events.
 void each_event(std::string_view events, const std::function<void(std::string_view data)>& on_data);
 

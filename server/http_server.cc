@@ -200,14 +200,10 @@ bool is_huge_length(std::string_view unread) {
   return line.size() - line.find_last_not_of("0123456789") > 20;
 }
 
-/// The client and the target of a request, from its head.
+/// The target of a request, and the facts of its head.
 struct Asked {
   const HttpRoute* route = nullptr;
-  std::string path = {};                   ///< in the route's form
-  std::string id = {};                     ///< see HttpRequest::id
-  std::string request_id = {};             ///< see HttpRequest
-  std::shared_ptr<const ApiKey> key = {};  ///< null if the server has none, or the route needs none
-  std::string client = "";                 ///< see HttpRequest::client
+  HttpRequest http = {};
 };
 
 /// A body counts three times while it is read, since a growing string may exist up to three times.
@@ -375,19 +371,20 @@ class Server final : public HttpServer {
     http::read_header(connection, buffer, parser, failed);
     const Head head = parser.get();  // without trailers
     if (!failed) failed = framing_error(head);
-    Asked asked{.request_id = id_of(head)};
+    Asked asked;
+    asked.http.request_id = id_of(head);
     std::optional<HttpReply> reply;
     if (!failed) reply = refusal(head, connection, asked);
     std::shared_ptr<const void> under_way;  // until the reply is sent
-    if (!failed && !reply && asked.key != nullptr && asked.route->method == "POST") {
-      auto begun = asked.key->begin(now());
+    if (!failed && !reply && asked.http.key != nullptr && asked.route->method == "POST") {
+      auto begun = asked.http.key->begin(now());
       if (begun)
         under_way = *std::move(begun);
       else
         reply = error_reply(begun.error());
     }
-    const auto room = std::make_shared<RequestMemory>(memory_, asked.client);
-    RequestMemory reading(reading_, asked.client);  // of half of it: room is left for requests already read
+    const auto room = std::make_shared<RequestMemory>(memory_, asked.http.client);
+    RequestMemory reading(reading_, asked.http.client);  // of half of it: room is left for requests already read
     if (!failed && !reply && asked.route->method == "POST") {
       const auto length = parser.content_length();
       const std::int64_t bytes = reading_bytes(length ? static_cast<std::size_t>(*length) : body_bytes_max());
@@ -402,7 +399,7 @@ class Server final : public HttpServer {
     if (failed) {
       const std::string_view unread(static_cast<const char*>(buffer.data().data()), buffer.size());
       const std::optional<ApiError> error = read_error(failed, parser, unread, connection.server_ends());
-      if (error) send(connection, error_reply(*error), head, asked.request_id, /*close=*/true);
+      if (error) send(connection, error_reply(*error), head, asked.http.request_id, /*close=*/true);
       return false;
     }
     if (!reply && asked.route->method == "POST") {
@@ -419,9 +416,18 @@ class Server final : public HttpServer {
     }
     // The body of a refused request, or of a GET, is not read, and would be taken for the next request.
     const bool close = !parser.is_done() || !parser.keep_alive() || head.version() != 11;
-    const TraceContext trace = options_.traces ? TraceContext::begin(text(head["traceparent"])) : TraceContext();
-    const auto reserve = [room, under_way](std::int64_t bytes) { return room->reserve(bytes); };
-    if (!reply) reply = answer(asked, head, std::move(parser.get().body()), trace, connection, reserve);
+    if (options_.traces) asked.http.trace = TraceContext::begin(text(head["traceparent"]));
+    if (!reply) {
+      asked.http.method = text(head.method_string());
+      asked.http.query = query_of(head);
+      asked.http.body = std::move(parser.get().body());
+      asked.http.gone = [&connection] { return connection.server_ends() || connection.client_gone(); };
+      asked.http.server_ends = [ending = ending_]() -> bool { return ending->aborting; };
+      asked.http.reserve = [room, under_way](std::int64_t bytes) { return room->reserve(bytes); };
+      reply = answer_with(asked.route->handler, asked.http);
+      asked.http.body = std::string();  // the reply may take long, and its memory was reserved in place of this
+    }
+    const TraceContext& trace = asked.http.trace;
     if (trace.is_traced() && asked.route->method == "POST")
       reply->headers.emplace_back("traceparent", trace.traceparent());
     if (const std::string origin = text(head[http::field::origin]); guard_.shares_with(origin)) {
@@ -429,7 +435,7 @@ class Server final : public HttpServer {
       reply->headers.emplace_back("Access-Control-Expose-Headers", "X-Request-Id, X-Outrider-Warning");
       reply->headers.emplace_back("Vary", "Origin");
     }
-    return send(connection, *std::move(reply), head, asked.request_id, close) && !close;
+    return send(connection, *std::move(reply), head, asked.http.request_id, close) && !close;
   }
 
   /// @return the error for an unreadable request; none if no client is left, or not even one line arrived
@@ -465,13 +471,13 @@ class Server final : public HttpServer {
     if (head.method() == http::verb::options && guard_.shares_with(text(head[http::field::origin])))
       return preflight_reply(text(head["Access-Control-Request-Headers"]));
     if (auto nowhere = find_route(head, asked)) return nowhere;
-    asked.client = client_of(head, connection.peer());
+    asked.http.client = client_of(head, connection.peer());
     if (asked.route->access != Access::kAnybody && options_.keys != nullptr) {
       const std::string authorization = text(head[http::field::authorization]);
-      asked.key = options_.keys->find(authorization.empty() ? text(head["X-Api-Key"])  // Anthropic's clients
-                                                            : key_of_authorization(authorization));
-      if (asked.key == nullptr) return no_key_reply(*asked.route);
-      if (!asked.key->name().empty()) asked.client = std::string(kKeyClient) + asked.key->name();
+      asked.http.key = options_.keys->find(authorization.empty() ? text(head["X-Api-Key"])  // Anthropic's clients
+                                                                 : key_of_authorization(authorization));
+      if (asked.http.key == nullptr) return no_key_reply(*asked.route);
+      if (!asked.http.key->name().empty()) asked.http.client = std::string(kKeyClient) + asked.http.key->name();
     }
     return asked.route->method == "POST" ? refuse_body(head, *asked.route) : std::nullopt;
   }
@@ -506,13 +512,13 @@ class Server final : public HttpServer {
     std::string allowed;
     for (const std::string& meant : meanings(without_root(path))) {
       if (!allowed.empty()) break;
-      asked.path = meant;
+      asked.http.path = meant;
       for (const HttpRoute& candidate : routes_) {
         const std::optional<std::string_view> id = match(candidate.path, meant);
         if (!id) continue;
         if (candidate.method == wanted && asked.route == nullptr) {
           asked.route = &candidate;
-          asked.id = *id;
+          asked.http.id = *id;
         }
         if (allowed.find(candidate.method) == allowed.npos) allowed += (allowed.empty() ? "" : ", ") + candidate.method;
       }
@@ -562,23 +568,6 @@ class Server final : public HttpServer {
       std::this_thread::sleep_for(kTick);
     }
     return std::nullopt;
-  }
-
-  HttpReply answer(const Asked& asked, const Head& head, std::string body, const TraceContext& trace,
-                   Connection& connection, std::function<std::optional<ApiError>(std::int64_t)> reserve) const {
-    return answer_with(asked.route->handler,
-                       {.method = text(head.method_string()),
-                        .path = asked.path,
-                        .query = query_of(head),
-                        .id = asked.id,
-                        .request_id = asked.request_id,
-                        .body = std::move(body),
-                        .client = asked.client,
-                        .key = asked.key,
-                        .trace = trace,
-                        .gone = [&connection] { return connection.server_ends() || connection.client_gone(); },
-                        .server_ends = [ending = ending_]() -> bool { return ending->aborting; },
-                        .reserve = std::move(reserve)});
   }
 
   /// @param request  the answered one, as far as it was read

@@ -164,12 +164,12 @@ class LlamaWriter final : public ReplyWriter {
   std::string event(const ReplyHead& head, const ChoiceEvent& event) override {
     model_ = head.model;
     if (event.index >= choices_.size()) choices_.resize(event.index + 1);
-    Seen& seen = choices_[event.index];
-    if (!event.notes.prompt_ids.empty()) seen.prompt = event.notes.prompt_ids;
-    seen.tokens += event.notes.token_ids.size();
+    Choice& seen = choices_[event.index];
+    if (!event.notes.prompt_ids.empty()) seen.prompt_ids = event.notes.prompt_ids;
+    seen.token_ids.insert(seen.token_ids.end(), event.notes.token_ids.begin(), event.notes.token_ids.end());
     if (event.notes.timed != nullptr) timings_ = timings_of(*event.notes.timed);
     const auto* more = std::get_if<ChatEvent>(&event.what);
-    if (more != nullptr) seen.text += more->text;
+    if (more != nullptr) seen.message.content += more->text;
     if (const auto* end = std::get_if<ChoiceEnds>(&event.what)) {
       seen.finish_reason = end->finish_reason;
       seen.stop_reason = end->stop_reason;
@@ -179,8 +179,8 @@ class LlamaWriter final : public ReplyWriter {
     Json object = content_json(event.index, more != nullptr ? more->text : "", event.notes.scores);
     object.update({{"stop", false},
                    {"tokens", event.notes.token_ids},
-                   {"tokens_predicted", seen.tokens},
-                   {"tokens_evaluated", seen.prompt.size()}});
+                   {"tokens_predicted", seen.token_ids.size()},
+                   {"tokens_evaluated", seen.prompt_ids.size()}});
     if (event.notes.timed != nullptr) object["timings"] = timings_;
     return data_event(to_text(object));
   }
@@ -195,7 +195,7 @@ class LlamaWriter final : public ReplyWriter {
     if (error != nullptr) return data_event(error_body(*error));
     std::string events;
     for (std::size_t i = 0; i < choices_.size(); ++i) {
-      Json object = closing(i);
+      Json object = closing(i, choices_[i]);
       object.update({{"content", ""}, {"tokens", Json::array()}});
       events += data_event(to_text(pick(object, request_.response_fields)));
     }
@@ -205,45 +205,34 @@ class LlamaWriter final : public ReplyWriter {
     model_ = head.model;
     this->usage(head, usage);
     Json list = Json::array();
-    for (const Choice& choice : choices) {
-      const std::string& text = choice.message.content;
-      choices_.push_back({text, choice.token_ids.size(), choice.prompt_ids, choice.finish_reason, choice.stop_reason});
-      Json object = closing(choices_.size() - 1);
-      object.update(content_json(choices_.size() - 1, text, choice.scores));
-      object["tokens"] = request_.return_tokens ? Json(choice.token_ids) : Json::array();
+    for (std::size_t i = 0; i < choices.size(); ++i) {
+      Json object = closing(i, choices[i]);
+      object.update(content_json(i, choices[i].message.content, choices[i].scores));
+      object["tokens"] = request_.return_tokens ? Json(choices[i].token_ids) : Json::array();
       list.push_back(pick(object, request_.response_fields));
     }
     return to_text(request_.several ? list : list.at(0));
   }
 
  private:
-  /// A choice so far.
-  struct Seen {
-    std::string text = {};
-    std::size_t tokens = 0;
-    std::vector<TokenId> prompt = {};
-    std::string finish_reason = {};
-    StopReason stop_reason = {};
-  };
   /// Returns the members about a choice's tokens, for stream and reply.
   Json content_json(std::size_t index, const std::string& text, const std::vector<TokenScore>& scores) const {
     Json object = {{"index", index}, {"content", text}, {"id_slot", -1}};
     if (request_.probs > 0) object["completion_probabilities"] = probabilities(scores);
     return object;
   }
-  Json closing(std::size_t index) const {
-    const Seen& choice = choices_[index];
+  Json closing(std::size_t index, const Choice& choice) const {
     const auto* word = std::get_if<std::string>(&choice.stop_reason);
     Json object = {{"index", index},
                    {"id_slot", -1},
                    {"stop", true},
                    {"model", model_},
-                   {"tokens_predicted", choice.tokens},
-                   {"tokens_evaluated", choice.prompt.size()},
-                   {"tokens_cached", choice.prompt.size() + choice.tokens},
+                   {"tokens_predicted", choice.token_ids.size()},
+                   {"tokens_evaluated", choice.prompt_ids.size()},
+                   {"tokens_cached", choice.prompt_ids.size() + choice.token_ids.size()},
                    {"generation_settings", request_.settings},
-                   {"prompt", tokenizer_.decode(choice.prompt, /*skip_special=*/false)},
-                   {"has_new_line", choice.text.find('\n') != std::string::npos},
+                   {"prompt", tokenizer_.decode(choice.prompt_ids, /*skip_special=*/false)},
+                   {"has_new_line", choice.message.content.find('\n') != std::string::npos},
                    {"truncated", false},
                    {"stop_type", choice.finish_reason == "length" ? "limit"
                                  : word != nullptr                ? "word"
@@ -280,7 +269,7 @@ class LlamaWriter final : public ReplyWriter {
 
   const LlamaCompletion request_;
   const Tokenizer& tokenizer_;
-  std::vector<Seen> choices_;
+  std::vector<Choice> choices_;  ///< of a stream, so far
   std::string model_;
   Json timings_, warnings_;
 };
@@ -292,9 +281,10 @@ std::vector<HttpRoute> llama_routes(ApiServer& api) {
     const Tokenizer& tokenizer = api.text().tokenizer;
     ApiResult<LlamaCompletion> request =
         parse_llama_completion(http.body, tokenizer, api.text().stop_ids(), api.defaults());
-    if (!request) return api.completion(http, request.error(), openai_writer());
+    if (!request) return api.complete(http, /*chat=*/false, request.error(), openai_writer());
     CompletionRequest asked = std::move(request->completion);
-    return api.completion(http, std::move(asked), std::make_shared<LlamaWriter>(*std::move(request), tokenizer));
+    const auto writer = std::make_shared<LlamaWriter>(*std::move(request), tokenizer);
+    return api.complete(http, /*chat=*/false, std::move(asked), writer);
   };
   const auto count = [&api](const HttpRequest& http) {
     const ApiResult<std::int64_t> tokens = api.count(http, parse_tokenize(http.body, api.defaults()));

@@ -49,14 +49,6 @@ ToolDeclaration read_tool(const JsonFields& fields) {
   return read_function(fields.object("function"), "parameters");
 }
 
-ToolChoice read_tool_choice(const JsonFields& fields) {
-  const Json* choice = fields.find("tool_choice");
-  if (choice == nullptr || !choice->is_object()) return read_tool_choice_word(fields);
-  const JsonFields chosen = fields.object("tool_choice");
-  if (chosen.text("type", "function") != "function") chosen.wrong("type", "\"function\"");
-  return {.kind = ToolChoice::Kind::kForced, .name = chosen.object("function").text("name", {}, "the name of a tool")};
-}
-
 /// @param media  receives the files of its pictures and sounds
 Conversation read_conversation(const JsonFields& fields, std::vector<MediumFile>& media) {
   Conversation conversation;
@@ -90,8 +82,9 @@ ApiResult<CompletionRequest> parse_chat_completion(std::string_view body, const 
     read_request(fields, defaults, {.path = path}, request);
     read_stream_options(fields, request);
     request.conversation = read_conversation(fields, request.media);
-    request.sampling.grammar = read_call_grammar(fields, request.conversation, read_tool_choice(fields),
-                                                 read_answer_grammar(fields, body), defaults.controls);
+    request.sampling.grammar =
+        read_call_grammar(fields, request.conversation, read_tool_choice(fields, /*of_chat=*/true),
+                          read_answer_grammar(fields, body), defaults.controls);
   });
 }
 

@@ -1,6 +1,8 @@
 #include "server/response_store.h"
 
 #include <algorithm>
+#include <map>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -16,49 +18,41 @@ constexpr Duration kClientLook = std::chrono::milliseconds(100);  ///< between c
 }  // namespace
 
 void ResponseStore::put(const std::string& id, const std::string& owner, const Json& kept, TimePoint time) {
+  constexpr std::size_t kBytesOfOne = kBytesMax / kCountMax;  // so that many small ones count as much as a large one
   std::string text = to_text(kept);
   const std::lock_guard lock(mutex_);
-  Owner& whose = owners_[owner];
   bytes_ += text.size();
-  whose.bytes += text.size();
-  whose.oldest_first.push_back(id);
-  entries_[id] = {owner, std::move(text), time};
-  const auto is_old = [&](const auto& other) {
-    return entries_.at(other.second.oldest_first.front()).since + kAgeMax < time;
-  };
-  for (auto old = std::ranges::find_if(owners_, is_old); old != owners_.end();
-       old = std::ranges::find_if(owners_, is_old))
-    forget_oldest_of(old->second);
-  constexpr std::size_t kBytesOfOne = kBytesMax / kCountMax;  // so that many small ones count as much as a large one
-  const auto share = [](const auto& other) {
-    return other.second.bytes + other.second.oldest_first.size() * kBytesOfOne;
-  };
-  while (entries_.size() > kCountMax || bytes_ > kBytesMax)
-    forget_oldest_of(std::ranges::max_element(owners_, {}, share)->second);
+  entries_.push_back({id, owner, std::move(text), time});
+  while (entries_.front().since + kAgeMax < time) drop(entries_.begin());
+  while (entries_.size() > kCountMax || bytes_ > kBytesMax) {
+    std::map<std::string_view, std::size_t> shares;
+    for (const Entry& entry : entries_) shares[entry.owner] += entry.kept.size() + kBytesOfOne;
+    const auto largest = std::ranges::max_element(shares, {}, [](const auto& share) { return share.second; });
+    drop(std::ranges::find(entries_, largest->first, &Entry::owner));
+  }
 }
 
-void ResponseStore::drop(std::map<std::string, Entry>::iterator entry) {
-  const auto whose = owners_.find(entry->second.owner);
-  bytes_ -= entry->second.kept.size();
-  whose->second.bytes -= entry->second.kept.size();
-  std::erase(whose->second.oldest_first, entry->first);
-  if (whose->second.oldest_first.empty()) owners_.erase(whose);
+ResponseStore::Entries::const_iterator ResponseStore::find(const std::string& id, const std::string& owner) const {
+  return std::ranges::find_if(entries_, [&](const Entry& entry) { return entry.id == id && entry.owner == owner; });
+}
+
+void ResponseStore::drop(Entries::const_iterator entry) {
+  bytes_ -= entry->kept.size();
   entries_.erase(entry);
 }
 
 bool ResponseStore::forget(const std::string& id, const std::string& owner) {
   const std::lock_guard lock(mutex_);
-  const auto known = entries_.find(id);
-  const bool there = known != entries_.end() && known->second.owner == owner;
+  const auto known = find(id, owner);
+  const bool there = known != entries_.end();
   if (there) drop(known);
   return there;
 }
 
 std::string ResponseStore::text(const std::string& id, const std::string& owner, TimePoint time) const {
   const std::lock_guard lock(mutex_);
-  const auto known = entries_.find(id);
-  const bool there = known != entries_.end() && known->second.owner == owner && known->second.since + kAgeMax >= time;
-  return there ? known->second.kept : "";
+  const auto known = find(id, owner);
+  return known != entries_.end() && known->since + kAgeMax >= time ? known->kept : "";
 }
 
 BackgroundResponses::~BackgroundResponses() {

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -39,19 +38,16 @@ class ResponseStore {
 
  private:
   struct Entry {
-    std::string owner, kept;  ///< as text: a tree takes ten times as much
+    std::string id, owner, kept;  ///< as text: a tree takes ten times as much
     TimePoint since;
   };
-  struct Owner {
-    std::deque<std::string> oldest_first;
-    std::size_t bytes = 0;
-  };
-  void drop(std::map<std::string, Entry>::iterator entry);
-  void forget_oldest_of(const Owner& owner) { drop(entries_.find(owner.oldest_first.front())); }
+  using Entries = std::deque<Entry>;
+  /// @return the end if the owner has no such entry
+  Entries::const_iterator find(const std::string& id, const std::string& owner) const;
+  void drop(Entries::const_iterator entry);
 
   mutable std::mutex mutex_;
-  std::map<std::string, Entry> entries_;
-  std::map<std::string, Owner> owners_;  ///< with at least one entry
+  Entries entries_;  ///< the oldest first
   std::size_t bytes_ = 0;
 };
 

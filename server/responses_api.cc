@@ -99,19 +99,6 @@ ApiResult<EarlierTurns> earlier_turns(const Json& kept, const ApiDefaults& defau
   });
 }
 
-ToolChoice responses_choice(const JsonFields& fields) {
-  const Json* choice = fields.find("tool_choice");
-  if (choice == nullptr || !choice->is_object()) return read_tool_choice_word(fields);
-  const JsonFields chosen = fields.object("tool_choice");
-  if (chosen.text("type", {}, "\"function\"") != "function") chosen.wrong("type", "\"function\"");
-  return {.kind = ToolChoice::Kind::kForced, .name = chosen.text("name", {}, "the name of a tool")};
-}
-
-void read_instructions(const JsonFields& fields, ChatMessage& message) {
-  message.role = ChatMessage::Role::kSystem;
-  message.content = fields.text("instructions");
-}
-
 void read_conversation(const JsonFields& fields, EarlierTurns earlier, Conversation& conversation,
                        std::vector<MediumFile>& media) {
   std::vector<ChatMessage>& messages = conversation.messages = std::move(earlier.messages);
@@ -123,14 +110,17 @@ void read_conversation(const JsonFields& fields, EarlierTurns earlier, Conversat
     fields.each("input", "", [&](const JsonFields& item) { read_item(item, messages, media); });
   else
     fields.wrong("input", "a string or a list of items");
-  if (fields.find("instructions") != nullptr)  // not inherited by the next one
-    read_instructions(fields, *messages.emplace(messages.begin()));
+  if (fields.find("instructions") != nullptr) {  // not inherited by the next one
+    ChatMessage& system = *messages.emplace(messages.begin());
+    system.role = ChatMessage::Role::kSystem;
+    system.content = fields.text("instructions");
+  }
   check_turns(fields, "input", conversation, media);
   fields.each("tools", "an array of tools", [&](const JsonFields& tool) {
     if (tool.text("type", {}, "\"function\"") != "function") tool.wrong("type", "\"function\"");  // its server's own
     conversation.tools.push_back(read_function(tool, "parameters"));
   });
-  if (responses_choice(fields).kind == ToolChoice::Kind::kNone) conversation.tools.clear();
+  if (read_tool_choice(fields, /*of_chat=*/false).kind == ToolChoice::Kind::kNone) conversation.tools.clear();
   read_ending(fields, /*goes_on=*/false, conversation);
 }
 
@@ -530,7 +520,7 @@ ApiResult<CompletionRequest> parse_responses(const ResponsesBody& body, const Ap
                  request);
     read_conversation(fields, std::move(earlier), request.conversation, request.media);
     request.sampling.grammar =
-        read_call_grammar(fields, request.conversation, responses_choice(fields),
+        read_call_grammar(fields, request.conversation, read_tool_choice(fields, /*of_chat=*/false),
                           read_answer_grammar(fields, body.text, {"text", "format"}), defaults.controls);
     request.include_usage = request.stream;
     if (member(fields.raw(), kRawMessages) == true) request.return_token_ids = request.verbose = true;

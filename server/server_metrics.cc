@@ -46,7 +46,6 @@ const Histogram::BucketBoundaries kRequestSeconds = {0.01, 0.1, 0.3, 0.5, 0.8, 1
 const Histogram::BucketBoundaries kTokens = {1,    2,    5,    10,     20,     50,     100,     200,    500,
                                              1000, 2000, 5000, 10'000, 20'000, 50'000, 100'000, 200'000};
 
-double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 double seconds_of_ns(std::int64_t ns) { return static_cast<double>(ns) / 1e9; }
 double number(std::int64_t count) { return static_cast<double>(count); }
 
@@ -138,14 +137,6 @@ std::vector<MetricFamily> families_of(const Status& status) {
           gauges("worker_kv_bytes_max", "K/V memory that a worker has", each(keeps_kv, &WorkerStatus::kv_bytes_max))};
 }
 
-/// The system's facts about this process; an unknown value is 0.
-struct ProcessFacts {
-  double start_unix_s = 0;
-  double cpu_s = 0;  ///< of all threads, system time included
-  std::int64_t resident_bytes = 0, virtual_bytes = 0;
-  std::int64_t open_fds = 0, max_fds = 0;
-};
-
 /// Returns the system's start in Unix seconds.
 double boot_time() {
   timespec now{}, up{};
@@ -160,33 +151,24 @@ std::int64_t open_files() {
   return failed ? 0 : std::distance(begin(files), end(files)) - 1;  // minus the one that reads this
 }
 
-ProcessFacts process_facts() {
-  ProcessFacts facts;
-  const double ticks = static_cast<double>(sysconf(_SC_CLK_TCK));
-  const std::vector<std::string> stat = process_stat("self");
+/// The system's facts about this process, under the standard names of Prometheus clients. An unknown one is 0.
+std::vector<MetricFamily> process_families() {
   constexpr std::size_t kUserTime = 11, kSystemTime = 12, kStart = 19, kVirtual = 20, kResident = 21;
-  if (stat.size() > kResident) {
-    facts.start_unix_s = boot_time() + std::stod(stat[kStart]) / ticks;
-    facts.cpu_s = (std::stod(stat[kUserTime]) + std::stod(stat[kSystemTime])) / ticks;
-    facts.virtual_bytes = std::stoll(stat[kVirtual]);
-    facts.resident_bytes = std::stoll(stat[kResident]) * sysconf(_SC_PAGESIZE);
-  }
-  facts.open_fds = open_files();
+  std::vector<std::string> stat = process_stat("self");
+  stat.resize(std::max(stat.size(), kResident + 1), "0");
+  const auto fact = [&](std::size_t field) { return std::stod(stat[field]); };
+  const double ticks = number(sysconf(_SC_CLK_TCK)), page_bytes = number(sysconf(_SC_PAGESIZE));
   rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) == 0) facts.max_fds = static_cast<std::int64_t>(limit.rlim_cur);
-  return facts;
-}
-
-/// The standard names of Prometheus clients.
-std::vector<MetricFamily> families_of(const ProcessFacts& process) {
-  return {gauges("process_start_time_seconds", "When the process began, in Unix seconds", {{process.start_unix_s}}),
-          counts("process_cpu_seconds_total", "CPU time of all of the process's threads", {{process.cpu_s}}),
+  getrlimit(RLIMIT_NOFILE, &limit);
+  return {gauges("process_start_time_seconds", "When the process began, in Unix seconds",
+                 {{boot_time() + fact(kStart) / ticks}}),
+          counts("process_cpu_seconds_total", "CPU time of all of the process's threads",
+                 {{(fact(kUserTime) + fact(kSystemTime)) / ticks}}),
           gauges("process_resident_memory_bytes", "Memory of the process that is in RAM",
-                 {{number(process.resident_bytes)}}),
-          gauges("process_virtual_memory_bytes", "Addresses that the process has mapped",
-                 {{number(process.virtual_bytes)}}),
-          gauges("process_open_fds", "File descriptors that are open", {{number(process.open_fds)}}),
-          gauges("process_max_fds", "File descriptors that may be", {{number(process.max_fds)}})};
+                 {{fact(kResident) * page_bytes}}),
+          gauges("process_virtual_memory_bytes", "Addresses that the process has mapped", {{fact(kVirtual)}}),
+          gauges("process_open_fds", "File descriptors that are open", {{number(open_files())}}),
+          gauges("process_max_fds", "File descriptors that may be", {{static_cast<double>(limit.rlim_cur)}})};
 }
 
 }  // namespace
@@ -323,13 +305,13 @@ ServerMetrics::~ServerMetrics() = default;
 void ServerMetrics::record(const FinishedRequest& request) {
   Families& f = *families_;
   if (request.time_to_first_token) {
-    f.time_to_first_token.Observe(seconds(*request.time_to_first_token));
+    f.time_to_first_token.Observe(to_seconds(*request.time_to_first_token));
     f.prompt_tokens.Increment(number(request.prompt_tokens));
     f.generation_tokens.Increment(number(request.generated_tokens));
   }
   f.broken_tool_calls.Increment(number(request.broken_tool_calls));
-  for (const Duration gap : request.inter_token_gaps) f.inter_token_latency.Observe(seconds(gap));
-  if (request.status == 200) f.e2e_request_latency.Observe(seconds(request.total));
+  for (const Duration gap : request.inter_token_gaps) f.inter_token_latency.Observe(to_seconds(gap));
+  if (request.status == 200) f.e2e_request_latency.Observe(to_seconds(request.total));
   if (request.status == kClientGone) f.request_success.Add({{"finished_reason", "abort"}}).Increment();
   if (request.status >= 500) f.request_success.Add({{"finished_reason", "error"}}).Increment();
   for (const FinishedChoice& choice : request.choices) f.record(choice);
@@ -352,7 +334,7 @@ HttpReply ServerMetrics::reply(const Result<Status>& status) const {
     for (prometheus::ClientMetric& metric : family.metric)
       metric.label.insert(metric.label.begin(), {"model_name", options_.model});
   }
-  std::ranges::move(families_of(process_facts()), std::back_inserter(families));
+  std::ranges::move(process_families(), std::back_inserter(families));
   std::ostringstream text;
   text.imbue(std::locale::classic());
   prometheus::TextSerializer().Serialize(text, families);

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/os/files.h"
+#include "server/endpoint.h"
 
 namespace outrider {
 namespace {
@@ -28,10 +29,10 @@ std::int64_t unix_offset_ns() {
   return (unix - now().time_since_epoch()).count();
 }
 
-Result<std::FILE*> open(const std::filesystem::path& path, const char* mode) {
-  std::FILE* file = std::fopen(path.c_str(), mode);
-  if (file == nullptr) return file_error(Errc::kIo, path, "{}", std::strerror(errno));
-  return file;
+/// @param path  empty: nothing is opened
+Result<void> open(std::ofstream& file, const std::filesystem::path& path, std::ios::openmode mode) {
+  if (!path.empty()) file.open(path, mode);
+  return file ? Result<void>() : file_error(Errc::kIo, path, "{}", std::strerror(errno));
 }
 
 }  // namespace
@@ -70,17 +71,11 @@ Result<std::unique_ptr<Tracer>> Tracer::start(TraceOptions options) {
   std::unique_ptr<Tracer> tracer(new Tracer(std::move(options)));
   const TraceOptions& wanted = tracer->options_;
   if (!wanted.otlp.empty()) {
-    ASSIGN_OR_RETURN(tracer->collector_, HttpEndpoint::open_known("--otlp", wanted.otlp));
+    ASSIGN_OR_RETURN(tracer->collector_, open_endpoint("--otlp", wanted.otlp, /*api_key=*/"", /*known=*/true));
   }
-  if (!wanted.file.empty()) {
-    ASSIGN_OR_RETURN(std::FILE * file, open(wanted.file, "a"));
-    tracer->file_.reset(file);
-  }
-  if (!wanted.perfetto.empty()) {
-    ASSIGN_OR_RETURN(std::FILE * file, open(wanted.perfetto, "w"));
-    tracer->perfetto_.reset(file);
-    std::fputs("[\n", file);
-  }
+  RETURN_IF_ERROR(open(tracer->file_, wanted.file, std::ios::app));
+  RETURN_IF_ERROR(open(tracer->perfetto_, wanted.perfetto, std::ios::trunc));
+  tracer->perfetto_ << "[\n";
   tracer->thread_ = std::jthread([self = tracer.get()](const std::stop_token& stop) { self->run(stop); });
   return tracer;
 }
@@ -95,7 +90,7 @@ Tracer::~Tracer() {
     thread_.join();
   }
   // The last event's comma must be followed by another event.
-  if (perfetto_) std::fputs("{\"ph\":\"M\",\"name\":\"outrider\",\"pid\":0,\"args\":{}}\n]\n", perfetto_.get());
+  perfetto_ << "{\"ph\":\"M\",\"name\":\"outrider\",\"pid\":0,\"args\":{}}\n]\n";
 }
 
 void Tracer::record(RequestTrace trace) {
@@ -133,38 +128,35 @@ void Tracer::run(const std::stop_token& stop) {
     if (taken.empty() && stop.stop_requested()) break;
     for (const Kept& kept : taken) write(kept);
     flush();
-    if (perfetto_) std::fflush(perfetto_.get());
+    perfetto_.flush();
     if (left_out > 0) log_warn("event=traces_lost traces={} reason=\"more than could be written\"", left_out);
   }
   send_metrics();
 }
 
 void Tracer::write(const Kept& kept) {
-  const bool otlp = file_ || collector_;
+  const bool otlp = file_.is_open() || collector_, chrome = perfetto_.is_open();
   std::string events;
-  if (perfetto_) chrome_.begin(kept.trace);
+  if (chrome) chrome_.begin(kept.trace);
   const TraceFacts facts{
       .server = options_.server, .model = options_.model, .kept = kept.why, .unix_offset_ns = unix_offset_ns_};
   visit_spans(kept.trace, facts, [&](const Span& span) {
     if (otlp) otlp_.add(kept.trace.context, span);
-    if (perfetto_) chrome_.add(kept.trace.context, span, events);
+    if (chrome) chrome_.add(kept.trace.context, span, events);
     if (otlp_.bytes() >= kBodyBytes) flush();
   });
-  if (perfetto_ && std::fwrite(events.data(), 1, events.size(), perfetto_.get()) != events.size())
+  if (chrome && !(perfetto_ << events))
     lost(0, fmt::format("{}: {}", options_.perfetto.string(), std::strerror(errno)));
+  perfetto_.clear();  // the next write tries again
 }
 
 void Tracer::flush() {
   if (otlp_.spans() == 0) return;
   const std::int64_t spans = otlp_.spans();
   std::string body = otlp_.take();
-  if (file_) {
-    body.push_back('\n');
-    const bool written =
-        std::fwrite(body.data(), 1, body.size(), file_.get()) == body.size() && std::fflush(file_.get()) == 0;
-    if (!written) lost(spans, fmt::format("{}: {}", options_.file.string(), std::strerror(errno)));
-    body.pop_back();
-  }
+  if (file_.is_open() && !(file_ << body << std::endl))
+    lost(spans, fmt::format("{}: {}", options_.file.string(), std::strerror(errno)));
+  file_.clear();
   if (!collector_) return;
   if (const auto why = post("/v1/traces", std::move(body))) lost(spans, *why);
 }
@@ -190,7 +182,7 @@ std::optional<std::string> Tracer::post(const char* path, std::string body) {
     const std::lock_guard lock(mutex_);
     return now() > deadline || (give_up_ && now() > *give_up_);
   };
-  const HttpReply reply = collector_->answer(
+  const HttpReply reply = collector_(
       {.method = "POST", .path = path, .body = std::move(body), .client = "", .key = nullptr, .gone = late});
   if (reply.status < 200 || reply.status > 299)
     return reply.status == 0 ? reply.body : fmt::format("the collector says {}", reply.status);

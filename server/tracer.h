@@ -2,9 +2,9 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <cstdio>
 #include <deque>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -15,7 +15,6 @@
 #include "common/base/result.h"
 #include "common/base/time.h"
 #include "common/os/logging.h"
-#include "server/endpoint.h"
 #include "server/gen_ai_metrics.h"
 #include "server/trace_spans.h"
 
@@ -64,9 +63,6 @@ class Tracer {
   void measure(const FinishedRequest& request);
 
  private:
-  struct File {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
   struct Kept {
     RequestTrace trace;
     const char* why;
@@ -87,8 +83,8 @@ class Tracer {
 
   const TraceOptions options_;
   const std::int64_t unix_offset_ns_;
-  std::unique_ptr<std::FILE, File> file_, perfetto_;
-  std::shared_ptr<const HttpEndpoint> collector_;
+  std::ofstream file_, perfetto_;
+  HttpHandler collector_;  ///< empty: none
   OtlpWriter otlp_;
   ChromeWriter chrome_;
   RateLimit warned_;

@@ -1575,8 +1575,9 @@ TEST(ApiServer, WhoseStreamBreaksHearsNothingOfTheServersInside) {
   ReportingServer server;
   HttpRequest request;
   request.body = R"({"prompt": "Once", "max_tokens": 2, "stream": true, "return_token_ids": true})";
-  const HttpReply reply = server.api.completion(request, parse_completion(request.body, server.api.defaults()),
-                                                std::make_shared<Broken>());
+  const HttpReply reply =
+      server.api.complete(request, /*chat=*/false, parse_completion(request.body, server.api.defaults()),
+                          std::make_shared<Broken>());
   EXPECT_EQ(reply.status, 500);
   EXPECT_EQ(Json::parse(reply.body)["error"]["message"], "internal error");
   EXPECT_EQ(server.last(1).status, 500) << "and counted";

@@ -107,7 +107,7 @@ TEST(HttpUrls, AreReadStrictly) {
 struct Fetcher {
   Fetcher(std::vector<std::string> domains, std::map<std::string, Addresses> names = {})
       : table(std::move(names)),
-        fetcher(MediaFetcher::create(domains, [this](const std::string& host, TimePoint, const Gone&) {
+        fetch(fetch_from(domains, [this](const std::string& host, TimePoint, const Gone&) {
                   ++looked_up;
                   const auto known = table.find(host);
                   if (known != table.end()) return Result<Addresses>(known->second);
@@ -121,7 +121,7 @@ struct Fetcher {
       if (bytes > bytes_max) return Error{Errc::kUnavailable, "no room"};
       return {};
     };
-    const Result<std::string> file = fetcher.fetch(url, admit, now() + time, gone);
+    const Result<std::string> file = fetch(url, admit, now() + time, gone);
     return file ? *file : "error: " + file.error().message;
   }
   std::map<std::string, Addresses> table;
@@ -130,7 +130,7 @@ struct Fetcher {
   std::int64_t bytes_max = std::numeric_limits<std::int64_t>::max();
   Duration time = std::chrono::minutes(1);
   Gone gone = [] { return false; };
-  MediaFetcher fetcher;
+  FetchMedium fetch;
 };
 
 /// A server of pictures here, which counts who asks.
@@ -210,7 +210,7 @@ TEST(MediaFetcher, ANameIsAllowedByItsOperatorOrRefused) {
   EXPECT_EQ(get_from("*.example.org" + port, "a.example.org"), refused("a.example.org"));
   EXPECT_EQ(host.asked, 4);
   for (const char* wrong : {"", "https://example.org", "a b", "*example.org", "a.*", "*.a.*", "::1", "a:0", "a:b"})
-    EXPECT_EQ(MediaFetcher::create({wrong}).error().message,
+    EXPECT_EQ(fetch_from({wrong}).error().message,
               fmt::format("--allowed-media-domains has '{}', wanted HOST, *.DOMAIN or *, perhaps with :PORT", wrong));
 }
 
@@ -233,21 +233,19 @@ TEST(MediaFetcher, APrivateAddressIsReachedOnlyIfItIsNamedItself) {
   EXPECT_EQ(other_port("http://inner" + port + "/a.png"), private_address("inner"));
   EXPECT_EQ(host.asked, 0);
   // The system's own look-up, which also takes addresses in other clothes.
-  const MediaFetcher real = MediaFetcher::create({"*" + port}).value();
+  const FetchMedium real = fetch_from({"*" + port}).value();
   for (const char* name : {"localhost", "127.1", "0x7f000001", "2130706433", "0"}) {
-    const auto file = real.fetch(
+    const auto file = real(
         fmt::format("http://{}{}/a.png", name, port), [](std::int64_t) { return Result<void>(); },
         now() + std::chrono::minutes(1), [] { return false; });
     EXPECT_EQ("error: " + file.error().message, private_address(name));
   }
   EXPECT_EQ(host.asked, 0);
-  const MediaFetcher named = MediaFetcher::create({"localhost" + port, host.here, "[::1]" + port}).value();
-  EXPECT_EQ(named
-                .fetch(
-                    "http://localhost" + port + "/a.png", [](std::int64_t) { return Result<void>(); },
-                    now() + std::chrono::minutes(1), [] { return false; })
-                .value(),
-            "a picture");
+  const FetchMedium named = fetch_from({"localhost" + port, host.here, "[::1]" + port}).value();
+  const auto file = named(
+      "http://localhost" + port + "/a.png", [](std::int64_t) { return Result<void>(); },
+      now() + std::chrono::minutes(1), [] { return false; });
+  EXPECT_EQ(file.value(), "a picture");
 }
 
 TEST(MediaFetcher, ANameIsLookedUpOnceSoThatItCannotChangeBehindTheCheck) {
