@@ -58,6 +58,9 @@ HttpReply json_reply(Json json) { return {.status = 200, .body = to_text(publish
 HttpReply not_there(const HttpRequest& http) {
   return error_reply({.status = 404, .message = fmt::format("there is no {}", http.path)});
 }
+HttpReply refused(const char* param, std::string why) {
+  return error_reply({.status = 400, .message = std::move(why), .param = param});
+}
 /// The error names a file of the server, and so is only logged.
 HttpReply disk_reply(const Error& error) {
   log_error("event=disk_failed reason=\"{}\"", error.message);
@@ -257,7 +260,7 @@ HttpReply BatchApi::list(const Table& table, const HttpRequest& http) const {
   const std::string limit_text = query_value(http.query, "limit"), after = query_value(http.query, "after");
   const std::size_t limit = limit_text.empty() ? table.size() : to_number<std::size_t>(limit_text).value_or(0);
   if (!limit_text.empty() && limit == 0)
-    return error_reply({.status = 400, .message = "limit is no number above 0", .param = "limit"});
+    return refused("limit", "limit is no number above 0");
   std::vector<Json> data;
   for (const auto& [id, object] : table) {
     if (object.value(kOwner, "") != http.owner()) continue;
@@ -301,33 +304,25 @@ HttpReply BatchApi::add_file(const HttpRequest& http) {
     return at == form->end() ? nullptr : &*at;
   };
   const FormPart* const file = part("file");
-  if (file == nullptr) return error_reply({.status = 400, .message = "the form has no file", .param = "file"});
+  if (file == nullptr) return refused("file", "the form has no file");
   if (part("purpose") == nullptr || part("purpose")->content != "batch")
-    return error_reply({.status = 400, .message = "purpose is not 'batch'", .param = "purpose"});
+    return refused("purpose", "purpose is not 'batch'");
   std::int64_t seconds = kAgeMax;
   if (const FormPart* const anchor = part("expires_after[anchor]");
       anchor != nullptr && anchor->content != "created_at")
-    return error_reply({.status = 400,
-                        .message = fmt::format("expires_after.anchor is '{}', wanted created_at", anchor->content),
-                        .param = "expires_after"});
+    return refused("expires_after", fmt::format("expires_after.anchor is '{}', wanted created_at", anchor->content));
   if (const FormPart* const asked = part("expires_after[seconds]"); asked != nullptr) {
     seconds = to_number<std::int64_t>(asked->content).value_or(0);
     if (seconds < kAgeMin || seconds > kAgeMax)
-      return error_reply(
-          {.status = 400,
-           .message = fmt::format("expires_after.seconds is '{}', wanted {} to {}", asked->content, kAgeMin, kAgeMax),
-           .param = "expires_after"});
+      return refused("expires_after", fmt::format("expires_after.seconds is '{}', wanted {} to {}", asked->content,
+                                                  kAgeMin, kAgeMax));
   }
   if (file->filename.size() > kFilenameBytesMax)
-    return error_reply({.status = 400,
-                        .message = fmt::format("the file's name has {} bytes, wanted at most {}",
-                                               file->filename.size(), kFilenameBytesMax),
-                        .param = "file"});
+    return refused("file", fmt::format("the file's name has {} bytes, wanted at most {}", file->filename.size(),
+                                       kFilenameBytesMax));
   const bool open_line = !file->content.empty() && !file->content.ends_with('\n');
   if (const auto lines = std::ranges::count(file->content, '\n') + open_line; lines > kLinesMax)
-    return error_reply({.status = 400,
-                        .message = fmt::format("the file has {} lines, wanted at most {}", lines, kLinesMax),
-                        .param = "file"});
+    return refused("file", fmt::format("the file has {} lines, wanted at most {}", lines, kLinesMax));
   const std::uint64_t bytes = file->content.size() + kEntryBytes + stored_bytes_;
   if (bytes > options_.bytes_max) {
     return error_reply(
@@ -431,6 +426,7 @@ HttpReply BatchApi::cancel_batch(const HttpRequest& http) {
 void BatchApi::update(const std::string& id, const Json& changes) {
   const std::lock_guard lock(mutex_);
   Json& batch = batches_.at(id);
+  if (batch["status"] == "cancelling" && member(changes, "status") == "in_progress") return;
   batch.update(changes);
   (void)save(kBatches, batch);  // otherwise the next start repeats this part
 }
@@ -554,20 +550,16 @@ Result<std::optional<std::string>> BatchApi::adopt(const std::filesystem::path& 
   return std::optional(id);
 }
 
-Result<void> BatchApi::give_up(const std::string& id, BatchJob& job, const std::string& status) {
-  if (status == "expired") {
-    RETURN_IF_ERROR(job.give_up_open_lines("batch_expired", "the batch was not done within its completion window"));
-    count(id, job.counts());
-  }
-  return job.write_what_is_done();
-}
-
 Result<void> BatchApi::finish(const std::string& id, BatchJob& job, const char* status) {
-  const bool completed = status == std::string_view("completed");
-  if (completed)
+  if (status == std::string_view("completed")) {
     update(id, {{"status", "finalizing"}, {"finalizing_at", unix_seconds()}});
-  else
-    RETURN_IF_ERROR(give_up(id, job, status));
+  } else {
+    if (status == std::string_view("expired")) {
+      RETURN_IF_ERROR(job.give_up_open_lines("batch_expired", "the batch was not done within its completion window"));
+      count(id, job.counts());
+    }
+    RETURN_IF_ERROR(job.write_what_is_done());
+  }
   Json batch;
   {
     const std::lock_guard lock(mutex_);

@@ -80,9 +80,8 @@ class BatchApi {
   std::optional<ApiError> admit(const std::string& owner, HttpRequest& http) const;
   void run_batches();
   void run_batch(const std::string& id);
+  /// Makes files of its finished lines. @param status  its last one
   Result<void> finish(const std::string& id, BatchJob& job, const char* status);
-  /// Writes the finished part of an incomplete batch.
-  Result<void> give_up(const std::string& id, BatchJob& job, const std::string& status);
   /// Ends a batch by an error. @param job  if it was opened: its finished lines become files
   void fail(const std::string& id, const Error& error, BatchJob* job = nullptr);
   void count(const std::string& id, const BatchCounts& counts);

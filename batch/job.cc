@@ -6,6 +6,8 @@
 #include <optional>
 #include <span>
 #include <system_error>
+#include <thread>
+#include <unordered_map>
 #include <utility>
 
 #include "server/random_id.h"
@@ -100,7 +102,7 @@ struct BatchJob::Outcome {
   std::optional<Error> no_input = {};  ///< why the job cannot continue
 };
 
-/// Threads that wait for answers, one per line in progress.
+/// Waits for answers, on a thread for each line in progress.
 class BatchJob::Workers {
  public:
   struct Finished {
@@ -111,53 +113,33 @@ class BatchJob::Workers {
 
   /// @param cut_off  ends the work, also when an exception leaves work_through()
   Workers(Do work, std::atomic<bool>& cut_off) : work_(std::move(work)), cut_off_(cut_off) {}
-  ~Workers() {
-    cut_off_ = true;
-    const std::lock_guard lock(mutex_);
-    ended_ = true;
-    to_do_changed_.notify_all();
-  }
+  ~Workers() { cut_off_ = true; }
 
   void start(std::uint32_t line) {
-    const std::lock_guard lock(mutex_);
-    to_do_.push_back(line);
-    ++busy_;
-    if (busy_ > std::ssize(threads_)) threads_.emplace_back([this] { run(); });
-    to_do_changed_.notify_one();
+    threads_[line] = std::jthread([this, line] {
+      Outcome outcome = work_(line);
+      const std::lock_guard lock(mutex_);
+      finished_.push_back({line, std::move(outcome)});
+      changed_.notify_one();
+    });
   }
   /// Waits for finished lines; may return none.
-  std::deque<Finished> wait(Duration at_most) {
+  std::vector<Finished> wait(Duration at_most) {
     std::unique_lock lock(mutex_);
-    finished_changed_.wait_for(lock, at_most, [&] { return !finished_.empty(); });
-    return std::exchange(finished_, {});
+    changed_.wait_for(lock, at_most, [&] { return !finished_.empty(); });
+    std::vector<Finished> finished = std::exchange(finished_, {});
+    lock.unlock();
+    for (const Finished& one : finished) threads_.erase(one.line);
+    return finished;
   }
 
  private:
-  void run() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      to_do_changed_.wait(lock, [&] { return ended_ || !to_do_.empty(); });
-      if (ended_) return;
-      const std::uint32_t line = to_do_.front();
-      to_do_.pop_front();
-      lock.unlock();
-      Outcome outcome = work_(line);
-      lock.lock();
-      --busy_;
-      finished_.push_back({line, std::move(outcome)});
-      finished_changed_.notify_one();
-    }
-  }
-
   const Do work_;
   std::atomic<bool>& cut_off_;
   std::mutex mutex_;
-  std::condition_variable to_do_changed_, finished_changed_;
-  std::deque<std::uint32_t> to_do_;
-  std::deque<Finished> finished_;
-  int busy_ = 0;
-  bool ended_ = false;
-  std::vector<std::jthread> threads_;  // last: they use the others
+  std::condition_variable changed_;
+  std::vector<Finished> finished_;
+  std::unordered_map<std::uint32_t, std::jthread> threads_;  // last: they use the others
 };
 
 Result<std::unique_ptr<BatchJob>> BatchJob::open(const BatchOptions& options) {
@@ -184,12 +166,10 @@ Result<std::unique_ptr<BatchJob>> BatchJob::open(const BatchOptions& options) {
     raw->changed_.notify_all();
   };
   ASSIGN_OR_RETURN(job->journal_, Journal::open(job->paths_.journal, manifest, options.restart, known, committed));
-  for (const std::filesystem::path& path : {job->paths_.output, job->paths_.errors, job->paths_.progress})
+  for (const std::filesystem::path& path : {job->paths_.output, job->paths_.errors, job->paths_.progress}) {
     remove_halves_of(path);  // the journal's owner writes the others
-  if (options.restart) {
     std::error_code ignored;
-    for (const std::filesystem::path& path : {job->paths_.output, job->paths_.errors, job->paths_.progress})
-      std::filesystem::remove(path, ignored);
+    if (options.restart) std::filesystem::remove(path, ignored);
   }
   return job;
 }
@@ -243,10 +223,6 @@ BatchJob::Outcome BatchJob::answer_line(std::uint32_t line, const BatchAnswer& a
   return {Outcome::Kind::kOk, std::move(good->line), good->tokens};
 }
 
-Result<void> BatchJob::record(std::uint32_t line, const Outcome& outcome) {
-  return journal_->append(line, outcome.kind == Outcome::Kind::kOk, outcome.tokens, outcome.result);
-}
-
 Result<void> BatchJob::work_through(const BatchAnswer& answer, const BatchControl& control, Dispatch& dispatch) {
   const TimePoint start = now();
   Workers workers([&](std::uint32_t line) { return answer_line(line, answer); }, cut_off_);
@@ -276,7 +252,9 @@ Result<void> BatchJob::work_through(const BatchAnswer& answer, const BatchContro
       } else {
         dispatch.done(finished.line, outcome.tokens.completion, now());
       }
-      if (const Result<void> recorded = record(finished.line, outcome); !recorded && !error) error = recorded.error();
+      const bool ok = outcome.kind == Outcome::Kind::kOk;
+      const Result<void> recorded = journal_->append(finished.line, ok, outcome.tokens, outcome.result);
+      if (!recorded && !error) error = recorded.error();
     }
     if (const Result<void> state = journal_->state(); !state && !error) error = state.error();
     if (!error && stop == BatchStop::kGoOn && dispatch.outage(now())) {
@@ -316,7 +294,7 @@ Result<void> BatchJob::give_up_open_lines(const std::string& code, const std::st
       const auto parsed = parse_batch_line(*text);
       error.custom_id = parsed ? parsed->custom_id : parsed.error().custom_id;
     }
-    RETURN_IF_ERROR(record(line, {Outcome::Kind::kError, error_line(error, line + 1)}));
+    RETURN_IF_ERROR(journal_->append(line, /*ok=*/false, {}, error_line(error, line + 1)));
   }
   return await_journal();
 }
@@ -340,17 +318,17 @@ Result<void> BatchJob::write_what_is_done() {
 }
 
 Result<BatchStatus> batch_status(const std::filesystem::path& output) {
-  ASSIGN_OR_RETURN(const DurableFile file, DurableFile::open(BatchPaths::of(output).journal, O_RDONLY));
-  BatchStatus status;
-  std::vector<std::uint8_t> seen;  // by line: 0 not yet, 1 failed, 2 completed
-  ASSIGN_OR_RETURN(status.manifest, Journal::read(file, [&](const JournalEntry& entry) {
-                     if (entry.line >= seen.size()) seen.resize(entry.line + std::size_t{1});
-                     seen[entry.line] = entry.ok ? 2 : 1;
-                     status.counts.tokens += entry.tokens;
-                   }));
-  status.counts.failed = static_cast<std::uint32_t>(std::ranges::count(seen, 1));
-  status.counts.completed = static_cast<std::uint32_t>(std::ranges::count(seen, 2));
+  ASSIGN_OR_RETURN(DurableFile journal, DurableFile::open(BatchPaths::of(output).journal, O_RDONLY));
+  BatchStatus status{.journal = std::move(journal)};
+  std::map<std::uint32_t, JournalEntry> last;
+  ASSIGN_OR_RETURN(status.manifest,
+                   Journal::read(status.journal, [&](const JournalEntry& entry) { last[entry.line] = entry; }));
   status.counts.total = static_cast<std::uint32_t>(std::strtoul(status.manifest[kRequests].c_str(), nullptr, 10));
+  for (const auto& [line, entry] : last) {
+    ++(entry.ok ? status.counts.completed : status.counts.failed);
+    status.counts.tokens += entry.tokens;
+    status.entries.push_back(entry);
+  }
   return status;
 }
 
@@ -358,35 +336,29 @@ Result<BatchCounts> merge_batches(const std::filesystem::path& output,
                                   const std::vector<std::filesystem::path>& shards) {
   struct Part {
     std::filesystem::path path;
-    DurableFile journal;
-    Manifest manifest;
+    BatchStatus status;
     Shard shard;
-    std::vector<JournalEntry> entries;
   };
   std::vector<Part> parts;
   BatchCounts counts;
   for (const std::filesystem::path& path : shards) {
-    ASSIGN_OR_RETURN(DurableFile journal, DurableFile::open(BatchPaths::of(path).journal, O_RDONLY));
-    if (std::error_code ignored; std::filesystem::equivalent(output, journal.path(), ignored))
+    ASSIGN_OR_RETURN(BatchStatus status, batch_status(path));
+    const std::filesystem::path journal = status.journal.path();
+    if (std::error_code ignored; std::filesystem::equivalent(output, journal, ignored))
       return Error(Errc::kInvalidArgument, "{}: is a shard's journal, wanted another output", output.string());
-    std::map<std::uint32_t, JournalEntry> last;
-    ASSIGN_OR_RETURN(Manifest manifest,
-                     Journal::read(journal, [&](const JournalEntry& entry) { last[entry.line] = entry; }));
-    ASSIGN_OR_RETURN(const Shard shard, Shard::parse(manifest[kShard]));
-    if (std::to_string(last.size()) != manifest[kRequests]) {
-      return Error(Errc::kUnavailable, "{}: {} of {} lines are done, wanted all", journal.path().string(), last.size(),
-                   manifest[kRequests]);
+    ASSIGN_OR_RETURN(const Shard shard, Shard::parse(status.manifest[kShard]));
+    if (status.counts.open() > 0) {
+      return Error(Errc::kUnavailable, "{}: {} of {} lines are done, wanted all", journal.string(),
+                   status.entries.size(), status.counts.total);
     }
-    manifest.erase(kRequests);
-    manifest.erase(kShard);
-    if (!parts.empty()) RETURN_IF_ERROR(check_same_job(manifest, parts[0].manifest, journal.path()));
-    Part part{path, std::move(journal), std::move(manifest), shard, {}};
-    for (const auto& [line, entry] : last) {
-      ++(entry.ok ? counts.completed : counts.failed);
-      counts.tokens += entry.tokens;
-      part.entries.push_back(entry);
-    }
-    parts.push_back(std::move(part));
+    status.manifest.erase(kRequests);
+    status.manifest.erase(kShard);
+    if (!parts.empty()) RETURN_IF_ERROR(check_same_job(status.manifest, parts[0].status.manifest, journal));
+    counts.total += status.counts.total;
+    counts.completed += status.counts.completed;
+    counts.failed += status.counts.failed;
+    counts.tokens += status.counts.tokens;
+    parts.push_back({path, std::move(status), shard});
   }
   std::ranges::sort(parts, {}, [](const Part& part) { return part.shard.index; });
   for (std::uint32_t i = 0; i < parts.size(); ++i) {
@@ -394,9 +366,8 @@ Result<BatchCounts> merge_batches(const std::filesystem::path& output,
     return Error(Errc::kMismatch, "{}: is shard {}, wanted {}/{}: each shard once", parts[i].path.string(),
                  parts[i].shard.text(), i + 1, parts.size());
   }
-  counts.total = counts.completed + counts.failed;
   std::vector<Results> results;
-  for (const Part& part : parts) results.push_back({part.journal, part.entries});
+  for (const Part& part : parts) results.push_back({part.status.journal, part.status.entries});
   RETURN_IF_ERROR(write_results(BatchPaths::of(output), results, counts.failed > 0));
   return counts;
 }

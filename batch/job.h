@@ -3,14 +3,12 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "batch/dispatch.h"
@@ -110,7 +108,6 @@ class BatchJob {
 
   void take(const JournalEntry& entry);
   Outcome answer_line(std::uint32_t line, const BatchAnswer& answer) const;
-  Result<void> record(std::uint32_t line, const Outcome& outcome);
   /// Waits until recorded results are on disk, or lost.
   Result<void> await_journal();
   Result<void> work_through(const BatchAnswer& answer, const BatchControl& control, Dispatch& dispatch);
@@ -129,8 +126,10 @@ class BatchJob {
 
 /// The state of a job, from its journal.
 struct BatchStatus {
-  Manifest manifest;
-  BatchCounts counts;
+  DurableFile journal;
+  Manifest manifest = {};
+  BatchCounts counts = {};
+  std::vector<JournalEntry> entries = {};  ///< each line's last result, in the input's order
 };
 Result<BatchStatus> batch_status(const std::filesystem::path& output);
 

@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 
-#include <charconv>
+#include <array>
+#include <cinttypes>
+#include <cstdio>
 #include <utility>
 
 #include <fmt/format.h>
@@ -31,24 +33,6 @@ std::optional<std::string_view> checked(std::string_view line) {
   return hash == hash64(rest) ? std::optional(rest) : std::nullopt;
 }
 
-/// Consumes literals and numbers from the front of a text.
-struct Cursor {
-  std::string_view rest;
-  bool fits = true;
-
-  bool skip(std::string_view text) {
-    if (!rest.starts_with(text)) return fits = false;
-    rest.remove_prefix(text.size());
-    return true;
-  }
-  template <typename T>
-  void number(T& value) {
-    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
-    fits = fits && error == std::errc();
-    rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
-  }
-};
-
 std::string entry_text(std::uint32_t line, bool ok, const BatchTokens& tokens, std::string_view result) {
   return fmt::format("\",\"line\":{},\"ok\":{},\"tokens\":[{},{},{},{}],\"result\":{}}}", line + 1, ok, tokens.prompt,
                      tokens.completion, tokens.drafted, tokens.accepted, result);
@@ -56,24 +40,21 @@ std::string entry_text(std::uint32_t line, bool ok, const BatchTokens& tokens, s
 
 /// @param offset  of the text in the journal
 std::optional<JournalEntry> parse_entry(std::string_view text, std::uint64_t offset) {
+  constexpr std::size_t kHeadBytesMax = 160;  // five numbers and their names
+  const std::string head(text.substr(0, kHeadBytesMax));
   JournalEntry entry;
-  Cursor take{text};
-  take.skip("\",\"line\":");
-  take.number(entry.line);
-  take.skip(",\"ok\":");
-  entry.ok = take.rest.starts_with("true");
-  take.skip(entry.ok ? "true" : "false");
-  take.skip(",\"tokens\":[");
-  take.number(entry.tokens.prompt);
-  for (std::int64_t* number : {&entry.tokens.completion, &entry.tokens.drafted, &entry.tokens.accepted}) {
-    take.skip(",");
-    take.number(*number);
-  }
-  take.skip("],\"result\":");
-  if (!take.fits || entry.line == 0 || !take.rest.ends_with('}')) return std::nullopt;
+  BatchTokens& tokens = entry.tokens;
+  std::array<char, 6> ok{};
+  int end = 0;
+  std::sscanf(head.c_str(),
+              "\",\"line\":%" SCNu32 ",\"ok\":%5[a-z],\"tokens\":[%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64
+              "],\"result\":%n",
+              &entry.line, ok.data(), &tokens.prompt, &tokens.completion, &tokens.drafted, &tokens.accepted, &end);
+  if (end == 0 || entry.line == 0 || !text.ends_with('}')) return std::nullopt;
   --entry.line;
-  entry.offset = offset + (text.size() - take.rest.size());
-  entry.length = static_cast<std::uint32_t>(take.rest.size() - 1);
+  entry.ok = std::string_view(ok.data()) == "true";
+  entry.offset = offset + static_cast<std::size_t>(end);
+  entry.length = static_cast<std::uint32_t>(text.size() - static_cast<std::size_t>(end) - 1);
   return entry;
 }
 
@@ -96,26 +77,28 @@ std::optional<Manifest> parse_manifest(std::string_view line) {
   return manifest;
 }
 
-/// @return the end of the complete lines; 0: not even the manifest is complete
-Result<std::uint64_t> walk(const DurableFile& file, const std::function<Result<void>(Manifest)>& on_manifest,
-                           const OnEntry& on_entry) {
-  std::uint64_t end = 0;
+struct CompleteLines {
+  Manifest manifest = {};
+  std::uint64_t end = 0;  ///< of them; 0: not even the manifest is complete
+};
+Result<CompleteLines> read_lines(const DurableFile& file, const OnEntry& on_entry) {
+  CompleteLines read;
   constexpr std::size_t kResultBytesMax = 1u << 30;  // a result may be longer than any line of an input
   LineReader reader(file, kResultBytesMax);
   while (true) {
     ASSIGN_OR_RETURN(const std::optional<LineReader::Line> line, reader.next());
-    if (!line || !line->ended) return end;
-    if (end == 0) {
+    if (!line || !line->ended) return read;
+    if (read.end == 0) {
       std::optional<Manifest> manifest = parse_manifest(line->text);
       if (!manifest) return not_a_journal(file.path());
-      RETURN_IF_ERROR(on_manifest(std::move(*manifest)));
+      read.manifest = std::move(*manifest);
     } else {
       const std::optional<std::string_view> rest = checked(line->text);
       const std::optional<JournalEntry> entry = rest ? parse_entry(*rest, line->offset + kHeadBytes) : std::nullopt;
-      if (!entry) return end;
+      if (!entry) return read;
       on_entry(*entry);
     }
-    end = line->offset + line->text.size() + 1;
+    read.end = line->offset + line->text.size() + 1;
   }
 }
 
@@ -146,9 +129,9 @@ Result<std::unique_ptr<Journal>> Journal::open(const std::filesystem::path& path
   // Another kind of file may be a user's, and must not be cut.
   ASSIGN_OR_RETURN(const std::string head, file.read_at(0, kMagic.size()));
   if (head != kMagic.substr(0, head.size())) return not_a_journal(path);
-  ASSIGN_OR_RETURN(std::uint64_t end,
-                   walk(
-                       file, [&](const Manifest& there) { return check_same_job(there, manifest, path); }, on_entry));
+  ASSIGN_OR_RETURN(const CompleteLines read, read_lines(file, on_entry));
+  std::uint64_t end = read.end;
+  if (end > 0) RETURN_IF_ERROR(check_same_job(read.manifest, manifest, path));
   if (end < size) RETURN_IF_ERROR(file.cut_to(end));
   const std::uint64_t torn_bytes = size - end;
   if (end == 0) {
@@ -165,14 +148,9 @@ Result<std::unique_ptr<Journal>> Journal::open(const std::filesystem::path& path
 }
 
 Result<Manifest> Journal::read(const DurableFile& file, const OnEntry& on_entry) {
-  Manifest manifest;
-  const auto keep = [&](Manifest there) -> Result<void> {
-    manifest = std::move(there);
-    return {};
-  };
-  ASSIGN_OR_RETURN(const std::uint64_t end, walk(file, keep, on_entry));
-  if (end == 0) return not_a_journal(file.path());
-  return manifest;
+  ASSIGN_OR_RETURN(CompleteLines read, read_lines(file, on_entry));
+  if (read.end == 0) return not_a_journal(file.path());
+  return std::move(read.manifest);
 }
 
 Journal::~Journal() {

@@ -32,17 +32,12 @@ class LineReader {
   Result<std::optional<Line>> next();
 
  private:
-  /// @return true if there was more
-  Result<bool> read_more();
-
   const DurableFile& file_;
   const std::size_t line_bytes_max_;
   std::function<void(std::string_view)> on_bytes_;
-  std::string buffer_;
-  std::size_t taken_ = 0, searched_ = 0;  ///< in buffer_
-  std::uint64_t offset_ = 0;              ///< of buffer_ in the file
-  bool too_long_ = false;                 ///< the line at the start of buffer_
-  std::uint64_t line_offset_ = 0;         ///< of the next line
+  std::string chunk_, line_;
+  std::size_t taken_ = 0;     ///< of chunk_
+  std::uint64_t offset_ = 0;  ///< of the rest in the file
 };
 
 }  // namespace outrider

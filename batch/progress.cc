@@ -82,8 +82,6 @@ void BatchProgress::tick(const BatchCounts& counts, TimePoint now) {
   }
 }
 
-void BatchProgress::end(const BatchCounts& counts, const char* state) { write(counts, state); }
-
 void BatchProgress::write(const BatchCounts& counts, const char* state) const {
   const auto or_null = [](const std::optional<double>& value) { return value ? Json(*value) : Json(); };
   const Json json = {{"state", state},

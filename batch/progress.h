@@ -19,12 +19,10 @@ class BatchProgress {
   BatchProgress& operator=(const BatchProgress&) = delete;
 
   void tick(const BatchCounts& counts, TimePoint now);
-  /// The last state: "done" or "stopped".
-  void end(const BatchCounts& counts, const char* state);
-
- private:
+  /// Writes the file. @param state  "running", "done" or "stopped"
   void write(const BatchCounts& counts, const char* state) const;
 
+ private:
   const std::filesystem::path file_;
   const bool terminal_;
   TimePoint file_due_{}, line_due_{};

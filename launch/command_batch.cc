@@ -190,7 +190,7 @@ int run_job(BatchJob& job, Answering& answering, const BatchFlags& flags, const 
                                progress.tick(counts, now());
                              }};
   const Result<bool> all_done = job.run(answering.answer, control);
-  progress.end(job.counts(), all_done && *all_done ? "done" : "stopped");
+  progress.write(job.counts(), all_done && *all_done ? "done" : "stopped");
   if (!all_done && all_done.error().code == Errc::kPeerGone) {
     complain("{}; the same command goes on", all_done.error().message);
     return kExitAgain;
