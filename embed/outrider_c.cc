@@ -211,17 +211,23 @@ Result<void> generate(Pair& pair, std::span<const TokenId> prompt, const outride
         options.stop_tokens == nullptr ? pair.text().stop_ids() : std::vector<TokenId>(stops.begin(), stops.end());
   }
   StreamingDetokenizer detokenizer(pair.text().tokenizer, /*skip_special=*/true);
+  Generation stopped_one;  // has its tokens, and no metrics
   bool stopped = false;
   const auto show = [&](std::span<const TokenId> fresh, const std::string& text) {
-    if (options.on_tokens == nullptr) return true;
+    if (options.on_tokens == nullptr) return;
     stopped = options.on_tokens(options.user, fresh.data(), fresh.size(), text.data(), text.size()) != 0;
-    return !stopped;
   };
-  ASSIGN_OR_RETURN(const Generation generation, pair.generate_speculative(request, [&](std::span<const TokenId> fresh) {
+  const auto on_tokens = [&](std::span<const TokenId> fresh) {
+    if (stopped) return;  // was in transit
+    stopped_one.tokens.insert(stopped_one.tokens.end(), fresh.begin(), fresh.end());
     std::string text;
     for (const TokenId token : fresh) text += detokenizer.push(token);
-    return show(fresh, text);
-  }));
+    show(fresh, text);
+  };
+  ASSIGN_OR_RETURN(Client client, pair.connect());
+  const Result<Generation> whole = client.generate(request, on_tokens, [&] { return stopped; });
+  if (!whole && !stopped) return whole.error();
+  const Generation& generation = stopped ? stopped_one : *whole;
   if (const std::string rest = detokenizer.finish(); !stopped && !rest.empty()) show({}, rest);
   if (generation.tokens.size() > static_cast<std::uint64_t>(options.max_tokens)) {
     return Error(Errc::kMalformed, "{} tokens came, wanted at most {}", generation.tokens.size(), options.max_tokens);

@@ -23,15 +23,13 @@ Result<TextSide> load_text(const std::filesystem::path& backbone) {
   return text;
 }
 
-/// Reads the error that error_body() wrote. @param otherwise  if neither the status nor the code tells more
-Error error_of(int status, std::string_view body, Errc otherwise) {
-  const nlohmann::json error = nlohmann::json::parse(body).at("error");
-  const bool too_long = error.at("code") == "context_length_exceeded";
-  return {too_long                         ? Errc::kOutOfRange
-          : status == 429 || status == 503 ? Errc::kUnavailable
-          : status >= 400 && status < 500  ? Errc::kInvalidArgument
-                                           : otherwise,
-          error.at("message")};
+/// @param otherwise  if neither the status nor the code tells more
+Error error_of(const ApiError& error, Errc otherwise) {
+  return {error.code == "context_length_exceeded"      ? Errc::kOutOfRange
+          : error.status == 429 || error.status == 503 ? Errc::kUnavailable
+          : error.status >= 400 && error.status < 500  ? Errc::kInvalidArgument
+                                                       : otherwise,
+          error.message};
 }
 
 }  // namespace
@@ -80,7 +78,7 @@ Result<void> Pair::post(const std::string& path, std::string body,
       {.method = "POST", .path = path, .body = std::move(body), .client = "", .key = nullptr, .gone = [&stopped] {
          return stopped.load();
        }});
-  if (reply.status != 200) return error_of(reply.status, reply.body, Errc::kIo);
+  if (reply.error) return error_of(*reply.error, Errc::kIo);
   if (!reply.next) {
     on_reply(reply.body);
     return {};
@@ -89,10 +87,12 @@ Result<void> Pair::post(const std::string& path, std::string body,
   while (const std::optional<std::string> events = reply.next()) {
     each_event(*events, [&](std::string_view json) {
       if (stopped || json == "[DONE]") return;
-      if (json.starts_with(R"({"error":)"))
-        result = error_of(0, json, Errc::kPeerGone);
-      else
-        stopped = !on_reply(json);
+      if (!json.starts_with(R"({"error":)")) return void(stopped = !on_reply(json));
+      const nlohmann::json error = nlohmann::json::parse(json).at("error"), code = error.at("code");
+      result = error_of({.status = 0,
+                         .message = error.at("message"),
+                         .code = code.is_string() ? code.get<std::string>() : ""},
+                        Errc::kPeerGone);
     });
   }
   return result;
@@ -100,25 +100,10 @@ Result<void> Pair::post(const std::string& path, std::string body,
 
 Result<ApiServer::RenderedPrompt> Pair::prompt_of(std::string_view body) const {
   ApiResult<ApiServer::RenderedPrompt> prompt = api_->prompt_of(HttpRequest(), parse_tokenize(body, api_->defaults()));
-  if (!prompt) return error_of(prompt.error().status, error_body(prompt.error()), Errc::kIo);
+  if (!prompt) return error_of(prompt.error(), Errc::kIo);
   return *std::move(prompt);
 }
 
 Result<Client> Pair::connect() { return Client::connect(context_, address_, {.own = cluster_ != nullptr}); }
-
-Result<Generation> Pair::generate_speculative(const Generate& request,
-                                              const std::function<bool(std::span<const TokenId>)>& on_tokens) {
-  ASSIGN_OR_RETURN(Client client, connect());
-  Generation stopped;
-  stopped.cancelled = true;
-  bool goes_on = true;
-  const auto deliver = [&](std::span<const TokenId> tokens) {
-    if (!goes_on) return;  // was in transit
-    stopped.tokens.insert(stopped.tokens.end(), tokens.begin(), tokens.end());
-    goes_on = on_tokens(tokens);
-  };
-  Result<Generation> generation = client.generate(request, deliver, [&] { return !goes_on; });
-  return goes_on ? std::move(generation) : Result<Generation>(std::move(stopped));
-}
 
 }  // namespace outrider

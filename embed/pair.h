@@ -3,7 +3,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,11 +29,6 @@ class Pair {
   /// @return kPeerGone when no coordinator answers there
   static Result<std::shared_ptr<Pair>> open_remote(const std::string& address, const std::filesystem::path& backbone);
 
-  /// Generates from a prompt to the end.
-  /// @param on_tokens  receives new tokens; false stops. A stopped answer has its tokens, reason kStop and no metrics.
-  Result<Generation> generate_speculative(const Generate& request,
-                                          const std::function<bool(std::span<const TokenId>)>& on_tokens);
-
   /// Answers a POST to this path of docs/http.md, without HTTP.
   /// @param on_reply  receives the reply's JSON; for a stream each event's, and false ends it. On the calling thread.
   /// @return kInvalidArgument with the request's error, kOutOfRange if the context is too short for it, kNotFound for
@@ -44,8 +38,8 @@ class Pair {
 
   /// Tokenizes a body like /tokenize, with its media.
   Result<ApiServer::RenderedPrompt> prompt_of(std::string_view body) const;
-  /// Makes a client with a sequence of its own, for prefill and the other steps. With text().greedy() the sequence is
-  /// that of plain greedy decoding. The pair outlives it.
+  /// Makes a client, for whole answers or with a sequence of its own, for prefill and the other steps. With
+  /// text().greedy() the text is that of plain greedy decoding. The pair outlives it.
   Result<Client> connect();
 
   const TextSide& text() const { return api_->text(); }
