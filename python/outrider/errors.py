@@ -60,10 +60,7 @@ class IoError(OutriderError, OSError, status="io"):
     """The operating system said no, memory included."""
 
 
-def _kinds(base: type[OutriderError]) -> dict[str, type[OutriderError]]:
-    return {kind.status: kind for kind in base.__subclasses__()}
-
-
 def error_of(status: str, message: str) -> OutriderError:
     """The error of this kind. An unknown status is a plain OutriderError."""
-    return _kinds(OutriderError).get(status, OutriderError)(message)
+    kinds = {kind.status: kind for kind in OutriderError.__subclasses__()}
+    return kinds.get(status, OutriderError)(message)
