@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "common/decoding/sampling/masks.h"
+#include "common/decoding/sampling/distribution.h"
 
 namespace outrider {
 

@@ -4,7 +4,7 @@
 
 #include "common/base/check.h"
 #include "common/compute/kernels/ops.h"
-#include "common/decoding/sampling/verify.h"
+#include "common/decoding/sampling/sampler.h"
 
 namespace outrider {
 
@@ -76,7 +76,9 @@ InProcessPair::Round InProcessPair::round(std::int64_t draft_length, std::span<c
   Round result;
   if (draft_length > 0) result.tokens = draft(draft_length, stop_ids);
   result.drafted = std::ssize(result.tokens);
-  const VerifyOutcome outcome = verify_greedy(verify(result.tokens).logits, result.tokens);
+  const Backbone::Output& output = verify(result.tokens);
+  SamplingScratch scratch;
+  const VerifyOutcome outcome = Sampler({}, {}, 0).verify(output.logits, rows_, scratch).value();
   keep(outcome.accepted, outcome.next_token);
   result.accepted = outcome.accepted;
   result.tokens.resize(static_cast<std::size_t>(outcome.accepted));

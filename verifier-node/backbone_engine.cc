@@ -139,12 +139,12 @@ std::vector<TokenLogprobs> BackboneEngine::logprobs_along(const Sampler& sampler
 
 BackboneEngine::Decision BackboneEngine::decide(const VerifyWork& work, Matrix<const float> logits) {
   Sampler& sampler = sessions_.at(work.session).sampler;
-  Decision decision{.outcome = work.prefill                     ? first_token(sampler, logits[0].span())
-                               : !synthetic_acceptance_.empty() ? synthetic_outcome(logits, work)
-                               : work.q.empty() ? sampler.verify(logits, work.tokens, thread_scratch(), work.depths)
-                                                : sampler.verify_rejection(logits, work.tokens, work.q,
-                                                                           thread_scratch(), work.depths),
-                    .logprobs = {}};
+  Decision decision{
+      .outcome = work.prefill                     ? first_token(sampler, logits[0].span())
+                 : !synthetic_acceptance_.empty() ? synthetic_outcome(logits, work)
+                                                  : sampler.verify(logits, work.tokens, thread_scratch(), work.depths,
+                                                                   work.q),
+      .logprobs = {}};
   if (decision.outcome) decision.logprobs = logprobs_along(sampler, logits, work, *decision.outcome);
   return decision;
 }

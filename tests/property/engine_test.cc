@@ -7,7 +7,7 @@
 
 #include "common/base/token_tree.h"
 #include "common/compute/tensor/decode.h"
-#include "common/decoding/sampling/verify.h"
+#include "common/decoding/sampling/sampler.h"
 #include "common/wire/messages/donor_rows.h"
 #include "tests/support/driven_core.h"
 #include "tests/support/following_shards.h"

@@ -149,8 +149,8 @@ Distribution distribution_of(std::span<const float> logits, const SamplingParams
 
 TokenCounts count(const std::vector<TokenId>& prompt, std::span<const TokenId> answer) {
   TokenCounts counts;
-  for (const TokenId token : prompt) counts.of[token].in_prompt = true;
-  for (const TokenId token : answer) ++counts.of[token].in_answer;
+  for (const TokenId token : prompt) counts.try_emplace(token);
+  for (const TokenId token : answer) ++counts[token];
   return counts;
 }
 
@@ -276,9 +276,8 @@ Emitted production(const Round& round, Sampler& sampler, SamplingScratch& scratc
   std::vector<float> logits;
   const std::vector<TokenId> tokens = rows_of(round, &logits);
   const Matrix<const float> rows(logits.data(), {std::ssize(tokens), round.language.vocab});
-  const VerifyOutcome outcome = kRejection
-                                    ? sampler.verify_rejection(rows, tokens, round.q, scratch, round.depths).value()
-                                    : sampler.verify(rows, tokens, scratch, round.depths).value();
+  const std::span<const Distribution> q = kRejection ? round.q : std::span<const Distribution>();
+  const VerifyOutcome outcome = sampler.verify(rows, tokens, scratch, round.depths, q).value();
   std::vector<TokenId> emitted;
   for (const std::int64_t row : round.tree().path(outcome.row))
     if (row > 0) emitted.push_back(tokens[static_cast<std::size_t>(row)]);
@@ -499,7 +498,7 @@ Sample generate_by(const Language& language, SamplingParams params, Next next) {
     params.seed = text;
     const std::vector<TokenId> prompt = {static_cast<TokenId>(text % static_cast<std::uint64_t>(language.vocab))};
     Sampler sampler(params, {}, 0);
-    sampler.add_prompt(prompt);
+    sampler.add_text(prompt, 0);
     std::vector<TokenId> answer = {sampler.choose(language.row(language.target, prompt[0]), scratch).value()};
     while (answer.size() < kTextLength) {
       const Emitted emitted = next(run, params, prompt, answer, sampler, scratch);

@@ -124,7 +124,7 @@ std::vector<TokenId> generate(const std::vector<TokenId>& prompt, std::int64_t c
   }
   Sampler sampler(sampling, stop_ids, 0);
   SamplingScratch scratch;
-  sampler.add_prompt(prompt);
+  sampler.add_text(prompt, 0);
   std::vector<TokenId> tokens = {sampler.choose(logits(prefix), scratch).value()};
   while (static_cast<std::int64_t>(tokens.size()) < count && !stops(tokens.back())) {
     prefix = extend(prefix, tokens.back());
@@ -827,9 +827,7 @@ VerifyOutcome Simulator::choose_tokens(Verifier& verifier, const VerifyWork& wor
       if (work.last) next_token = sampler->second.choose(logits, scratch_).value();
     } else {
       const Matrix<const float> all(logits.data(), {std::ssize(work.tokens), model::kVocab});
-      outcome = (work.q.empty() ? sampler->second.verify(all, work.tokens, scratch_, work.depths)
-                                : sampler->second.verify_rejection(all, work.tokens, work.q, scratch_, work.depths))
-                    .value();
+      outcome = sampler->second.verify(all, work.tokens, scratch_, work.depths, work.q).value();
       next_token = outcome.next_token;
     }
   } else if (!work.prefill) {

@@ -973,8 +973,8 @@ class GrammarSampling : public testing::Test {
       }
       const Matrix<const float> logits(rows.data(), {std::ssize(tokens), static_cast<std::int64_t>(vocab)});
       if (text.size() % 2 == 0) one.look_ahead(tokens, {});
-      const VerifyOutcome outcome = with_q ? one.verify_rejection(logits, tokens, q, scratch_).value()
-                                           : one.verify(logits, tokens, scratch_).value();
+      if (!with_q) q.clear();
+      const VerifyOutcome outcome = one.verify(logits, tokens, scratch_, {}, q).value();
       *accepted += outcome.accepted;
       text.insert(text.end(), tokens.begin() + 1, tokens.begin() + 1 + outcome.accepted);
       if (text.back() == kStop) break;

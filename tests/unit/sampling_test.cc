@@ -113,10 +113,7 @@ TEST(Distribution, ExtremeScoresAndTemperaturesStaySound) {
 TEST(Scores, PenaltiesTellPromptFromAnswer) {
   SamplingParams params{
       .temperature = 1, .repetition_penalty = 2, .presence_penalty = 0.5f, .frequency_penalty = 0.25f};
-  TokenCounts counts;
-  counts.of[0] = {.in_prompt = true, .in_answer = 0};
-  counts.of[1] = {.in_prompt = false, .in_answer = 3};
-  counts.of[2] = {.in_prompt = true, .in_answer = 1};
+  const TokenCounts counts = {{0, 0}, {1, 3}, {2, 1}};
   std::vector<float> scores = {4, 4, -4, 4};
   process_scores(scores, params, {}, counts);
   EXPECT_EQ(scores, (std::vector<float>{2, 2 - 0.75f - 0.5f, -8 - 0.25f - 0.5f, 4}));
@@ -377,7 +374,7 @@ TEST(Masks, ABadWordIsCutOffBeforeItsLastToken) {
   EXPECT_EQ(second_choice({{{0, 1, 2, 3}}}, {0}).next_token, 2);
   EXPECT_EQ(second_choice({{{2}}}, {}).accepted, 0) << "a word of one token never comes";
   Sampler prompt({.bad_words = word}, {}, 0);
-  prompt.add_prompt(std::vector<TokenId>{1, 2});
+  prompt.add_text(std::vector<TokenId>{1, 2}, 0);
   EXPECT_EQ(prompt.choose(logits[1].span(), scratch).value(), 3) << "the prompt is no part of the answer";
 }
 
@@ -399,7 +396,7 @@ TEST(Logprobs, KnowNothingOfTheRequest) {
   const auto of = [&](SamplingParams params) {
     params.logprobs = 4;
     Sampler sampler(params, {1}, 0);
-    sampler.add_prompt(std::vector<TokenId>{7, 8});
+    sampler.add_text(std::vector<TokenId>{7, 8}, 0);
     return sampler.logprobs(logits, {&token, 1}, scratch);
   };
   const auto plain = of({});

@@ -1,4 +1,4 @@
-#include "common/decoding/sampling/verify.h"
+#include "common/decoding/sampling/sampler.h"
 
 #include <vector>
 
@@ -19,7 +19,10 @@ std::vector<float> logits_that_choose(const std::vector<TokenId>& choices) {
 }
 
 VerifyOutcome verify(const std::vector<float>& logits, const std::vector<TokenId>& drafts) {
-  return verify_greedy({logits.data(), {static_cast<std::int64_t>(logits.size()) / kVocab, kVocab}}, drafts);
+  std::vector<TokenId> tokens = {3};  // the last emitted token
+  tokens.insert(tokens.end(), drafts.begin(), drafts.end());
+  SamplingScratch scratch;
+  return Sampler({}, {}, 0).verify({logits.data(), {std::ssize(tokens), kVocab}}, tokens, scratch).value();
 }
 
 TEST(VerifyGreedy, EveryDraftThatIsTheTargetsChoiceIsKeptAndABonusAdded) {

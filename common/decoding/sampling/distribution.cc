@@ -7,7 +7,6 @@
 
 #include "common/base/check.h"
 #include "common/compute/kernels/kernel_table.h"
-#include "common/decoding/sampling/masks.h"
 
 namespace outrider {
 namespace {
@@ -175,19 +174,34 @@ double Distribution::weight(TokenId id) const {
   return static_cast<double>(weights[static_cast<std::size_t>(place - ids.begin())]);
 }
 
+std::vector<TokenId> completes_bad_word(std::span<const TokenWord> words, std::span<const TokenId> answer) {
+  std::vector<TokenId> last;
+  for (const TokenWord& word : words) {
+    const std::span<const TokenId> before = std::span(word.tokens).first(word.tokens.size() - 1);
+    if (before.size() > answer.size()) continue;
+    if (std::ranges::equal(before, answer.last(before.size()))) last.push_back(word.tokens.back());
+  }
+  return last;
+}
+
 void process_scores(std::span<float> scores, const SamplingParams& params, std::span<const TokenId> masked,
                     const TokenCounts& counts) {
   const auto score = [&](TokenId token) -> float& { return scores[static_cast<std::size_t>(token)]; };
-  keep_allowed(params.allowed_tokens, scores);
+  if (!params.allowed_tokens.empty()) {
+    std::vector<float> kept;
+    for (const TokenId token : params.allowed_tokens) kept.push_back(score(token));
+    std::ranges::fill(scores, kMasked);
+    for (std::size_t i = 0; i < kept.size(); ++i) score(params.allowed_tokens[i]) = kept[i];
+  }
   for (const TokenId token : masked) score(token) = kMasked;
   for (const TokenId token : params.suppress_tokens) score(token) = kMasked;
   for (const LogitBias& entry : params.logit_bias) score(entry.token) += entry.bias;
   if (!params.has_penalties()) return;
-  for (const auto& [token, count] : counts.of) {
+  for (const auto& [token, in_answer] : counts) {
     float& s = score(token);
     s = s > 0 ? s / params.repetition_penalty : s * params.repetition_penalty;
-    if (count.in_answer == 0) continue;
-    s -= params.frequency_penalty * static_cast<float>(count.in_answer);
+    if (in_answer == 0) continue;
+    s -= params.frequency_penalty * static_cast<float>(in_answer);
     s -= params.presence_penalty;
   }
 }

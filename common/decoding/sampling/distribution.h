@@ -13,15 +13,9 @@
 
 namespace outrider {
 
-/// Token counts of one sequence, for penalties. Prompt and answer are separate because the repetition penalty counts
-/// both and the other two only the answer.
-struct TokenCounts {
-  struct Count {
-    bool in_prompt = false;
-    std::int32_t in_answer = 0;
-  };
-  std::unordered_map<TokenId, Count> of;
-};
+/// The tokens of one sequence with their numbers in the answer, for penalties. The repetition penalty is for all of
+/// them, those with 0 in the prompt alone; the other two only for the answer's.
+using TokenCounts = std::unordered_map<TokenId, std::int32_t>;
 
 /// A probability distribution over tokens; absent tokens have probability 0.
 struct Distribution {
@@ -75,6 +69,10 @@ struct SamplingScratch {
   std::vector<float> scores, selected;
   std::vector<std::int32_t> order;
 };
+
+/// Returns the tokens that would complete a bad word after this answer, which excludes the prompt, as in vLLM. May
+/// contain duplicates. @param answer  its last kBadWordTokensMax - 1 tokens at least, or all of it
+std::vector<TokenId> completes_bad_word(std::span<const TokenWord> words, std::span<const TokenId> answer);
 
 /// Applies masks, biases and penalties in place: everything that may change the most probable token.
 /// @param scores  [vocab_size], after the model's own softcap

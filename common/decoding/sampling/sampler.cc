@@ -5,7 +5,6 @@
 
 #include "common/base/token_tree.h"
 #include "common/compute/kernels/ops.h"
-#include "common/decoding/sampling/masks.h"
 
 namespace outrider {
 namespace {
@@ -28,20 +27,16 @@ Sampler::Sampler(SamplingParams params, std::vector<TokenId> stop_ids, float sof
   if (grammar != nullptr) grammar_.emplace(std::move(grammar), stop_ids_);
 }
 
-void Sampler::add_prompt(std::span<const TokenId> tokens) {
-  if (!params_.has_penalties()) return;
-  for (const TokenId token : tokens) counts_.of[token].in_prompt = true;
-}
-
 void Sampler::add_text(std::span<const TokenId> tokens, std::int64_t answered) {
   const auto prompt = tokens.size() - static_cast<std::size_t>(answered);
-  add_prompt(tokens.first(prompt));
+  if (params_.has_penalties())
+    for (const TokenId token : tokens.first(prompt)) counts_.try_emplace(token);
   for (const TokenId token : tokens.subspan(prompt)) add_answer(token);
 }
 
 void Sampler::add_answer(TokenId token) {
   ++answer_length_;
-  if (params_.has_penalties()) ++counts_.of[token].in_answer;
+  if (params_.has_penalties()) ++counts_[token];
   if (!params_.bad_words.empty()) answer_.push_back(token);
   if (grammar_ && !grammar_->accept(token)) diverged_ = true;
 }
@@ -77,10 +72,12 @@ Result<std::span<const float>> Sampler::scores(std::span<const float> logits, Sa
   return Error(Errc::kInvalidArgument, "all {} tokens are masked at output {}", size, answer_length_);
 }
 
-Result<TokenId> Sampler::choose(std::span<const float> logits, SamplingScratch& scratch) {
+Result<TokenId> Sampler::choose(std::span<const float> logits, SamplingScratch& scratch,
+                                std::span<const TokenId> drafts, const Distribution* q) {
   ASSIGN_OR_RETURN(const std::span<const float> row, scores(logits, scratch));
   if (params_.greedy()) return static_cast<TokenId>(argmax(row));
   make_distribution(row, params_, scratch, &p_);
+  if (q != nullptr) return accept_or_replace(p_, *q, drafts, params_.seed, answer_length_, &residual_);
   if (params_.rule == SamplingRule::kTypical) keep_typical(&p_);
   return draw(p_, Noise(params_.seed, answer_length_, Noise::Stream::kDraw));
 }
@@ -103,45 +100,24 @@ TokenLogprobs Sampler::prompt_logprobs(std::span<const float> logits, TokenId to
 }
 
 Result<VerifyOutcome> Sampler::verify(Matrix<const float> logits, std::span<const TokenId> tokens,
-                                      SamplingScratch& scratch, std::span<const std::int32_t> depths) {
+                                      SamplingScratch& scratch, std::span<const std::int32_t> depths,
+                                      std::span<const Distribution> q) {
   CHECK(logits.size(0) == std::ssize(tokens) && !tokens.empty(), "rows {}, tokens {}", logits.size(0), tokens.size());
+  CHECK(q.empty() || (q.size() + 1 == tokens.size() && !params_.greedy()),
+        "tokens {}, distributions {}, temperature {}", tokens.size(), q.size(), params_.temperature);
   const TokenTree tree(std::ssize(tokens) - 1, depths);
-  const bool typical = params_.rule == SamplingRule::kTypical && !params_.greedy();
-  for (std::int64_t row = 0;;) {
-    add_answer(tokens[static_cast<std::size_t>(row)]);
-    ASSIGN_OR_RETURN(const TokenId choice, choose(logits[row].span(), scratch));
-    const std::vector<std::int64_t> children = tree.children(row);
-    const auto kept = std::ranges::find_if(children, [&](std::int64_t child) {
-      const TokenId draft = tokens[static_cast<std::size_t>(child)];
-      return typical ? p_.probability(draft) > 0 : draft == choice;
-    });
-    if (kept == children.end()) return VerifyOutcome{tree.depth(row), choice, row};
-    row = *kept;
-  }
-}
-
-Result<VerifyOutcome> Sampler::verify_rejection(Matrix<const float> logits, std::span<const TokenId> tokens,
-                                                std::span<const Distribution> q, SamplingScratch& scratch,
-                                                std::span<const std::int32_t> depths) {
-  CHECK(logits.size(0) == std::ssize(tokens) && q.size() + 1 == tokens.size(), "rows {}, tokens {}, distributions {}",
-        logits.size(0), tokens.size(), q.size());
-  CHECK(!params_.greedy(), "rejection at temperature 0");
-  const TokenTree tree(std::ssize(tokens) - 1, depths);
+  const bool typical = params_.rule == SamplingRule::kTypical && !params_.greedy() && q.empty();
   for (std::int64_t row = 0;;) {
     add_answer(tokens[static_cast<std::size_t>(row)]);
     const std::vector<std::int64_t> children = tree.children(row);
-    if (children.empty()) {
-      ASSIGN_OR_RETURN(const TokenId bonus, choose(logits[row].span(), scratch));
-      return VerifyOutcome{tree.depth(row), bonus, row};
-    }
-    ASSIGN_OR_RETURN(const std::span<const float> scored, scores(logits[row].span(), scratch));
-    make_distribution(scored, params_, scratch, &p_);
     std::vector<TokenId> drafts;
     for (const std::int64_t child : children) drafts.push_back(tokens[static_cast<std::size_t>(child)]);
-    const Distribution& drawn_from = q[static_cast<std::size_t>(children.front()) - 1];
-    const TokenId token = accept_or_replace(p_, drawn_from, drafts, params_.seed, answer_length_, &residual_);
-    const auto kept = std::ranges::find(drafts, token);
-    if (kept == drafts.end()) return VerifyOutcome{tree.depth(row), token, row};
+    const Distribution* const drawn_from =
+        q.empty() || children.empty() ? nullptr : &q[static_cast<std::size_t>(children.front()) - 1];
+    ASSIGN_OR_RETURN(const TokenId choice, choose(logits[row].span(), scratch, drafts, drawn_from));
+    const auto kept = std::ranges::find_if(
+        drafts, [&](TokenId draft) { return typical ? p_.probability(draft) > 0 : draft == choice; });
+    if (kept == drafts.end()) return VerifyOutcome{tree.depth(row), choice, row};
     row = children[static_cast<std::size_t>(kept - drafts.begin())];
   }
 }

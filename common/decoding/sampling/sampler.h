@@ -1,16 +1,25 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "common/base/ids.h"
+#include "common/compute/tensor/tensor.h"
 #include "common/decoding/grammar/grammar.h"
 #include "common/decoding/sampling/distribution.h"
 #include "common/decoding/sampling/logprobs.h"
 #include "common/decoding/sampling/params.h"
-#include "common/decoding/sampling/verify.h"
 
 namespace outrider {
+
+/// The accepted drafts of a round, and the token that the target adds.
+struct VerifyOutcome {
+  std::int32_t accepted = 0;  ///< length of the longest accepted prefix
+  TokenId next_token = 0;     ///< bonus token if all were accepted, else the replacement of the first rejected one
+  std::int64_t row = 0;       ///< row of the last accepted draft (TokenTree); in a chain equal to `accepted`
+};
 
 /// Chooses the tokens of one sequence. Its state matches the K/V cache: the prompt, then the committed tokens of the
 /// answer; a rejected draft never enters. Every choice is a pure function of that prefix, the logits and the
@@ -25,9 +34,8 @@ class Sampler {
   Sampler(SamplingParams params, std::vector<TokenId> stop_ids, float softcap,
           std::shared_ptr<const Grammar> grammar = nullptr);
 
-  /// Adds tokens of the prompt, as they are prefilled.
-  void add_prompt(std::span<const TokenId> tokens);
-  /// The same when the last `answered` of them belong to an answer that is continued here.
+  /// Adds tokens as they are prefilled. The last `answered` of them belong to an answer that is continued here, the
+  /// others to the prompt.
   void add_text(std::span<const TokenId> tokens, std::int64_t answered);
 
   /// Computes the grammar's masks for these rows before their logits are there; on any thread, while no other function
@@ -41,24 +49,25 @@ class Sampler {
   /// @param logits  [V]
   /// @return kMalformed unless they are finite, kInvalidArgument if the whole vocabulary is masked, and errors of the
   /// grammar
-  Result<TokenId> choose(std::span<const float> logits, SamplingScratch& scratch);
+  Result<TokenId> choose(std::span<const float> logits, SamplingScratch& scratch) {
+    return choose(logits, scratch, {}, nullptr);
+  }
 
-  /// The rule `match`, and at temperature 0 `greedy`: token i is drawn from the target's distribution with the noise of
-  /// (seed, i), and a draft survives iff it is that token. Adds tokens[0] and the surviving drafts. The rule `typical`:
-  /// a draft survives iff keep_typical() leaves it, and the next token is drawn from what remains. Among several drafts
-  /// for one position, the first survivor is followed.
+  /// Decides which drafts survive. Adds tokens[0] and the surviving drafts. Among several drafts for one position, the
+  /// first survivor is followed.
+  ///
+  /// Without q, the rule `match`, and at temperature 0 `greedy`: token i is drawn from the target's distribution with
+  /// the noise of (seed, i), and a draft survives iff it is that token. The rule `typical`: a draft survives iff
+  /// keep_typical() leaves it, and the next token is drawn from what remains.
+  ///
+  /// With q, the rule `rejection` (Leviathan et al. 2023, Chen et al. 2023): a draft survives with min(1, p / q). Exact
+  /// in distribution if each draft was drawn from its q, independently of this seed's kAccept, kResidual and kDraw
+  /// streams, and those of one position without replacement; the answer depends on the drafts.
   /// @param logits  [G + 1, V]; row i follows tokens[i] @param tokens  the last emitted token, then G drafts
   /// @param depths  of the drafts, a TokenTree's; empty: a chain
+  /// @param q  [G] the distribution of each draft; drafts of one position share it. Not at temperature 0
   Result<VerifyOutcome> verify(Matrix<const float> logits, std::span<const TokenId> tokens, SamplingScratch& scratch,
-                               std::span<const std::int32_t> depths = {});
-
-  /// The rule `rejection` (Leviathan et al. 2023, Chen et al. 2023): a draft survives with min(1, p / q). Exact in
-  /// distribution if each draft was drawn from its q, independently of this seed's kAccept, kResidual and kDraw
-  /// streams, and those of one position without replacement; the answer depends on the drafts. Otherwise as verify().
-  /// @param q  [G] the distribution of each draft; drafts of one position share it
-  Result<VerifyOutcome> verify_rejection(Matrix<const float> logits, std::span<const TokenId> tokens,
-                                         std::span<const Distribution> q, SamplingScratch& scratch,
-                                         std::span<const std::int32_t> depths = {});
+                               std::span<const std::int32_t> depths = {}, std::span<const Distribution> q = {});
 
   /// Returns log-probabilities of chosen tokens, if the request wants them.
   /// @param logits  [N, V] as given to choose() or verify()
@@ -71,6 +80,9 @@ class Sampler {
 
  private:
   void add_answer(TokenId token);
+  /// @param drafts  for this position @param q  the distribution that they were drawn from; null: not by rejection
+  Result<TokenId> choose(std::span<const float> logits, SamplingScratch& scratch, std::span<const TokenId> drafts,
+                         const Distribution* q);
   /// Returns the scores for choosing: the logits themselves if nothing changes them, else in scratch.
   Result<std::span<const float>> scores(std::span<const float> logits, SamplingScratch& scratch);
 
