@@ -1,6 +1,6 @@
 #pragma once
 
-#include "common/decoding/drafting/fading_sums.h"
+#include "common/decoding/drafting/fading.h"
 #include "common/wire/messages/messages.h"
 
 namespace outrider {

@@ -7,7 +7,7 @@
 
 #include "common/base/ids.h"
 #include "common/base/time.h"
-#include "common/decoding/drafting/fading_sums.h"
+#include "common/decoding/drafting/fading.h"
 
 namespace outrider {
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "common/decoding/drafting/fading_sums.h"
+#include "common/decoding/drafting/fading.h"
 #include "common/decoding/drafting/forecast.h"
 #include "lab/experiment/plan.h"
 

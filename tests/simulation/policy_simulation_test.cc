@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "common/decoding/drafting/governor.h"
+#include "common/decoding/drafting/policies.h"
 #include "tests/simulation/policy_replay.h"
 
 namespace outrider {
@@ -29,10 +30,10 @@ TEST(Policy, GoodputReachesNinetyFivePercentOfTheOracleLengthOnNanosTraces) {
       GoodputLength policy(goodput.costs, goodput.batch);
       goodput.run(policy, kTokens);
       for (std::size_t answer = 0; answer < 6 * traces.size(); ++answer) {
-        const auto automatic = make_auto_policy(governed.costs, governed.batch);
+        const auto automatic = make_policy(DraftPolicy::kAuto, 0, governed.costs, governed.batch);
         governed.run(*automatic, std::ssize(traces[answer % traces.size()].runs));
       }
-      const auto automatic = make_auto_policy(endless.costs, endless.batch);
+      const auto automatic = make_policy(DraftPolicy::kAuto, 0, endless.costs, endless.batch);
       endless.run(*automatic, kTokens);
       std::printf(
           "T(1) %4.1f ms, RTT %4.1f ms: oracle %2d at %5.1f/s, plain %5.1f/s; of the oracle's rate: goodput %.3f, auto "
@@ -61,7 +62,7 @@ TEST(Policy, WhatIsLookedUpBehindTheDraftsMakesNanosTracesFaster) {
         PolicySimulator simulator(world, traced(traces, &behind));
         if (looks_up) simulator.behind = behind;
         for (std::size_t answer = 0; answer < 20 * traces.size(); ++answer) {
-          const auto automatic = make_auto_policy(simulator.costs, simulator.batch);
+          const auto automatic = make_policy(DraftPolicy::kAuto, 0, simulator.costs, simulator.batch);
           simulator.run(*automatic, std::ssize(traces[answer % traces.size()].runs));
         }
         double drafts = 0;
@@ -171,7 +172,7 @@ TEST(Governor, ComesBackWhenSpeculationPaysAgain) {
     while (held < 16 && random.uniform() < p) ++held;
     return held;
   });
-  const auto policy = make_auto_policy(simulator.costs, simulator.batch);
+  const auto policy = make_policy(DraftPolicy::kAuto, 0, simulator.costs, simulator.batch);
   simulator.run(*policy, 5000);
   p = 0.85;
   simulator.run(*policy,

@@ -70,7 +70,7 @@ TEST(Policies, StayWithinTheLimits) {
   BatchGoodput batch;
   std::vector<std::unique_ptr<DraftLengthPolicy>> policies;
   policies.push_back(std::make_unique<FixedLength>(8));
-  policies.push_back(make_auto_policy(costs, batch));
+  policies.push_back(make_policy(DraftPolicy::kAuto, 0, costs, batch));
   CounterRng random(1);
   for (int i = 0; i < 2000; ++i) {
     const DraftLimits limits{.assistant = static_cast<int>(random.below(5)),
@@ -523,7 +523,7 @@ TEST(Policies, TakeTheSourceWhoseDraftsHold) {
     SCOPED_TRACE(to_string(good));
     Estimates costs;
     BatchGoodput batch;
-    const auto policy = make_auto_policy(costs, batch);
+    const auto policy = make_policy(DraftPolicy::kAuto, 0, costs, batch);
     std::array<int, kDraftSources> taken = {};
     for (int i = 0; i < 400; ++i) {
       const bool miss = i % 8 == 7;  // neither has anything

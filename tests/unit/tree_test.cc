@@ -8,8 +8,8 @@
 #include "common/base/random.h"
 #include "common/base/token_tree.h"
 #include "common/decoding/drafting/goodput.h"
+#include "common/decoding/drafting/policies.h"
 #include "common/decoding/drafting/tree_gain.h"
-#include "common/decoding/drafting/tree_shape.h"
 #include "drafter-node/draft_tree.h"
 
 namespace outrider {
@@ -153,7 +153,7 @@ TEST(DraftTree, WithOneChoiceANodeItIsAChain) {
 // ---- size ----
 
 /// Rounds of a tree whose rows take `row_s` each on top of 10 ms, and whose drafts 0.5 ms each. @return the last choice
-DraftPlan shape_trees(TreeShape& policy, Estimates& costs, double row_s) {
+DraftPlan shape_trees(DraftLengthPolicy& policy, Estimates& costs, double row_s) {
   DraftPlan choice;
   for (int round = 0; round < 100; ++round) {
     choice = policy.choose({.assistant = 12});
@@ -171,26 +171,28 @@ DraftPlan shape_trees(TreeShape& policy, Estimates& costs, double row_s) {
 
 TEST(TreeShape, ANodeMustBringWhatItsRowAndItsDraftingCost) {
   Estimates costs;
-  TreeShape policy(12, costs);
-  DraftPlan choice = policy.choose({.assistant = 12});
+  BatchGoodput batch;
+  const auto policy = make_policy(DraftPolicy::kTree, 12, costs, batch);
+  DraftPlan choice = policy->choose({.assistant = 12});
   EXPECT_TRUE(choice.tree);
   EXPECT_EQ(choice.length, 12);
   EXPECT_EQ(choice.worth, 0) << "before anything was measured every node is";
-  EXPECT_EQ(policy.choose({.assistant = 3}).length, 3);
+  EXPECT_EQ(policy->choose({.assistant = 3}).length, 3);
   // 100 tokens a second, and a row with its draft takes 1.5 ms.
-  choice = shape_trees(policy, costs, 0.001);
+  choice = shape_trees(*policy, costs, 0.001);
   EXPECT_NEAR(choice.worth, 0.15, 0.005);
-  EXPECT_EQ(policy.choose({.assistant = 0}).length, 0);
+  EXPECT_EQ(policy->choose({.assistant = 0}).length, 0);
   // Another text of the same verifier need not learn it again: it knows all but its own rate.
-  TreeShape other(12, costs);
-  other.observe({}, {.drafted = 12, .accepted = 5, .round_s = 0.03});
-  EXPECT_NEAR(other.choose({.assistant = 12}).worth, 0.3, 0.01);
+  const auto other = make_policy(DraftPolicy::kTree, 12, costs, batch);
+  other->observe({}, {.drafted = 12, .accepted = 5, .round_s = 0.03});
+  EXPECT_NEAR(other->choose({.assistant = 12}).worth, 0.3, 0.01);
 }
 
 TEST(TreeShape, WhereRowsCostNothingItIsTheDraftingThatANodeMustBeWorth) {
   Estimates costs;
-  TreeShape policy(12, costs);
-  EXPECT_NEAR(shape_trees(policy, costs, 0).worth, 0.05, 0.002);
+  BatchGoodput batch;
+  const auto policy = make_policy(DraftPolicy::kTree, 12, costs, batch);
+  EXPECT_NEAR(shape_trees(*policy, costs, 0).worth, 0.05, 0.002);
 }
 
 // ---- gain ----
@@ -235,7 +237,7 @@ struct Played {
 Played play_auto(double row_s, double draft_s, bool may, double second) {
   Estimates costs;
   BatchGoodput batch;
-  const auto policy = make_auto_policy(costs, batch);
+  const auto policy = make_policy(DraftPolicy::kAuto, 0, costs, batch);
   CounterRng random(1);
   Played played;
   for (int round = 0; round < 300; ++round) {

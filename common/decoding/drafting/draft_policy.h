@@ -11,11 +11,11 @@ namespace outrider {
 /// Policy that decides a session's draft lengths (policies.h).
 enum class DraftPolicy : std::uint8_t {
   kFixed,      ///< the length in the request
-  kAuto,       ///< goodput under the governor (make_auto_policy)
+  kAuto,       ///< goodput under the governor
   kHeuristic,  ///< this and the next two are no longer offered (docs/policy.md)
   kUcb1,
   kThompson,
-  kTree,  ///< token trees with the number of drafts in the request (tree_shape.h)
+  kTree,  ///< token trees with the number of drafts in the request
 };
 inline constexpr DraftPolicy kLastDraftPolicy = DraftPolicy::kTree;
 inline const char* to_string(DraftPolicy policy) {

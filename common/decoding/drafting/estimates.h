@@ -4,8 +4,7 @@
 #include <cstdint>
 
 #include "common/decoding/drafting/draft_policy.h"
-#include "common/decoding/drafting/fading_mean.h"
-#include "common/decoding/drafting/fading_sums.h"
+#include "common/decoding/drafting/fading.h"
 #include "common/decoding/drafting/forgetting.h"
 #include "common/decoding/drafting/survival.h"
 #include "common/decoding/drafting/tree_gain.h"

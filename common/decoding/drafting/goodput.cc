@@ -5,7 +5,6 @@
 #include <numeric>
 #include <utility>
 
-#include "common/decoding/drafting/governor.h"
 
 namespace outrider {
 namespace {
@@ -13,6 +12,13 @@ namespace {
 /// Drafts of the first trial, before the cost of a row is known. If rows are expensive, sixteen would cost a short
 /// answer ten plain rounds; if they are cheap, the second trial already has as many as seem to pay.
 constexpr int kFirstTrial = 4;
+
+/// Inputs of a plan.
+struct Known {
+  const Estimates& estimates;    ///< of all sequences of the verifier
+  const SequenceEstimates& own;  ///< of this one
+  Others others = {};            ///< the other sequences' work
+};
 
 /// The best plan so far.
 struct Best {
@@ -85,8 +91,7 @@ void weigh_trees(const Known& known, int most, Best& best) {
   best = tree;
 }
 
-}  // namespace
-
+/// (9) Returns the best plan within the limits. Pure.
 DraftPlan plan_round(const Known& known, const DraftLimits& limits) {
   const auto& [estimates, own, others] = known;
   const OtherWork& other_work = others.other_work;
@@ -105,6 +110,8 @@ DraftPlan plan_round(const Known& known, const DraftLimits& limits) {
   return best.plan;
 }
 
+/// (10) Returns how many of `length` looked-up drafts after those of `begun` are worth their rows: rows are added while
+/// the goodput rises. Pure, except that it updates the expectation in `plan`.
 int plan_extension(const Known& known, DraftPlan& plan, const RoundOutcome& begun, DraftSource source, int length) {
   const auto& [estimates, own, others] = known;
   const OtherWork& other_work = others.other_work;
@@ -134,6 +141,8 @@ int plan_extension(const Known& known, DraftPlan& plan, const RoundOutcome& begu
   return best.plan.length;
 }
 
+}  // namespace
+
 DraftPlan GoodputLength::choose(const DraftLimits& limits) {
   const auto a = own_.survival.of(DraftSource::kAssistant).conditional();
   BatchGoodput::Survives survives_to = {};
@@ -159,10 +168,6 @@ void GoodputLength::observe(const DraftPlan& plan, const RoundOutcome& outcome) 
   // Drafts are not the reason when forward passes became slower after the round began.
   const double longer_s = (estimates_.load / expected.load - 1) * expected.terms.verify_s;
   batch_.observe(expected.seconds + longer_s, expected.draft_s, outcome.round_s);
-}
-
-std::unique_ptr<DraftLengthPolicy> make_auto_policy(const Estimates& estimates, BatchGoodput& batch) {
-  return std::make_unique<Governor>(std::make_unique<GoodputLength>(estimates, batch), estimates, batch);
 }
 
 }  // namespace outrider

@@ -1,5 +1,7 @@
 #include "common/decoding/drafting/policies.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -8,7 +10,6 @@
 #include "common/base/text.h"
 #include "common/decoding/drafting/goodput.h"
 #include "common/decoding/drafting/governor.h"
-#include "common/decoding/drafting/tree_shape.h"
 
 namespace outrider {
 namespace {
@@ -18,6 +19,33 @@ std::optional<int> parse_number(std::string_view text, int most) {
   const auto number = to_number<int>(text);
   return number && *number >= 0 && *number <= most ? number : std::nullopt;
 }
+
+/// Chooses the size of token trees. The drafter picks the nodes of each tree by its own probabilities; this class sets
+/// the least worth of a node: as many tokens as the sequence emits in the time of the node's row and drafting
+/// (tree_draft_price_s).
+class TreeShape : public DraftLengthPolicy {
+ public:
+  TreeShape(int most, const Estimates& estimates) : most_(most), estimates_(estimates) {}
+
+  DraftPlan choose(const DraftLimits& limits) override {
+    const int most = std::min(most_, limits.assistant);
+    // Trees of half the size now and then, so that forward passes of different sizes are seen.
+    const bool probe = ++rounds_ % 16 == 0;
+    const double rate = seconds_.value() > 0 ? tokens_.value() / seconds_.value() : 0;
+    const double price_s = most > 0 ? tree_draft_price_s(estimates_, most) : 0;
+    return {.length = probe ? (most + 1) / 2 : most, .tree = true, .worth = std::min(1.0, rate * price_s)};
+  }
+  void observe(const DraftPlan& /*plan*/, const RoundOutcome& outcome) override {
+    tokens_.observe(outcome.accepted + 1);
+    seconds_.observe(outcome.round_s);
+  }
+
+ private:
+  int most_;  ///< nodes of a tree
+  const Estimates& estimates_;
+  std::int64_t rounds_ = 0;
+  FadingMean tokens_{keeps::kTreeRate}, seconds_{keeps::kTreeRate};
+};
 
 }  // namespace
 
@@ -63,7 +91,8 @@ std::unique_ptr<DraftLengthPolicy> make_policy(DraftPolicy policy, int length, c
       return std::make_unique<Governor>(std::move(fixed), estimates, batch);
     }
     case DraftPolicy::kTree: return std::make_unique<TreeShape>(length, estimates);
-    case DraftPolicy::kAuto: return make_auto_policy(estimates, batch);
+    case DraftPolicy::kAuto:
+      return std::make_unique<Governor>(std::make_unique<GoodputLength>(estimates, batch), estimates, batch);
     case DraftPolicy::kHeuristic:
     case DraftPolicy::kUcb1:
     case DraftPolicy::kThompson: break;

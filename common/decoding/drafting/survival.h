@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include "common/decoding/drafting/draft_policy.h"
-#include "common/decoding/drafting/fading_mean.h"
+#include "common/decoding/drafting/fading.h"
 
 namespace outrider {
 

@@ -3,7 +3,7 @@
 #include <array>
 
 #include "common/decoding/drafting/draft_policy.h"
-#include "common/decoding/drafting/fading_mean.h"
+#include "common/decoding/drafting/fading.h"
 
 namespace outrider {
 
