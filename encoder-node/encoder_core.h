@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "common/wire/messages/membership.h"
-#include "common/wire/messages/soft_tokens.h"
+#include "common/wire/messages/messages.h"
 
 namespace outrider {
 

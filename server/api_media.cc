@@ -7,7 +7,6 @@
 
 #include "common/base/time.h"
 #include "common/media/towers.h"
-#include "common/wire/messages/media_bytes.h"
 #include "server/api_server.h"
 
 namespace outrider {

@@ -18,7 +18,6 @@
 #include "common/model/tokenizer/detokenizer.h"
 #include "common/model/tokenizer/stop_matcher.h"
 #include "common/os/logging.h"
-#include "common/wire/messages/media_bytes.h"
 #include "server/random_id.h"
 
 namespace outrider {

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "common/wire/messages/media_bytes.h"
-
 namespace outrider {
 namespace {
 

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "common/base/token_tree.h"
+#include "common/wire/messages/donor_rows.h"
 
 namespace outrider {
 VerifierCore::VerifierCore(const VerifierConfig& config, Hello hello)

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "common/wire/messages/membership.h"
-#include "common/wire/messages/soft_tokens.h"
 #include "verifier-node/batch_window.h"
 #include "verifier-node/prefix_cache.h"
 

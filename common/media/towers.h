@@ -8,7 +8,7 @@
 #include "common/compute/tensor/tensor.h"
 #include "common/model/audio/sound_encoder.h"
 #include "common/model/vision/picture_encoder.h"
-#include "common/wire/messages/soft_tokens.h"
+#include "common/wire/messages/messages.h"
 
 namespace outrider {
 

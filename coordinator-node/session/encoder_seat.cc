@@ -6,8 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "common/wire/messages/media_bytes.h"
-#include "common/wire/messages/soft_tokens.h"
+#include "common/wire/messages/donor_rows.h"
 
 namespace outrider {
 

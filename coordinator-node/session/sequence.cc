@@ -5,8 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "common/wire/messages/media_bytes.h"
-
 namespace outrider {
 namespace {
 

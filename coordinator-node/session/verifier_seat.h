@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "common/wire/messages/media_bytes.h"
 #include "coordinator-node/place.h"
 #include "coordinator-node/session/encoder_seat.h"
 #include "coordinator-node/session/session_base.h"

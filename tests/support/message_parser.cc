@@ -136,7 +136,7 @@ template <std::size_t I = 0>
 Body body_named(std::string_view name) {
   if constexpr (I < std::variant_size_v<Body>) {
     using M = std::variant_alternative_t<I, Body>;
-    if (name == M::kName) return M{};
+    if (name == kBodyNames[I]) return M{};
     return body_named<I + 1>(name);
   } else {
     fail("no such message", name);

@@ -11,7 +11,6 @@
 #include <fmt/ranges.h>
 
 #include "common/base/names.h"
-#include "common/wire/messages/soft_tokens.h"
 
 namespace outrider {
 namespace {

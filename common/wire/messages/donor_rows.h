@@ -32,6 +32,10 @@ KvRows rows_from(const KvRows& kv, Position from);
 /// Checks that a drafter with these facts can continue from `row`: a hidden row, or the state of unverified drafts.
 Result<void> check_hidden(const PairFacts& facts, const WireTensor& row);
 
+/// Checks that a medium is finite soft tokens, encoded for a model with these facts.
+/// @return kMismatch, or kMalformed with a number that is not finite
+Result<void> check_encoded(const PairFacts& facts, const WireMedium& medium);
+
 /// @return kInvalidArgument for a word that to_string() does not return
 Result<WireForm> parse_wire_form(const std::string& name);
 

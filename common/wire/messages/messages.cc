@@ -74,8 +74,4 @@ void add(RequestMetrics& sum, const RequestMetrics& one) {
   }
 }
 
-const char* name_of(const Message& message) {
-  return std::visit([](const auto& body) { return body.kName; }, message.body);
-}
-
 }  // namespace outrider

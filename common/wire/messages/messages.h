@@ -260,7 +260,6 @@ struct Hello {
   /// Not on the wire: set by the coordinator's endpoint for a worker on another machine without a key.
   bool unproven = false;
 
-  static constexpr const char* kName = "hello";
   bool operator==(const Hello&) const = default;
   static void fields(auto& v, auto& m) {
     v("role", m.role, kLastRole);
@@ -283,7 +282,6 @@ struct Welcome {
   /// changes forgets all of its sessions, since the coordinator has none of them.
   std::uint64_t membership = 0;
 
-  static constexpr const char* kName = "welcome";
   bool operator==(const Welcome&) const = default;
   static void fields(auto& v, auto& m) { v("membership", m.membership); }
 };
@@ -293,7 +291,6 @@ struct Refuse {
   Errc code = Errc::kMismatch;
   std::string message;
 
-  static constexpr const char* kName = "refuse";
   bool operator==(const Refuse&) const = default;
   static void fields(auto& v, auto& m) {
     v("code", m.code, Errc::kIo);
@@ -304,7 +301,6 @@ struct Refuse {
 /// Coordinator -> an unknown worker: send Hello again. With a client's session it is the last message of that session:
 /// the coordinator is about to end, and the client should ask the next one.
 struct WhoAreYou {
-  static constexpr const char* kName = "who_are_you";
   bool operator==(const WhoAreYou&) const = default;
   static void fields(auto&, auto&) {}
 };
@@ -316,14 +312,12 @@ struct Heartbeat {
   /// worker's own heartbeats have 0.
   std::int64_t sent_ns = 0;
 
-  static constexpr const char* kName = "heartbeat";
   bool operator==(const Heartbeat&) const = default;
   static void fields(auto& v, auto& m) { v("sent_ns", m.sent_ns, kNatural); }
 };
 
 /// Worker -> coordinator: send no new sessions.
 struct Drain {
-  static constexpr const char* kName = "drain";
   bool operator==(const Drain&) const = default;
   static void fields(auto&, auto&) {}
 };
@@ -348,13 +342,25 @@ struct WireMedium {
   }
 };
 
+/// Bytes of a prompt's pictures and sounds. They stay in memory for as long as the prompt does.
+inline std::int64_t media_bytes(std::span<const WireMedium> media) {
+  std::size_t bytes = 0;
+  for (const WireMedium& medium : media) bytes += medium.content.data.bytes().size();
+  return static_cast<std::int64_t>(bytes);
+}
+
+/// Soft tokens of a picture or a sound.
+struct SoftTokens {
+  std::int64_t count = 0;
+  bool together = false;  ///< they attend to each other, so that one forward pass must hold all of them
+};
+
 /// Coordinator -> encoder: make soft tokens of this medium. The message's base is its first position. A session has one
 /// Encode outstanding at a time.
 struct Encode {
   WireMedium medium;
   std::string cache_scope = {};  ///< as in Generate: soft tokens are reused within a scope
 
-  static constexpr const char* kName = "encode";
   bool operator==(const Encode&) const = default;
   static void fields(auto& v, auto& m) {
     v("medium", m.medium);
@@ -367,7 +373,6 @@ struct Encoded {
   WireMedium medium;           ///< its soft tokens
   std::int64_t encode_ns = 0;  ///< time of the towers; 0: the soft tokens were cached
 
-  static constexpr const char* kName = "encoded";
   bool operator==(const Encoded&) const = default;
   static void fields(auto& v, auto& m) {
     v("medium", m.medium);
@@ -391,7 +396,6 @@ struct Prefill {
   std::vector<WireMedium> media = {};  ///< in the prompt's order
   WireForm wire = WireForm::kExact;    ///< as in Verify
 
-  static constexpr const char* kName = "prefill";
   bool operator==(const Prefill&) const = default;
   static void fields(auto& v, auto& m) {
     v("tokens", m.tokens, Count{1, kTokensMax});
@@ -412,7 +416,6 @@ struct Prefill {
 struct KvChunk {
   KvRows kv;
 
-  static constexpr const char* kName = "kv_chunk";
   bool operator==(const KvChunk&) const = default;
   static void fields(auto& v, auto& m) { v("kv", m.kv); }
 };
@@ -423,7 +426,6 @@ struct PromptScores {
   Position first = 0;                   ///< position in the prompt of the first of these tokens
   std::vector<TokenLogprobs> logprobs;  ///< all with the same number of alternatives
 
-  static constexpr const char* kName = "prompt_scores";
   bool operator==(const PromptScores&) const = default;
   static void fields(auto& v, auto& m) {
     v("first", m.first, kPositions);
@@ -464,7 +466,6 @@ struct Draft {
   /// the model's own.
   std::vector<TokenId> stop_ids = {};
 
-  static constexpr const char* kName = "draft";
   bool operator==(const Draft&) const = default;
   static void fields(auto& v, auto& m) {
     v("token", m.token, kNatural);
@@ -505,7 +506,6 @@ struct Candidates {
   std::int64_t passes = 0;                ///< forward passes in draft_ns
   std::int64_t pass_rows = 0;             ///< rows of these passes: this sequence's and others'
 
-  static constexpr const char* kName = "candidates";
   bool operator==(const Candidates&) const = default;
   static void fields(auto& v, auto& m) {
     v("tokens", m.tokens, kDrafts);
@@ -525,7 +525,6 @@ struct NeedKv {
   /// K/V, of so many rows that this round should not wait.
   Position have = 0;
 
-  static constexpr const char* kName = "need_kv";
   bool operator==(const NeedKv&) const = default;
   static void fields(auto& v, auto& m) { v("have", m.have, kPositions); }
 };
@@ -540,7 +539,6 @@ struct Verify {
   std::vector<std::int32_t> depths = {};  ///< of a token tree (TokenTree): depth of each draft
   WireForm wire = WireForm::kExact;       ///< wanted rounding of the rows
 
-  static constexpr const char* kName = "verify";
   bool operator==(const Verify&) const = default;
   static void fields(auto& v, auto& m) {
     v("tokens", m.tokens, Count{1, kDrafts.max + 1});
@@ -567,7 +565,6 @@ struct Verdict {
   std::int32_t row = 0;         ///< of a tree: row of the last kept draft (TokenTree); 0: none was kept
   std::int64_t pass = 0;        ///< the verifier's number of that pass; 0: not reported
 
-  static constexpr const char* kName = "verdict";
   bool operator==(const Verdict&) const = default;
   static void fields(auto& v, auto& m) {
     v("accepted", m.accepted, kDraftLengths);
@@ -591,14 +588,12 @@ struct Cancel {
   /// The answer ends after its first `keep` tokens: Done follows, with kStop. None: the request fails with kCancelled.
   std::optional<std::int64_t> keep = {};
 
-  static constexpr const char* kName = "cancel";
   bool operator==(const Cancel&) const = default;
   static void fields(auto& v, auto& m) { v("keep", m.keep, kNatural); }
 };
 
 /// Coordinator -> workers: forget the session.
 struct Free {
-  static constexpr const char* kName = "free";
   bool operator==(const Free&) const = default;
   static void fields(auto&, auto&) {}
 };
@@ -608,7 +603,6 @@ struct Failed {
   Errc code = Errc::kInvalidArgument;
   std::string message;
 
-  static constexpr const char* kName = "failed";
   bool operator==(const Failed&) const = default;
   static void fields(auto& v, auto& m) {
     v("code", m.code, Errc::kIo);
@@ -656,7 +650,6 @@ struct Generate {
   AddedSources added = {};
   std::string encoding_class = {};  ///< of a continued answer: the class of its soft tokens, from Tokens
 
-  static constexpr const char* kName = "generate";
   bool operator==(const Generate&) const = default;
   static void fields(auto& v, auto& m) {
     v("prompt", m.prompt, kSequence);
@@ -727,7 +720,6 @@ struct Tokens {
   std::int64_t max_tokens = 0;                         ///< the lowered max_tokens; 0: it was not lowered
   std::string encoding_class = {};                     ///< of its soft tokens (Hello); with numeric_class
 
-  static constexpr const char* kName = "tokens";
   bool operator==(const Tokens&) const = default;
   static void fields(auto& v, auto& m) {
     v("index", m.index, kPositions);
@@ -866,7 +858,6 @@ struct Done {
   FinishReason reason = FinishReason::kStop;
   RequestMetrics metrics;
 
-  static constexpr const char* kName = "done";
   bool operator==(const Done&) const = default;
   static void fields(auto& v, auto& m) {
     v("reason", m.reason, FinishReason::kLength);
@@ -876,7 +867,6 @@ struct Done {
 
 /// Client -> coordinator: asks for a Status.
 struct StatusRequest {
-  static constexpr const char* kName = "status_request";
   bool operator==(const StatusRequest&) const = default;
   static void fields(auto&, auto&) {}
 };
@@ -961,7 +951,6 @@ struct Status {
   std::int64_t drafts_made = 0;    ///< a drafter answered in time
   std::int64_t drafts_missed = 0;  ///< its answer was late or unusable, or no drafter had room
 
-  static constexpr const char* kName = "status";
   bool operator==(const Status&) const = default;
   static void fields(auto& v, auto& m) {
     v("verifiers", m.verifiers, kNatural);
@@ -983,7 +972,6 @@ struct Step {
   std::int32_t draft_length = 0;  ///< above 0: number of drafts to make; the reply is Candidates, perhaps empty
   std::vector<TokenId> drafts;    ///< else: drafts to verify, perhaps none; the reply is Tokens
 
-  static constexpr const char* kName = "step";
   bool operator==(const Step&) const = default;
   static void fields(auto& v, auto& m) {
     v("draft_length", m.draft_length, kDraftLengths);
@@ -995,6 +983,12 @@ struct Step {
 using Body = std::variant<Hello, Welcome, Refuse, WhoAreYou, Heartbeat, Drain, Prefill, KvChunk, Draft, Candidates,
                           NeedKv, Verify, Verdict, Cancel, Free, Failed, Generate, Tokens, Done, StatusRequest, Status,
                           Step, PromptScores, Encode, Encoded>;
+/// Short names of the bodies, for logs and errors, in the same order.
+inline constexpr auto kBodyNames = std::to_array<const char*>({
+    "hello", "welcome", "refuse", "who_are_you", "heartbeat", "drain", "prefill", "kv_chunk", "draft", "candidates",
+    "need_kv", "verify", "verdict", "cancel", "free", "failed", "generate", "tokens", "done", "status_request",
+    "status", "step", "prompt_scores", "encode", "encoded"});
+static_assert(kBodyNames.size() == std::variant_size_v<Body>);
 
 /// Session, round and base position identify the exchange that a message belongs to, so that duplicate and late
 /// messages are recognised and dropped. Connection messages leave them 0.
@@ -1006,8 +1000,7 @@ struct Message {
   bool operator==(const Message&) const = default;
 };
 
-/// Short name of the body's type, for logs and errors.
-const char* name_of(const Message& message);
+inline const char* name_of(const Message& message) { return kBodyNames[message.body.index()]; }
 
 /// Opaque name of a connected peer, unique while the transport lives. Workers name their coordinator "".
 using PeerId = std::string;
