@@ -56,6 +56,14 @@ std::string numeric_address(const sockaddr& address, socklen_t size) {
   return fmt::format("{}{}{}{}:{}", kTcp, ipv6 ? "[" : "", host, ipv6 ? "]" : "", port);
 }
 
+/// @param query  getsockname or getpeername
+std::string address_of(int socket, decltype(::getsockname)* query) {
+  sockaddr_storage storage{};
+  auto& address = reinterpret_cast<sockaddr&>(storage);
+  socklen_t size = sizeof storage;
+  return query(socket, &address, &size) == 0 ? numeric_address(address, size) : "";
+}
+
 }  // namespace
 
 bool is_sane(const std::string& address) {
@@ -155,18 +163,8 @@ Result<Descriptor> listen_tcp(const std::string& address) {
   return fd;
 }
 
-std::string own_address(int socket) {
-  sockaddr_storage storage{};
-  auto& own = reinterpret_cast<sockaddr&>(storage);
-  socklen_t size = sizeof storage;
-  return ::getsockname(socket, &own, &size) == 0 ? numeric_address(own, size) : "";
-}
+std::string own_address(int socket) { return address_of(socket, ::getsockname); }
 
-std::string peer_address(int socket) {
-  sockaddr_storage storage{};
-  auto& peer = reinterpret_cast<sockaddr&>(storage);
-  socklen_t size = sizeof storage;
-  return ::getpeername(socket, &peer, &size) == 0 ? numeric_address(peer, size) : "";
-}
+std::string peer_address(int socket) { return address_of(socket, ::getpeername); }
 
 }  // namespace outrider

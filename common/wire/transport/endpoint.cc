@@ -44,14 +44,6 @@ Error zmq_error(const char* verb, const std::string& address, int number) {
                nonsense ? std::string(", wanted ") + kAddressForm : "");
 }
 
-/// Throws ZeroMQ's error (EINVAL) for an address that is_sane() rejects.
-void check_address(const std::string& address) {
-  const bool known = address.starts_with("tcp://") || address.starts_with("inproc://");
-  if (known && is_sane(address)) return;
-  errno = EINVAL;
-  throw zmq::error_t();
-}
-
 void set_options(zmq::socket_t& socket, const EndpointOptions& options) {
   socket.set(zmq::sockopt::linger, to_zmq_ms(options.linger));
   socket.set(zmq::sockopt::sndhwm, options.queue_messages_max);
@@ -139,44 +131,14 @@ int put(zmq::socket_t& socket, zmq::message_t& frame, bool more) {
 
 }  // namespace
 
-/// A file descriptor that poll sees as readable after signal(), until clear().
-class EventFd {
- public:
-  EventFd() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-    if (fd_ < 0) throw zmq::error_t();  // carries errno
-  }
-
-  int fd() const { return fd_; }
-  void signal() { [[maybe_unused]] const int rc = eventfd_write(fd_, 1); }
-  void clear() {
-    eventfd_t count;
-    [[maybe_unused]] const int rc = eventfd_read(fd_, &count);
-  }
-
- private:
-  const Descriptor fd_;
-};
-
 struct TransportContext::Impl {
   explicit Impl(Security given) : security(std::move(given)) { zmq.set(zmq::ctxopt::max_sockets, kSocketsMax); }
-  /// Returns the keys of a bound socket, and starts the gatekeeper; none if the address needs no keys.
-  Result<std::optional<KeyPair>> keys_to_listen(const std::string& address);
-
   static constexpr int kSocketsMax = 16'384;  ///< three per TCP connection; a server has one connection per request
   const Security security;
   zmq::context_t zmq{1};
   std::unique_ptr<Gatekeeper> gatekeeper;  ///< declared after the context, since its socket must close first
   std::atomic<bool> connected = false;     ///< true once any endpoint was connected
 };
-
-Result<std::optional<KeyPair>> TransportContext::Impl::keys_to_listen(const std::string& address) {
-  ASSIGN_OR_RETURN(const std::optional<KeysToListen> keys, outrider::keys_to_listen(security, address));
-  if (!keys) return std::optional<KeyPair>();
-  if (gatekeeper == nullptr) {
-    ASSIGN_OR_RETURN(gatekeeper, Gatekeeper::start(zmq.handle(), keys->authorized));
-  }
-  return std::optional(keys->own);
-}
 
 TransportContext::TransportContext(Security security) : impl_(std::make_unique<Impl>(std::move(security))) {}
 TransportContext::~TransportContext() = default;
@@ -187,6 +149,7 @@ struct Endpoint::Impl {
   struct KeyState;
   Impl(zmq::context_t& context, bool is_bound, const EndpointOptions& opts)
       : bound(is_bound), options(opts), socket(context, bound ? zmq::socket_type::router : zmq::socket_type::dealer) {
+    if (wake_event < 0) throw zmq::error_t();  // carries errno
     set_options(socket, options);
     // Without this option a ROUTER silently drops what it cannot deliver.
     if (bound) socket.set(zmq::sockopt::router_mandatory, true);
@@ -220,7 +183,7 @@ struct Endpoint::Impl {
   std::atomic<bool>* was_connected = nullptr;  ///< the context's flag, with a dialer
   std::unique_ptr<ListenerGuard> guard;        ///< bound over TCP; ends before the socket too
   std::deque<Frames> unsent;                   ///< handed to ZeroMQ before there was a connection
-  EventFd wake_event;
+  const Descriptor wake_event{eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
   std::atomic<bool> woken = false;  ///< the event has been signalled, or is about to be
 
   // Bound sockets with keys only.
@@ -312,7 +275,7 @@ void Endpoint::Impl::wait_for_others(Duration timeout) {
   constexpr Duration kPause = std::chrono::milliseconds(1);
   // ZeroMQ's descriptor becomes readable when a peer with an empty queue sends, not while queues hold messages.
   pollfd items[] = {{.fd = socket.get(zmq::sockopt::fd), .events = POLLIN, .revents = 0},
-                    {.fd = wake_event.fd(), .events = POLLIN, .revents = 0}};
+                    {.fd = wake_event, .events = POLLIN, .revents = 0}};
   poll(items, 2, to_zmq_ms(std::min(timeout, kPause)));
   (void)readable();  // updates ZeroMQ's state
 }
@@ -342,21 +305,26 @@ Result<std::unique_ptr<Endpoint>> Endpoint::bind(TransportContext& context, cons
                                                  const EndpointOptions& options) {
   try {
     auto impl = std::make_unique<Impl>(context.impl_->zmq, true, options);
-    check_address(address);
-    ASSIGN_OR_RETURN(const std::optional<KeyPair> own, context.impl_->keys_to_listen(address));
-    if (own) {
+    const bool known = address.starts_with("tcp://") || address.starts_with("inproc://");
+    if (!known || !is_sane(address)) return zmq_error("listen at", address, EINVAL);
+    ASSIGN_OR_RETURN(const std::optional<KeysToListen> keys, keys_to_listen(context.impl_->security, address));
+    if (keys) {
+      std::unique_ptr<Gatekeeper>& gatekeeper = context.impl_->gatekeeper;
+      if (gatekeeper == nullptr) {
+        ASSIGN_OR_RETURN(gatekeeper, Gatekeeper::start(context.impl_->zmq.handle(), keys->authorized));
+      }
       // Without a domain, or without a gatekeeper, ZeroMQ would admit every key.
-      impl->gatekeeper = context.impl_->gatekeeper.get();
+      impl->gatekeeper = gatekeeper.get();
       impl->socket.set(zmq::sockopt::zap_domain, Gatekeeper::kDomain);
       RETURN_IF_ERROR(enforce_domain(impl->socket));
       impl->socket.set(zmq::sockopt::curve_server, true);
-      zmq_setsockopt(impl->socket.handle(), ZMQ_CURVE_SECRETKEY, own->secret.data(), own->secret.size());
+      zmq_setsockopt(impl->socket.handle(), ZMQ_CURVE_SECRETKEY, keys->own.secret.data(), keys->own.secret.size());
     }
     impl->socket.set(zmq::sockopt::ipv6, address.find('[') != address.npos);
     if (address.starts_with("tcp://"))
       impl->guard = std::make_unique<ListenerGuard>(
           context.impl_->zmq.handle(), impl->socket.handle(),
-          ReceiveBudget::Limits{.message_bytes_max = options.limits.message_bytes_max, .keys = own.has_value()});
+          ReceiveBudget::Limits{.message_bytes_max = options.limits.message_bytes_max, .keys = keys.has_value()});
     impl->socket.bind(address);
     impl->address = impl->socket.get(zmq::sockopt::last_endpoint);
     return std::unique_ptr<Endpoint>(new Endpoint(std::move(impl)));
@@ -491,18 +459,19 @@ void Endpoint::wait(Duration timeout) {
     // zmq_poll, not poll: a socket's descriptor is edge-triggered, and does not report messages that an earlier call
     // has already noticed.
     zmq_pollitem_t items[] = {{impl_->socket.handle(), 0, ZMQ_POLLIN, 0},
-                              {nullptr, impl_->wake_event.fd(), ZMQ_POLLIN, 0},
+                              {nullptr, impl_->wake_event, ZMQ_POLLIN, 0},
                               {impl_->monitor(), -1, ZMQ_POLLIN, 0}};
     zmq_poll(items, impl_->monitor() != nullptr ? 3 : 2, to_zmq_ms(timeout));
   }
   impl_->service();
   // In this order a wake() after the exchange signals again, and one before it is answered by this return.
-  impl_->wake_event.clear();
+  eventfd_t count;
+  (void)eventfd_read(impl_->wake_event, &count);
   impl_->woken.exchange(false);
 }
 
 void Endpoint::wake() {
-  if (!impl_->woken.exchange(true)) impl_->wake_event.signal();
+  if (!impl_->woken.exchange(true)) (void)eventfd_write(impl_->wake_event, 1);
 }
 
 }  // namespace outrider

@@ -1,9 +1,9 @@
 #include "common/wire/transport/receive_budget.h"
 
-#include <arpa/inet.h>
 #include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <malloc.h>
+#include <netinet/in.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -16,6 +16,8 @@
 #include <vector>
 
 #include <fmt/format.h>
+
+#include "common/wire/transport/address.h"
 
 namespace outrider {
 namespace {
@@ -42,18 +44,6 @@ std::optional<tcp_info> tcp_info_of(int fd) {
   socklen_t size = sizeof info;
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return std::nullopt;
   return info;
-}
-
-std::string peer_of(int fd) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  char text[INET6_ADDRSTRLEN] = "?";
-  if (getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return text;
-  const void* const number = address.ss_family == AF_INET6
-                                 ? static_cast<const void*>(&reinterpret_cast<sockaddr_in6&>(address).sin6_addr)
-                                 : &reinterpret_cast<sockaddr_in&>(address).sin_addr;
-  inet_ntop(address.ss_family, number, text, sizeof text);
-  return text;
 }
 
 /// Returns this process's anonymous resident memory, in bytes.
@@ -95,18 +85,10 @@ void ReceiveBudget::on_received(int fd, const PeerId& peer) {
   connection->second.peer = peer;
 }
 
-std::vector<PeerId> ReceiveBudget::arriving() {
+std::vector<PeerId> ReceiveBudget::peers_with(bool (Arrival::*change)()) {
   std::vector<PeerId> peers;
   for (auto& [fd, connection] : connections_) {
-    if (connection.arrival.more() && !connection.peer.empty()) peers.push_back(connection.peer);
-  }
-  return peers;
-}
-
-std::vector<PeerId> ReceiveBudget::leaving() {
-  std::vector<PeerId> peers;
-  for (auto& [fd, connection] : connections_) {
-    if (connection.arrival.leaving() && !connection.peer.empty()) peers.push_back(connection.peer);
+    if ((connection.arrival.*change)() && !connection.peer.empty()) peers.push_back(connection.peer);
   }
   return peers;
 }
@@ -228,7 +210,7 @@ void ReceiveBudget::give_back(TimePoint now) {
 std::map<int, ReceiveBudget::Connection>::iterator ReceiveBudget::cut(std::map<int, Connection>::iterator connection,
                                                                       TimePoint now, std::string_view event,
                                                                       std::string_view why) {
-  const std::string peer = peer_of(connection->first);
+  const std::string peer = peer_address(connection->first);
   ::shutdown(connection->first, SHUT_RDWR);
   if (const auto more = limit_.pass(now))
     log_warn("event={} from={} reason=\"{}: its connection is cut\"{}", event, peer, why, *more);

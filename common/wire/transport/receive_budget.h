@@ -75,10 +75,9 @@ class ReceiveBudget {
   void cut(int fd, const PeerId& peer, TimePoint now, std::string_view event, std::string_view why);
   /// Records that a message of this connection was received from `peer`.
   void on_received(int fd, const PeerId& peer);
-  /// See Endpoint::arriving().
-  std::vector<PeerId> arriving();
-  /// See Endpoint::leaving().
-  std::vector<PeerId> leaving();
+  /// See Endpoint.
+  std::vector<PeerId> arriving() { return peers_with(&Arrival::more); }
+  std::vector<PeerId> leaving() { return peers_with(&Arrival::leaving); }
   /// For lack of a file handle, cuts the older half of the connections that have never sent a message.
   /// @return their number
   int cut_silent(TimePoint now);
@@ -95,6 +94,7 @@ class ReceiveBudget {
     bool got_message = false;      ///< a message was received since the last look
     bool suspect = false;  ///< over the limit at the last look: after a pause of ours it may be several messages
   };
+  std::vector<PeerId> peers_with(bool (Arrival::*change)());
   /// Asks the kernel about all connections. Forgets those that are closed.
   void look();
   void cut_without_end(TimePoint now);

@@ -15,16 +15,6 @@ Result<std::string> chosen_name(const WorkerOptions& options, std::string otherw
   return options.name.empty() ? std::move(otherwise) : options.name;
 }
 
-Result<void> AloneTimer::check(bool joined, TimePoint now) {
-  if (joined || seconds_max_ == 0) {
-    alone_since_.reset();
-    return {};
-  }
-  if (!alone_since_) alone_since_ = now;
-  if (now - *alone_since_ <= std::chrono::seconds(seconds_max_)) return {};
-  return Error(Errc::kUnavailable, "no coordinator for {} s (--exit-when-alone)", seconds_max_);
-}
-
 Result<void> ReadyFile::show(bool joined) {
   if (path_.empty() || joined_ == joined) return {};
   std::error_code failed;

@@ -5,7 +5,6 @@
 
 #include "common/base/option.h"
 #include "common/base/result.h"
-#include "common/base/time.h"
 
 namespace outrider {
 
@@ -35,20 +34,6 @@ void declare_options(Visitor&& visit, WorkerOptions& options) {
 /// @param otherwise  the default name
 /// @return kInvalidArgument for a name that every coordinator would refuse
 Result<std::string> chosen_name(const WorkerOptions& options, std::string otherwise);
-
-/// Measures the time without a coordinator: a worker whose job was killed must not stay for ever.
-class AloneTimer {
- public:
-  explicit AloneTimer(const WorkerOptions& options) : seconds_max_(options.alone_seconds_max) {}
-
-  /// @param joined  true while a coordinator has welcomed the worker
-  /// @return kUnavailable after more time than the options allow
-  Result<void> check(bool joined, TimePoint now);
-
- private:
-  int seconds_max_;
-  std::optional<TimePoint> alone_since_;
-};
 
 /// The file of WorkerOptions::ready_file, for a probe that can run a command but cannot connect to anything.
 class ReadyFile {

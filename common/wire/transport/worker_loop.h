@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <stop_token>
 
@@ -17,7 +18,11 @@ class WorkerLoop {
  public:
   /// All arguments outlive the loop.
   WorkerLoop(Core& core, Endpoint& endpoint, const WorkerOptions& options)
-      : core_(core), endpoint_(endpoint), pump_(endpoint), alone_timer_(options), ready_file_(options) {}
+      : core_(core),
+        endpoint_(endpoint),
+        pump_(endpoint),
+        alone_seconds_max_(options.alone_seconds_max),
+        ready_file_(options) {}
 
   /// Runs until `stop` (then Ok), or returns the reason: a refusal that is final, another protocol version, no
   /// coordinator for longer than the options allow, or a failure of the work.
@@ -36,7 +41,7 @@ class WorkerLoop {
         }
         if (core_.session_count() == 0 || !core_.membership().joined() || outrider::now() >= *drain_until) break;
       }
-      RETURN_IF_ERROR(alone_timer_.check(core_.membership().joined(), now()));
+      RETURN_IF_ERROR(check_alone());
       RETURN_IF_ERROR(ready_file_.show(core_.membership().joined()));
       exchange();
       const std::optional<TimePoint> due = hand_over(take);
@@ -70,6 +75,13 @@ class WorkerLoop {
   /// their times when sequences return (BatchWindow). A look takes some microseconds.
   static constexpr Duration kLook = std::chrono::milliseconds(2);
 
+  /// A worker whose job was killed must not stay for ever.
+  Result<void> check_alone() {
+    if (core_.membership().joined()) last_joined_ = now();
+    if (alone_seconds_max_ == 0 || now() - last_joined_ <= std::chrono::seconds(alone_seconds_max_)) return {};
+    return Error(Errc::kUnavailable, "no coordinator for {} s (--exit-when-alone)", alone_seconds_max_);
+  }
+
   void exchange() {
     pump_.receive([&](const PeerId&, Message message) { core_.on_message(std::move(message), now()); });
     if (!endpoint_.arriving().empty()) core_.on_arriving(now());
@@ -89,7 +101,8 @@ class WorkerLoop {
   Endpoint& endpoint_;
   Pump pump_;
   LoopClock clock_;
-  AloneTimer alone_timer_;
+  const int alone_seconds_max_;  ///< 0: for ever
+  TimePoint last_joined_ = now();
   ReadyFile ready_file_;
   TimePoint exchanged_ = outrider::now();
 };
