@@ -129,7 +129,7 @@ std::string absolute_url(const HttpUrl& from, const std::string& location) {
   if (location.starts_with("//")) return protocol + location;
   if (location.starts_with('/')) return origin + location;
   const std::string path = from.target.substr(0, from.target.find('?'));
-  return origin + path.substr(0, path.rfind('/') + 1) + location;
+  return origin + (location.starts_with('?') ? path : path.substr(0, path.rfind('/') + 1)) + location;
 }
 
 }  // namespace outrider

@@ -261,6 +261,14 @@ TEST(MediaFetcher, ANameIsLookedUpOnceSoThatItCannotChangeBehindTheCheck) {
             std::string::npos);
 }
 
+TEST(MediaFetcher, ARedirectionIsRelativeToWhereItComesFrom) {
+  const HttpUrl from = parse_http_url("https://host.example/a/b?x=1").value();
+  EXPECT_EQ(absolute_url(from, "c?y=2"), "https://host.example/a/c?y=2");
+  EXPECT_EQ(absolute_url(from, "/c"), "https://host.example/c");
+  EXPECT_EQ(absolute_url(from, "//other.example/c"), "https://other.example/c");
+  EXPECT_EQ(absolute_url(from, "?y=2"), "https://host.example/a/b?y=2");
+}
+
 TEST(MediaFetcher, RedirectionsAreCheckedAsURLsAre) {
   PictureHost host, inner;
   Fetcher fetch({host.here, fmt::format("*:{}", inner.server->port())}, {{"inner", {"127.0.0.1"}}});
