@@ -159,8 +159,10 @@ std::int64_t JsonFields::integer(const char* key, std::optional<std::int64_t> fa
 double JsonFields::number(const char* key, std::optional<double> fallback, double low, double high) const {
   const json* const value = find(key);
   if (value == nullptr && fallback) return *fallback;
-  const double x = value != nullptr && value->is_number() ? value->get<double>() : low - 1;
-  if (low <= x && x <= high) return x;
+  if (value != nullptr && value->is_number()) {
+    const auto x = value->get<double>();
+    if (low <= x && x <= high) return x;
+  }
   wrong(key, fmt::format("a number from {} to {}", low, high));
   return fallback.value_or(low);
 }

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/fields.h"
 #include "common/base/json_fields.h"
 #include "server/response_store.h"
 
@@ -128,6 +129,13 @@ void expect_called_turn(std::span<const ChatMessage, 2> messages) {
   EXPECT_EQ(messages[1].role, ChatMessage::Role::kTool);
   EXPECT_EQ(messages[1].tool_call_id, "c1");
   EXPECT_EQ(messages[1].response, "sunny");
+}
+
+TEST(JsonFields, ATextIsNoNumberHoweverWideTheRange) {
+  FirstError wrong;
+  const Json object = {{"x", "no"}};
+  JsonFields(object, "", wrong).number("x", 1, kFinite.min, kFinite.max);
+  EXPECT_TRUE(wrong.error) << "the lowest double less 1 is the lowest double";
 }
 
 TEST(Messages, ARequestIsRead) {
