@@ -12,8 +12,8 @@
 
 namespace outrider {
 
-/// Sends logs to stderr, one line each, prefixed with `name` (the role). Level from OUTRIDER_LOG (debug, info, warn,
-/// error), else `level`; OUTRIDER_LOG_FORMAT=json makes each line a JSON object (json_lines.h). Throws for another
+/// Sends logs to stderr, one line each, prefixed with `name` (the role). Level from OUTRIDER_LOG (info, warn, error,
+/// off), else `level`; OUTRIDER_LOG_FORMAT=json makes each line a JSON object (json_lines.h). Throws for another
 /// level or format.
 void init_logging(const std::string& name, const std::string& level);
 
