@@ -2,105 +2,82 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <new>
 
 namespace outrider {
 
 namespace {
 
-/// Elements of a block, and its bytes.
-struct Block {
+/// Name of a type, elements of a block, and its bytes.
+struct DTypeFacts {
+  const char* name;
   std::size_t elements, bytes;
 };
+/// Indexed by DType.
+constexpr DTypeFacts kDTypes[] = {
+    {"F32", 1, 4},
+    {"BF16", 1, 2},
+    {"I8", 1, 1},
+    {"I32", 1, 4},
+    {"I64", 1, 8},
+    {"U8", 1, 1},
+    {"F16", 1, 2},
+    {"Q8_0", 32, 34},
+    {"Q4_0", 32, 18},
+    {"Q4_1", 32, 20},
+    {"Q5_0", 32, 22},
+    {"Q5_1", 32, 24},
+    {"Q4_K", 256, 144},
+    {"Q5_K", 256, 176},
+    {"Q6_K", 256, 210},
+    {"Q2_K", 256, 84},
+    {"Q3_K", 256, 110},
+    {"IQ4_NL", 32, 18},
+    {"IQ4_XS", 256, 136},
+    {"IQ2_XXS", 256, 66},
+    {"IQ2_XS", 256, 74},
+    {"IQ2_S", 256, 82},
+    {"IQ3_XXS", 256, 98},
+    {"IQ3_S", 256, 110},
+    {"MXFP4", 32, 17},
+    {"F8_E4M3", 1, 1},
+};
+static_assert(std::size(kDTypes) == static_cast<std::size_t>(DType::kF8_E4M3) + 1);
 
-Block block_of(DType dtype) {
-  switch (dtype) {
-    case DType::kI8:
-    case DType::kU8:
-    case DType::kF8_E4M3: return {1, 1};
-    case DType::kBf16:
-    case DType::kF16: return {1, 2};
-    case DType::kF32:
-    case DType::kI32: return {1, 4};
-    case DType::kI64: return {1, 8};
-    case DType::kQ8_0: return {32, 34};
-    case DType::kQ4_0: return {32, 18};
-    case DType::kQ4_1: return {32, 20};
-    case DType::kQ5_0: return {32, 22};
-    case DType::kQ5_1: return {32, 24};
-    case DType::kQ4_K: return {256, 144};
-    case DType::kQ5_K: return {256, 176};
-    case DType::kQ6_K: return {256, 210};
-    case DType::kQ2_K: return {256, 84};
-    case DType::kQ3_K: return {256, 110};
-    case DType::kIQ4_NL: return {32, 18};
-    case DType::kIQ4_XS: return {256, 136};
-    case DType::kIQ2_XXS: return {256, 66};
-    case DType::kIQ2_XS: return {256, 74};
-    case DType::kIQ2_S: return {256, 82};
-    case DType::kIQ3_XXS: return {256, 98};
-    case DType::kIQ3_S: return {256, 110};
-    case DType::kMXFP4: return {32, 17};
-  }
-  CHECK(false, "DType {}", static_cast<int>(dtype));
+const DTypeFacts& facts_of(DType dtype) {
+  CHECK(static_cast<std::size_t>(dtype) < std::size(kDTypes), "DType {}", static_cast<int>(dtype));
+  return kDTypes[static_cast<std::size_t>(dtype)];
 }
 
 }  // namespace
 
-std::size_t block_elements(DType dtype) { return block_of(dtype).elements; }
+std::size_t block_elements(DType dtype) { return facts_of(dtype).elements; }
 
 std::size_t stored_bytes(DType dtype, std::size_t elements) {
-  const Block block = block_of(dtype);
+  const DTypeFacts& block = facts_of(dtype);
   CHECK(elements % block.elements == 0, "{} elements of {}, wanted a multiple of {}", elements, to_string(dtype),
         block.elements);
   return elements / block.elements * block.bytes;
 }
 
 std::size_t size_bytes(DType dtype) {
-  const Block block = block_of(dtype);
+  const DTypeFacts& block = facts_of(dtype);
   CHECK(block.elements == 1, "one element of {} has no bytes of its own", to_string(dtype));
   return block.bytes;
 }
 
 const char* to_string(DType dtype) {
-  switch (dtype) {
-    case DType::kF32: return "F32";
-    case DType::kBf16: return "BF16";
-    case DType::kI8: return "I8";
-    case DType::kI32: return "I32";
-    case DType::kI64: return "I64";
-    case DType::kU8: return "U8";
-    case DType::kF16: return "F16";
-    case DType::kQ8_0: return "Q8_0";
-    case DType::kQ4_0: return "Q4_0";
-    case DType::kQ4_1: return "Q4_1";
-    case DType::kQ5_0: return "Q5_0";
-    case DType::kQ5_1: return "Q5_1";
-    case DType::kQ4_K: return "Q4_K";
-    case DType::kQ5_K: return "Q5_K";
-    case DType::kQ6_K: return "Q6_K";
-    case DType::kQ2_K: return "Q2_K";
-    case DType::kQ3_K: return "Q3_K";
-    case DType::kIQ4_NL: return "IQ4_NL";
-    case DType::kIQ4_XS: return "IQ4_XS";
-    case DType::kIQ2_XXS: return "IQ2_XXS";
-    case DType::kIQ2_XS: return "IQ2_XS";
-    case DType::kIQ2_S: return "IQ2_S";
-    case DType::kIQ3_XXS: return "IQ3_XXS";
-    case DType::kIQ3_S: return "IQ3_S";
-    case DType::kMXFP4: return "MXFP4";
-    case DType::kF8_E4M3: return "F8_E4M3";
-  }
-  return "?";
+  const auto at = static_cast<std::size_t>(dtype);
+  return at < std::size(kDTypes) ? kDTypes[at].name : "?";
 }
 
 std::optional<DType> parse_dtype(std::string_view name) {
-  for (int i = 0; i <= static_cast<int>(DType::kF8_E4M3); ++i) {
-    if (const auto dtype = static_cast<DType>(i); name == to_string(dtype)) return dtype;
-  }
-  return std::nullopt;
+  const auto* const type = std::ranges::find(kDTypes, name, &DTypeFacts::name);
+  return type == std::end(kDTypes) ? std::nullopt : std::optional(static_cast<DType>(type - kDTypes));
 }
 
 void* aligned_zeroed(std::size_t bytes) {

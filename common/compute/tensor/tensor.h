@@ -144,7 +144,7 @@ void* AlignedArray<T>::allocate_zeroed(std::size_t bytes) {
   return aligned_zeroed(bytes);
 }
 
-/// Owner of a float matrix. Grows when asked, never shrinks: for buffers that live as long as an engine.
+/// Owner of a float matrix, zeroed. Move only.
 class Tensor {
  public:
   Tensor() = default;
