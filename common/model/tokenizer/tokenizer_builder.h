@@ -20,8 +20,8 @@ class Tokenizer::Builder {
   static constexpr std::size_t kAddedBytesMax = 256;
 
   explicit Builder(std::string_view name) {
-    tokenizer_.name_ = name;
-    tokenizer_.byte_ids_.fill(kNoToken);
+    tokenizer.name_ = name;
+    tokenizer.byte_ids_.fill(kNoToken);
   }
 
   /// @return false if the id is taken. @pre id < kVocabSizeMax.
@@ -38,22 +38,15 @@ class Tokenizer::Builder {
   /// Adds the next merge by rank. @return none if left, right and their sum are tokens; else the text that is not
   std::optional<std::string> add_merge(std::string_view left, std::string_view right);
 
-  void set_unknown(TokenId id, bool fuse);
-  void set_byte_token(std::uint8_t byte, TokenId id) { tokenizer_.byte_ids_[byte] = id; }
   /// Number of bytes without a token: if there are any, the tokenizer needs an unknown token.
   std::size_t missing_bytes() const;
-  bool has_unknown() const { return tokenizer_.unknown_id_ != kNoToken; }
 
-  void add_normalizer(Replacement replacement) { tokenizer_.normalizer_.push_back(std::move(replacement)); }
-  void add_decoder(Replacement replacement) { tokenizer_.decoder_.push_back(std::move(replacement)); }
-
-  /// The tokenizer built so far.
-  const Tokenizer& tokenizer() const { return tokenizer_; }
   /// @return kUnsupported if an added token is longer than kAddedBytesMax as matched
   Result<Tokenizer> finish() &&;
 
+  Tokenizer tokenizer;  ///< as built so far; what needs no check is set in it
+
  private:
-  Tokenizer tokenizer_;
   std::vector<bool> taken_;  // by id; a token's text does not show it, since "" is a token too
 };
 

@@ -61,11 +61,11 @@ Result<Tokenizer> Tokenizer::from_gguf(const GgufMetadata& metadata) {
     } else if (types[i] == kNormal && looks_like_control(tokens[i])) {
       called_normal.emplace(tokens[i], id);
     } else if (types[i] == kByte) {
-      const std::optional<std::uint8_t> byte = builder.tokenizer().byte_value(id);
+      const std::optional<std::uint8_t> byte = builder.tokenizer.byte_value(id);
       if (!byte)
         return fail(Errc::kMalformed, fmt::format("tokens[{}]", i), quote(tokens[i]),
                     "<0xNN>, as its token_type is byte");
-      builder.set_byte_token(*byte, id);
+      builder.tokenizer.byte_ids_[*byte] = id;
     }
   }
   for (std::size_t i = 0; i < merges.size(); ++i) {
@@ -85,15 +85,16 @@ Result<Tokenizer> Tokenizer::from_gguf(const GgufMetadata& metadata) {
       return fail(Errc::kMalformed, "unknown_token_id", fmt::format("{}", *unknown),
                   fmt::format("from 0 to {}", tokens.size() - 1));
     }
-    builder.set_unknown(static_cast<TokenId>(*unknown), /*fuse=*/true);
+    builder.tokenizer.unknown_id_ = static_cast<TokenId>(*unknown);
+    builder.tokenizer.fuse_unknown_ = true;
   }
-  if (builder.missing_bytes() > 0 && !builder.has_unknown()) {
+  if (builder.missing_bytes() > 0 && !unknown) {
     return fail(
         Errc::kMalformed, "unknown_token_id", "missing",
         fmt::format("a token for unknown characters, as {} of 256 byte tokens are missing", builder.missing_bytes()));
   }
-  builder.add_normalizer({" ", "\u2581"});
-  builder.add_decoder({"\u2581", " "});
+  builder.tokenizer.normalizer_.push_back({" ", "\u2581"});
+  builder.tokenizer.decoder_.push_back({"\u2581", " "});
   return std::move(builder).finish();
 }
 

@@ -161,15 +161,16 @@ class Tokenizer::Parser {
       const std::string* const text = as_string(unk_token);
       const auto id = text == nullptr ? std::nullopt : built().find(*text);
       if (!id) return malformed("model.unk_token", show(unk_token), "null or one of model.vocab");
-      builder_.set_unknown(*id, member(model, "fuse_unk") == true);
+      builder_.tokenizer.unknown_id_ = *id;
+      builder_.tokenizer.fuse_unknown_ = member(model, "fuse_unk") == true;
     }
     if (member(model, "byte_fallback") == true) {
       for (unsigned byte = 0; byte < 256; ++byte) {
         const auto id = built().find(fmt::format("<0x{:02X}>", byte));
-        if (id) builder_.set_byte_token(static_cast<std::uint8_t>(byte), *id);
+        if (id) builder_.tokenizer.byte_ids_[byte] = *id;
       }
     }
-    if (builder_.missing_bytes() > 0 && !builder_.has_unknown()) {
+    if (builder_.missing_bytes() > 0 && built().unknown_id_ == kNoToken) {
       return malformed("model.unk_token", "null",
                        fmt::format("a token for unknown characters, as {} of 256 byte tokens are missing or unused",
                                    builder_.missing_bytes()));
@@ -196,16 +197,15 @@ class Tokenizer::Parser {
 
   Result<void> read_normalizer(const Json& normalizer) {
     if (normalizer.is_null()) return {};
+    std::vector<Replacement>& read = builder_.tokenizer.normalizer_;
     if (member(normalizer, "type") != "Sequence") {
-      ASSIGN_OR_RETURN(Replacement replacement, read_replace("normalizer", normalizer));
-      builder_.add_normalizer(std::move(replacement));
+      ASSIGN_OR_RETURN(read.emplace_back(), read_replace("normalizer", normalizer));
       return {};
     }
     const Json& steps = member(normalizer, "normalizers");
     if (!steps.is_array()) return malformed("normalizer.normalizers", show(steps), "an array");
     for (const Json& step : steps) {
-      ASSIGN_OR_RETURN(Replacement replacement, read_replace("normalizer.normalizers[]", step));
-      builder_.add_normalizer(std::move(replacement));
+      ASSIGN_OR_RETURN(read.emplace_back(), read_replace("normalizer.normalizers[]", step));
     }
     return {};
   }
@@ -248,13 +248,12 @@ class Tokenizer::Parser {
       return unsupported("decoder.decoders", "another sequence", kWanted);
     }
     for (std::size_t i = 0; i + 2 < count; ++i) {
-      ASSIGN_OR_RETURN(Replacement replacement, read_replace("decoder.decoders[]", steps[i]));
-      builder_.add_decoder(std::move(replacement));
+      ASSIGN_OR_RETURN(builder_.tokenizer.decoder_.emplace_back(), read_replace("decoder.decoders[]", steps[i]));
     }
     return {};
   }
 
-  const Tokenizer& built() const { return builder_.tokenizer(); }
+  const Tokenizer& built() const { return builder_.tokenizer; }
 
   Builder builder_;
 };
