@@ -65,12 +65,8 @@ class GroupedMatrix final : public CodedMatrix {
         groups_(groups),
         group_(group),
         block_(block) {
-    codes_.codes = &code_tensor_;
-    codes_.scales = &scales_;
-    if (codes.zeros != nullptr) zeros_ = *codes.zeros, codes_.zeros = &*zeros_;
+    if (codes.zeros != nullptr) zeros_ = *codes.zeros;
   }
-  GroupedMatrix(const GroupedMatrix&) = delete;
-  GroupedMatrix& operator=(const GroupedMatrix&) = delete;
 
   void read(std::int64_t row, std::span<float> out) const override {
     float scale = 0, zero = 0;
@@ -167,7 +163,7 @@ class GroupedMatrix final : public CodedMatrix {
                               ((1 << codes_.bits) - 1));
   }
 
-  GroupedCodes codes_;
+  GroupedCodes codes_;  ///< without its tensors, which may be gone
   TensorEntry code_tensor_, scales_;
   std::optional<TensorEntry> zeros_;
   std::int64_t per_word_, groups_, group_, block_;
@@ -228,7 +224,7 @@ std::optional<std::string> module_of(const TensorEntry& tensor, std::string_view
   return tensor.name.substr(0, tensor.name.size() - suffix.size());
 }
 
-Result<std::vector<std::int64_t>> group_order(std::span<const TensorEntry> tensors, const std::string& name) {
+Result<std::vector<std::int64_t>> group_order(Tensors tensors, const std::string& name) {
   std::vector<std::int64_t> groups;
   const TensorEntry* const order = find_tensor(tensors, name);
   if (order == nullptr) return groups;
@@ -237,13 +233,12 @@ Result<std::vector<std::int64_t>> group_order(std::span<const TensorEntry> tenso
   return groups;
 }
 
-Result<const TensorEntry*> need(const TensorEntry& codes, std::span<const TensorEntry> tensors,
-                                const std::string& name) {
+Result<const TensorEntry*> need(const TensorEntry& codes, Tensors tensors, const std::string& name) {
   if (const TensorEntry* const found = find_tensor(tensors, name)) return found;
   return file_error(Errc::kMalformed, codes.file, "tensor {} has no {} beside it", quote(codes.name), quote(name));
 }
 
-Result<TensorEntry> coded_entry(std::string name, const GroupedCodes& m) {
+Result<std::optional<TensorEntry>> coded_entry(std::string name, const GroupedCodes& m) {
   constexpr std::int64_t kSizeMax = 1 << 30;  // as in a Linear
   if (m.out < 1 || m.in < 1 || m.out > kSizeMax || m.in > kSizeMax)
     return file_error(Errc::kMalformed, m.codes->file,
@@ -288,8 +283,9 @@ Result<TensorEntry> coded_entry(std::string name, const GroupedCodes& m) {
   if (!m.group_of.empty() && std::ssize(m.group_of) != m.in)
     return file_error(Errc::kMalformed, m.codes->file, "{} has groups of {} inputs, wanted {}", quote(name),
                       m.group_of.size(), m.in);
-  return TensorEntry{std::move(name), m.codes->dtype, {m.out, m.in},
-                     m.codes->bytes,  m.codes->file,  std::make_shared<const GroupedMatrix>(m, groups, group, block)};
+  const auto coded = std::make_shared<const GroupedMatrix>(m, groups, group, block);
+  return std::optional(
+      TensorEntry{std::move(name), m.codes->dtype, {m.out, m.in}, m.codes->bytes, m.codes->file, coded});
 }
 
 std::optional<std::pair<std::int64_t, std::int64_t>> block_sizes(const JsonFields& config, const char* key) {
@@ -321,11 +317,11 @@ Result<void> decode_quantized(const std::filesystem::path& config, std::vector<T
                       fmt::join(names, ", "));
   }
   if (first_error.error) return *first_error.error;
-  const std::unique_ptr<const QuantizedFormat> format = known->make(fields);
+  const QuantizedFormat matrix_of = known->make(fields);
   if (first_error.error) return *first_error.error;
   std::vector<TensorEntry> decoded;
   for (const TensorEntry& tensor : tensors) {
-    ASSIGN_OR_RETURN(const std::optional<TensorEntry> matrix, format->matrix(tensor, tensors));
+    ASSIGN_OR_RETURN(const std::optional<TensorEntry> matrix, matrix_of(tensor, tensors));
     decoded.push_back(matrix.value_or(tensor));
   }
   if (const TensorEntry* const repeated = sort_for_repeated(decoded, &TensorEntry::name))

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
-#include <memory>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -25,18 +25,14 @@ Result<void> decode_quantized(const std::filesystem::path& config, std::vector<T
 
 // ---- for the formats: each has a file with its factory function, and a row of the table in quantized.cc ----
 
-/// A quantisation method, configured by a `quantization_config`.
-class QuantizedFormat {
- public:
-  virtual ~QuantizedFormat() = default;
-  /// Returns the matrix whose codes are in `tensor`, with its name and shape; none if there is none.
-  /// @param tensors  the whole checkpoint's, by name
-  virtual Result<std::optional<TensorEntry>> matrix(const TensorEntry& tensor,
-                                                    std::span<const TensorEntry> tensors) const = 0;
-};
+using Tensors = std::span<const TensorEntry>;
+
+/// A quantisation method, configured by a `quantization_config`: returns the matrix whose codes are in `tensor`, with
+/// its name and shape; none if there is none. @param tensors  the whole checkpoint's, by name
+using QuantizedFormat = std::function<Result<std::optional<TensorEntry>>(const TensorEntry& tensor, Tensors tensors)>;
 
 /// Reads the keys of its configuration; an invalid one becomes `config`'s first error.
-using MakeQuantizedFormat = std::unique_ptr<const QuantizedFormat>(const JsonFields& config);
+using MakeQuantizedFormat = QuantizedFormat(const JsonFields& config);
 
 /// Arrangement of codes in their tensor. An int32 has 32 / n codes of n bits, the first in the lowest bits.
 enum class CodePacking {
@@ -67,7 +63,7 @@ struct GroupedCodes {
 };
 
 /// Makes such a matrix's entry. @return kMalformed if the sizes or types of its tensors do not fit each other
-Result<TensorEntry> coded_entry(std::string name, const GroupedCodes& matrix);
+Result<std::optional<TensorEntry>> coded_entry(std::string name, const GroupedCodes& matrix);
 
 /// Returns the size [outputs, inputs] of a block that shares a scale; none if the key is absent.
 std::optional<std::pair<std::int64_t, std::int64_t>> block_sizes(const JsonFields& config, const char* key);
@@ -82,10 +78,9 @@ inline std::int64_t codes_in(std::int64_t size, std::int64_t each) {
 }
 
 /// Returns GroupedCodes::group_of from the tensor `name`; empty if there is none.
-Result<std::vector<std::int64_t>> group_order(std::span<const TensorEntry> tensors, const std::string& name);
+Result<std::vector<std::int64_t>> group_order(Tensors tensors, const std::string& name);
 
 /// The tensor called `name`; an error if it is not there.
-Result<const TensorEntry*> need(const TensorEntry& codes, std::span<const TensorEntry> tensors,
-                                const std::string& name);
+Result<const TensorEntry*> need(const TensorEntry& codes, Tensors tensors, const std::string& name);
 
 }  // namespace outrider

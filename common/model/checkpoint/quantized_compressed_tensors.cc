@@ -11,7 +11,7 @@
 namespace outrider {
 namespace {
 
-class CompressedTensors final : public QuantizedFormat {
+class CompressedTensors {
  public:
   explicit CompressedTensors(const JsonFields& config) {
     config.choice("format", "pack-quantized",
@@ -34,8 +34,7 @@ class CompressedTensors final : public QuantizedFormat {
     }
   }
 
-  Result<std::optional<TensorEntry>> matrix(const TensorEntry& tensor,
-                                            std::span<const TensorEntry> tensors) const override {
+  Result<std::optional<TensorEntry>> operator()(const TensorEntry& tensor, Tensors tensors) const {
     constexpr std::string_view kPacked = ".weight_packed", kWeight = ".weight";
     const bool packed = tensor.name.ends_with(kPacked);
     const std::string module = tensor.name.substr(0, tensor.name.size() - (packed ? kPacked : kWeight).size());
@@ -64,8 +63,7 @@ class CompressedTensors final : public QuantizedFormat {
     }
     if (m.packing == CodePacking::kF8 || m.packing == CodePacking::kF4) m.zeros = nullptr;  // floats are signed
     ASSIGN_OR_RETURN(m.group_of, group_order(tensors, module + ".weight_g_idx"));
-    ASSIGN_OR_RETURN(TensorEntry entry, coded_entry(module + ".weight", m));
-    return std::optional(std::move(entry));
+    return coded_entry(module + ".weight", m);
   }
 
  private:
@@ -88,8 +86,6 @@ class CompressedTensors final : public QuantizedFormat {
 
 }  // namespace
 
-std::unique_ptr<const QuantizedFormat> make_compressed_tensors(const JsonFields& config) {
-  return std::make_unique<CompressedTensors>(config);
-}
+QuantizedFormat make_compressed_tensors(const JsonFields& config) { return CompressedTensors(config); }
 
 }  // namespace outrider

@@ -7,15 +7,10 @@
 #include "common/model/checkpoint/safetensors.h"
 
 namespace outrider {
-namespace {
 
-class Fp8 final : public QuantizedFormat {
- public:
-  /// Sizes of a block and of a group; 0: not stated.
-  Fp8(std::int64_t block, std::int64_t group) : block_sizes_{block}, group_sizes_{group} {}
-
-  Result<std::optional<TensorEntry>> matrix(const TensorEntry& tensor,
-                                            std::span<const TensorEntry> tensors) const override {
+/// @param block, group  sizes; 0: not stated
+static QuantizedFormat make_format(std::int64_t block, std::int64_t group) {
+  return [=](const TensorEntry& tensor, Tensors tensors) -> Result<std::optional<TensorEntry>> {
     const std::optional<std::string> module = module_of(tensor, ".weight");
     const bool codes = tensor.dtype == DType::kF8_E4M3 || tensor.dtype == DType::kU8;
     if (!module || !codes || tensor.shape.size() != 2) return std::optional<TensorEntry>();
@@ -27,8 +22,8 @@ class Fp8 final : public QuantizedFormat {
                    .out = tensor.shape[0],
                    .in = tensor.shape[1],
                    .codes = &tensor,
-                   .group_sizes = group_sizes_,
-                   .block_sizes = block_sizes_};
+                   .group_sizes = {group},
+                   .block_sizes = {block}};
     m.scales = find_tensor(tensors, *module + ".weight_scale_inv");
     if (m.scales == nullptr) {
       ASSIGN_OR_RETURN(m.scales, need(tensor, tensors, *module + ".weight_scale"));
@@ -40,25 +35,19 @@ class Fp8 final : public QuantizedFormat {
       ASSIGN_OR_RETURN(const TensorEntry* global, need(tensor, tensors, *module + ".weight_scale_2"));
       RETURN_IF_ERROR(read_f32(*global, {&m.factor, 1}));
     }
-    ASSIGN_OR_RETURN(TensorEntry entry, coded_entry(*module + ".weight", m));
-    return std::optional(std::move(entry));
-  }
-
- private:
-  std::vector<std::int64_t> block_sizes_, group_sizes_;
-};
-
-}  // namespace
-
-std::unique_ptr<const QuantizedFormat> make_fp8(const JsonFields& config) {
-  config.choice("activation_scheme", "dynamic", {"dynamic", "static"});
-  const auto block = block_sizes(config, "weight_block_size").value_or(std::pair<std::int64_t, std::int64_t>());
-  return std::make_unique<Fp8>(block.first, block.second);
+    return coded_entry(*module + ".weight", m);
+  };
 }
 
-std::unique_ptr<const QuantizedFormat> make_modelopt(const JsonFields& config) {
+QuantizedFormat make_fp8(const JsonFields& config) {
+  config.choice("activation_scheme", "dynamic", {"dynamic", "static"});
+  const auto block = block_sizes(config, "weight_block_size").value_or(std::pair<std::int64_t, std::int64_t>());
+  return make_format(block.first, block.second);
+}
+
+QuantizedFormat make_modelopt(const JsonFields& config) {
   config.choice("quant_algo", {}, {"FP8", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4", "W4A16_NVFP4", "MIXED_PRECISION"});
-  return std::make_unique<Fp8>(0, config.integer("group_size", 16, 1, 1 << 20));
+  return make_format(0, config.integer("group_size", 16, 1, 1 << 20));
 }
 
 }  // namespace outrider
