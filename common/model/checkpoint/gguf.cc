@@ -342,16 +342,12 @@ const GgufMetadata::Value* GgufMetadata::value(std::string_view key) const {
   return at != pairs_.end() && at->first == key ? &at->second : nullptr;
 }
 
-Error GgufMetadata::wrong(std::string_view key, std::string_view seen, std::string_view wanted) const {
-  return file_error(Errc::kMalformed, file_, "{} is {}, wanted {}", key, seen, wanted);
-}
-
 template <typename T>
 Result<std::optional<T>> GgufMetadata::find(std::string_view key) const {
   const Value* const stored = value(key);
   if (stored == nullptr) return std::optional<T>();
   std::optional<T> converted = convert<T>(*stored);
-  if (!converted) return wrong(key, describe(*stored), kWanted<T>);
+  if (!converted) return file_error(Errc::kMalformed, file_, "{} is {}, wanted {}", key, describe(*stored), kWanted<T>);
   return converted;
 }
 

@@ -54,7 +54,6 @@ class GgufMetadata {
 
  private:
   const Value* value(std::string_view key) const;
-  Error wrong(std::string_view key, std::string_view seen, std::string_view wanted) const;
 
   std::filesystem::path file_;
   Pairs pairs_;

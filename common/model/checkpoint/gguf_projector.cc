@@ -120,28 +120,14 @@ std::optional<std::string> hugging_face_name_of(std::string_view name, bool unif
   return fmt::format("{}{}{}{}", layer, linear->hugging_face, what == ".weight" ? ".linear" : "", what);
 }
 
-/// Reads one projector, and reports the first error.
-class Reader {
- public:
-  explicit Reader(const GgufModel& model) : model_(model) {}
-
-  Result<std::int64_t> number(const std::string& key) const { return model_.metadata.get<std::int64_t>(key); }
-  /// Returns the tensor, which must have `axes` axes.
-  Result<const TensorEntry*> tensor(const char* name, std::size_t axes) const {
-    const TensorEntry* const found = model_.find(name);
-    if (found == nullptr) return wrong(Errc::kNotFound, "tensor {} is missing", name);
-    if (found->shape.size() == axes) return found;
-    return wrong(Errc::kMismatch, "tensor {} has shape [{}], wanted {} axes", name, fmt::join(found->shape, ", "),
-                 axes);
-  }
-  template <typename... Args>
-  Error wrong(Errc code, fmt::format_string<Args...> problem, Args&&... args) const {
-    return file_error(code, model_.file, problem, std::forward<Args>(args)...);
-  }
-
- private:
-  const GgufModel& model_;
-};
+/// Returns the tensor, which must have `axes` axes.
+Result<const TensorEntry*> need_tensor(const GgufModel& projector, const char* name, std::size_t axes) {
+  const TensorEntry* const found = projector.find(name);
+  if (found == nullptr) return file_error(Errc::kNotFound, projector.file, "tensor {} is missing", name);
+  if (found->shape.size() == axes) return found;
+  return file_error(Errc::kMismatch, projector.file, "tensor {} has shape [{}], wanted {} axes", name,
+                    fmt::join(found->shape, ", "), axes);
+}
 
 /// Returns the id of a token of the text model; none if it is missing.
 std::optional<std::int64_t> token_of(const GgufModel& text, std::string_view token) {
@@ -202,19 +188,20 @@ std::vector<std::byte> before_softplus(const TensorEntry& scale) {
 }
 
 /// Checks that soft tokens have the text model's width. @param whose  "its", for a message
-Result<void> check_width(const Reader& reader, const TensorEntry& projection, const json& width,
+Result<void> check_width(const GgufModel& projector, const TensorEntry& projection, const json& width,
                          std::string_view whose) {
   if (width == projection.shape[0]) return {};
-  return reader.wrong(Errc::kMismatch, "{} soft tokens have {} numbers, wanted {}, as the text model's rows", whose,
-                      projection.shape[0], width.dump());
+  return file_error(Errc::kMismatch, projector.file,
+                    "{} soft tokens have {} numbers, wanted {}, as the text model's rows", whose, projection.shape[0],
+                    width.dump());
 }
 
 /// Returns the audio tower's config as in config.json; null if there is none, or one of another kind.
-Result<json> audio_config(const Reader& reader, const GgufModel& projector, const json& text_width) {
+Result<json> audio_config(const GgufModel& projector, const json& text_width) {
   ASSIGN_OR_RETURN(const auto kind, projector.metadata.find<std::string_view>("clip.audio.projector_type"));
   if (kind == "gemma4ua" && is_unified(projector)) {
-    ASSIGN_OR_RETURN(const TensorEntry* projection, reader.tensor(kAudioProjection, 2));
-    RETURN_IF_ERROR(check_width(reader, *projection, text_width, "its sounds'"));
+    ASSIGN_OR_RETURN(const TensorEntry* projection, need_tensor(projector, kAudioProjection, 2));
+    RETURN_IF_ERROR(check_width(projector, *projection, text_width, "its sounds'"));
     return json{{"model_type", "gemma4_unified_audio"}, {"audio_embed_dim", projection->shape[1]}};
   }
   if (kind != "gemma4a") return json();
@@ -222,18 +209,19 @@ Result<json> audio_config(const Reader& reader, const GgufModel& projector, cons
   for (const auto& [to, from] : {std::pair("hidden_size", "embedding_length"),
                                  {"num_hidden_layers", "block_count"},
                                  {"num_attention_heads", "attention.head_count"}}) {
-    ASSIGN_OR_RETURN(audio[to], reader.number(fmt::format("clip.audio.{}", from)));
+    ASSIGN_OR_RETURN(audio[to], projector.metadata.get<std::int64_t>(fmt::format("clip.audio.{}", from)));
   }
   // The file's epsilon is a constant of the converter, not the model's.
-  ASSIGN_OR_RETURN(const TensorEntry* first, reader.tensor(kConvolutions[0], 4));
-  ASSIGN_OR_RETURN(const TensorEntry* second, reader.tensor(kConvolutions[1], 4));
-  ASSIGN_OR_RETURN(const TensorEntry* taps, reader.tensor(kTaps, 2));
-  ASSIGN_OR_RETURN(const TensorEntry* rows, reader.tensor(kRows, 2));
-  ASSIGN_OR_RETURN(const TensorEntry* projection, reader.tensor(kAudioProjection, 2));
-  RETURN_IF_ERROR(check_width(reader, *projection, text_width, "its sounds'"));
+  ASSIGN_OR_RETURN(const TensorEntry* first, need_tensor(projector, kConvolutions[0], 4));
+  ASSIGN_OR_RETURN(const TensorEntry* second, need_tensor(projector, kConvolutions[1], 4));
+  ASSIGN_OR_RETURN(const TensorEntry* taps, need_tensor(projector, kTaps, 2));
+  ASSIGN_OR_RETURN(const TensorEntry* rows, need_tensor(projector, kRows, 2));
+  ASSIGN_OR_RETURN(const TensorEntry* projection, need_tensor(projector, kAudioProjection, 2));
+  RETURN_IF_ERROR(check_width(projector, *projection, text_width, "its sounds'"));
   for (const TensorEntry& tensor : projector.tensors) {
     if (!tensor.name.ends_with(".per_dim_scale.weight") || tensor.dtype == DType::kF32) continue;
-    return reader.wrong(Errc::kMismatch, "tensor {} is {}, wanted F32", tensor.name, to_string(tensor.dtype));
+    return file_error(Errc::kMismatch, projector.file, "tensor {} is {}, wanted F32", tensor.name,
+                      to_string(tensor.dtype));
   }
   audio["subsampling_conv_channels"] = {first->shape[0], second->shape[0]};
   audio["conv_kernel_size"] = taps->shape[1];
@@ -243,31 +231,32 @@ Result<json> audio_config(const Reader& reader, const GgufModel& projector, cons
 }
 
 /// Checks the projection of patches, whose axes are permuted.
-Result<void> check_patches(const Reader& reader, const TensorEntry& patches, const std::vector<std::int64_t>& wanted) {
+Result<void> check_patches(const GgufModel& projector, const TensorEntry& patches,
+                           const std::vector<std::int64_t>& wanted) {
   const bool plain = patches.dtype == DType::kF32 || patches.dtype == DType::kF16 || patches.dtype == DType::kBf16;
   if (patches.shape == wanted && plain && patches.element_count() > 0) return {};
-  return reader.wrong(Errc::kMismatch, "tensor {} is {} [{}], wanted F32, F16 or BF16 [{}]", patches.name,
+  return file_error(Errc::kMismatch, projector.file, "tensor {} is {} [{}], wanted F32, F16 or BF16 [{}]", patches.name,
                       to_string(patches.dtype), fmt::join(patches.shape, ", "), fmt::join(wanted, ", "));
 }
 
 /// Returns the vision tower's config as in config.json.
-Result<json> vision_config(const Reader& reader, const GgufModel& projector) {
+Result<json> vision_config(const GgufModel& projector) {
   json vision = {{"model_type", "gemma4_vision"}};
   for (const auto& [to, from] : {std::pair("hidden_size", "embedding_length"),
                                  {"intermediate_size", "feed_forward_length"},
                                  {"num_hidden_layers", "block_count"},
                                  {"num_attention_heads", "attention.head_count"},
                                  {"patch_size", "patch_size"}}) {
-    ASSIGN_OR_RETURN(vision[to], reader.number(fmt::format("clip.vision.{}", from)));
+    ASSIGN_OR_RETURN(vision[to], projector.metadata.get<std::int64_t>(fmt::format("clip.vision.{}", from)));
   }
   ASSIGN_OR_RETURN(vision["rms_norm_eps"], projector.metadata.get<double>("clip.vision.attention.layer_norm_epsilon"));
-  ASSIGN_OR_RETURN(const TensorEntry* patches, reader.tensor(kPatches, 4));
-  ASSIGN_OR_RETURN(const TensorEntry* positions, reader.tensor(kPositions, 3));
-  ASSIGN_OR_RETURN(const TensorEntry* query, reader.tensor(kQuery, 2));
+  ASSIGN_OR_RETURN(const TensorEntry* patches, need_tensor(projector, kPatches, 4));
+  ASSIGN_OR_RETURN(const TensorEntry* positions, need_tensor(projector, kPositions, 3));
+  ASSIGN_OR_RETURN(const TensorEntry* query, need_tensor(projector, kQuery, 2));
   const std::int64_t heads = vision["num_attention_heads"], side = vision["patch_size"];
   if (heads < 1 || query->shape[0] % heads != 0)
-    return reader.wrong(Errc::kMismatch, "{} heads of {} rows of {}", heads, query->shape[0], kQuery);
-  RETURN_IF_ERROR(check_patches(reader, *patches, {vision["hidden_size"], 3, side, side}));
+    return file_error(Errc::kMismatch, projector.file, "{} heads of {} rows of {}", heads, query->shape[0], kQuery);
+  RETURN_IF_ERROR(check_patches(projector, *patches, {vision["hidden_size"], 3, side, side}));
   vision["head_dim"] = query->shape[0] / heads;
   vision["position_embedding_size"] = positions->shape[1];
   vision["use_clipped_linears"] = projector.find("v.blk.0.attn_q.input_max") != nullptr;
@@ -276,28 +265,28 @@ Result<json> vision_config(const Reader& reader, const GgufModel& projector) {
 }
 
 /// Returns 12B's replacement for it.
-Result<json> unified_vision_config(const Reader& reader, std::int64_t pooling) {
+Result<json> unified_vision_config(const GgufModel& projector, std::int64_t pooling) {
   json vision = {{"model_type", "gemma4_unified_vision"}};
-  ASSIGN_OR_RETURN(vision["mm_embed_dim"], reader.number("clip.vision.embedding_length"));
-  ASSIGN_OR_RETURN(vision["patch_size"], reader.number("clip.vision.patch_size"));
-  ASSIGN_OR_RETURN(const TensorEntry* patches, reader.tensor(kPatches, 2));
-  ASSIGN_OR_RETURN(const TensorEntry* positions, reader.tensor(kPositions, 3));
+  ASSIGN_OR_RETURN(vision["mm_embed_dim"], projector.metadata.get<std::int64_t>("clip.vision.embedding_length"));
+  ASSIGN_OR_RETURN(vision["patch_size"], projector.metadata.get<std::int64_t>("clip.vision.patch_size"));
+  ASSIGN_OR_RETURN(const TensorEntry* patches, need_tensor(projector, kPatches, 2));
+  ASSIGN_OR_RETURN(const TensorEntry* positions, need_tensor(projector, kPositions, 3));
   const std::int64_t hidden = vision["mm_embed_dim"], side = vision["patch_size"];
   constexpr std::int64_t kSideMax = 1 << 8;
   if (side < 1 || side > kSideMax || pooling < 1 || pooling > kSideMax) {
-    return reader.wrong(Errc::kMalformed,
-                        "patches of {} pixels, {} along a side of a soft token, wanted 1 to {} of each", side, pooling,
-                        kSideMax);
+    return file_error(Errc::kMalformed, projector.file,
+                      "patches of {} pixels, {} along a side of a soft token, wanted 1 to {} of each", side, pooling,
+                      kSideMax);
   }
   const std::int64_t pixels = side * pooling * side * pooling;
-  RETURN_IF_ERROR(check_patches(reader, *patches, {hidden, 3 * pixels}));
+  RETURN_IF_ERROR(check_patches(projector, *patches, {hidden, 3 * pixels}));
   for (const char* name : {kPatchNorm, kPatchNormBias}) {
-    ASSIGN_OR_RETURN(const TensorEntry* norm, reader.tensor(name, 1));
-    RETURN_IF_ERROR(check_patches(reader, *norm, {3 * pixels}));
+    ASSIGN_OR_RETURN(const TensorEntry* norm, need_tensor(projector, name, 1));
+    RETURN_IF_ERROR(check_patches(projector, *norm, {3 * pixels}));
   }
   if (positions->shape[0] != 2 || positions->shape[1] < 1 || positions->element_count() == 0) {
-    return reader.wrong(Errc::kMismatch, "tensor {} has shape [{}], wanted [2, positions, {}]", kPositions,
-                        fmt::join(positions->shape, ", "), hidden);
+    return file_error(Errc::kMismatch, projector.file, "tensor {} has shape [{}], wanted [2, positions, {}]",
+                      kPositions, fmt::join(positions->shape, ", "), hidden);
   }
   vision["mm_posemb_size"] = positions->shape[1];
   return vision;
@@ -321,24 +310,23 @@ Result<std::optional<fs::path>> find_projector(const fs::path& text_model) {
 }
 
 Result<json> add_projector(json config, const GgufModel& text, const GgufModel& projector) {
-  const Reader reader(projector);
   ASSIGN_OR_RETURN(const auto architecture, projector.metadata.get<std::string_view>("general.architecture"));
   ASSIGN_OR_RETURN(const auto kind, kind_of(projector));
   if (architecture != "clip" || (kind != kTower && kind != kUnified)) {
-    return reader.wrong(Errc::kUnsupported, "is a projector of kind {:?} ({:?}), wanted {} or {} (clip)",
-                        kind.value_or("").substr(0, 80), architecture.substr(0, 80), kTower, kUnified);
+    return file_error(Errc::kUnsupported, projector.file, "is a projector of kind {:?} ({:?}), wanted {} or {} (clip)",
+                      kind.value_or("").substr(0, 80), architecture.substr(0, 80), kTower, kUnified);
   }
   const bool unified = kind == kUnified;
   ASSIGN_OR_RETURN(const auto pooling, projector.metadata.find<std::int64_t>("clip.vision.projector.scale_factor"));
   ASSIGN_OR_RETURN(json vision,
-                   unified ? unified_vision_config(reader, pooling.value_or(3)) : vision_config(reader, projector));
+                   unified ? unified_vision_config(projector, pooling.value_or(3)) : vision_config(projector));
   vision["pooling_kernel_size"] = pooling.value_or(3);
-  ASSIGN_OR_RETURN(const TensorEntry* projection, reader.tensor(kProjection, 2));
+  ASSIGN_OR_RETURN(const TensorEntry* projection, need_tensor(projector, kProjection, 2));
   const json width = config.at("hidden_size");
-  RETURN_IF_ERROR(check_width(reader, *projection, width, "its"));
+  RETURN_IF_ERROR(check_width(projector, *projection, width, "its"));
   // Inferred, for lack of a key: published models without per-layer embeddings have it (gemma4.md 8.3).
   if (text.find("per_layer_token_embd.weight") == nullptr) config["use_bidirectional_attention"] = "vision";
-  ASSIGN_OR_RETURN(json audio, audio_config(reader, projector, width));
+  ASSIGN_OR_RETURN(json audio, audio_config(projector, width));
   json whole = {{"model_type", unified ? "gemma4_unified" : "gemma4"},
                 {"text_config", std::move(config)},
                 {"vision_config", std::move(vision)},

@@ -44,17 +44,17 @@ Result<ModelFiles> ModelFiles::open(const std::filesystem::path& path) {
 std::string ModelFiles::open_projector(const std::filesystem::path& text_model) {
   const auto architecture = gguf_->metadata.find<std::string_view>("general.architecture");
   if (!architecture || *architecture != "gemma4") return "";  // an assistant may be in its target's folder
-  const auto tried = [&]() -> Result<std::shared_ptr<const GgufModel>> {
+  const auto tried = [&]() -> Result<void> {
     ASSIGN_OR_RETURN(const auto file, find_projector(text_model));
-    if (!file) return std::shared_ptr<const GgufModel>();
+    if (!file) return {};
     ASSIGN_OR_RETURN(GgufModel projector, GgufModel::open(*file));
     ASSIGN_OR_RETURN(const ModelText config, gguf_config(*gguf_));
     ASSIGN_OR_RETURN(const nlohmann::json whole, add_projector(nlohmann::json::parse(config.text), *gguf_, projector));
-    return std::make_shared<const GgufModel>(std::move(projector));
+    whole_config_ = whole.dump();
+    projector_ = std::make_shared<const GgufModel>(std::move(projector));
+    return {};
   }();
-  if (!tried) return tried.error().message;
-  projector_ = *tried;
-  return "";
+  return tried ? "" : tried.error().message;
 }
 
 Result<std::optional<ModelText>> ModelFiles::read(const char* name) const {
@@ -68,11 +68,7 @@ Result<std::optional<ModelText>> ModelFiles::read(const char* name) const {
 Result<std::optional<ModelText>> ModelFiles::config_json() const {
   if (!gguf_) return read("config.json");
   ASSIGN_OR_RETURN(ModelText config, gguf_config(*gguf_));
-  if (projector_) {
-    ASSIGN_OR_RETURN(const nlohmann::json whole,
-                     add_projector(nlohmann::json::parse(config.text), *gguf_, *projector_));
-    config.text = whole.dump();
-  }
+  if (projector_) config.text = whole_config_;
   if (!projector_error_.empty()) config.notes.push_back(projector_error_ + ": pictures are not seen");
   return std::optional(std::move(config));
 }

@@ -64,6 +64,7 @@ class ModelFiles {
 
   std::filesystem::path path_;
   std::shared_ptr<const GgufModel> gguf_, projector_;
+  std::string whole_config_;  ///< config.json with the projector's part
   std::string projector_error_;
 };
 
