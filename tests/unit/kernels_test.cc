@@ -282,33 +282,6 @@ TEST_P(Kernels, DotOfQ8BlocksIsThatOfTheDecodedRow) {
   }
 }
 
-TEST_P(Kernels, DotInt8IsExact) {
-  CounterRng rng(6);
-  std::vector<std::int64_t> all = lengths();
-  all.push_back(131071);  // 131071 * 128 * 127 < 2^31
-  for (const std::int64_t n : all) {
-    SCOPED_TRACE(testing::Message() << "n " << n);
-    std::vector<std::int8_t> x(static_cast<std::size_t>(n)), w(x.size());
-    const auto check = [&] {
-      std::int64_t expected = 0;
-      for (std::size_t i = 0; i < x.size(); ++i) expected += static_cast<std::int64_t>(x[i]) * w[i];
-      ASSERT_EQ(fast().dot_int8(x.data(), w.data(), n), expected);
-    };
-    for (std::size_t i = 0; i < x.size(); ++i) {
-      x[i] = static_cast<std::int8_t>(rng.next());
-      w[i] = static_cast<std::int8_t>(rng.below(255) - 127);
-    }
-    check();
-    for (const int a : {-128, 127}) {
-      std::fill(x.begin(), x.end(), static_cast<std::int8_t>(a));
-      for (const int b : {-127, 127}) {
-        std::fill(w.begin(), w.end(), static_cast<std::int8_t>(b));
-        check();
-      }
-    }
-  }
-}
-
 /// A byte that keeps every nibble's weight an int8, as packing does.
 std::uint8_t random_group(CounterRng& rng) {
   for (;;) {

@@ -38,14 +38,6 @@ struct Int8 {
   }
 };
 
-/// Converted to float32, the even inputs and then the odd ones.
-struct Bf16Floats {
-  using Sum = F;
-  static constexpr int kParts = 2, kZero = 0;
-  static F part(int p, I weights) { return (F)(p == 0 ? weights << 16 : weights & set(static_cast<int>(0xffff0000))); }
-  static F add(F total, F weights, I x) { return _mm256_fmadd_ps(weights, (F)x, total); }
-};
-
 #include "common/compute/kernels/gemm_vector.inc"
 
 }  // namespace

@@ -22,20 +22,12 @@ I add_zeros(I total, Halves zero, Halves sums) {
   return (I)_mm256_dpwssd_avx_epi32((__m256i)total, (__m256i)-zero, (__m256i)sums);
 }
 
-/// The instruction needs one unsigned operand: weights + 128.
-struct Int8 {
-  using Sum = I;
-  static constexpr int kParts = 1, kZero = 128;
-  static I part(int, I weights) { return weights ^ set(static_cast<int>(0x80808080)); }
-  static I add(I total, I weights, I x) { return add_products(total, weights, x); }
-};
-
 #include "common/compute/kernels/gemm_vector.inc"
 
 }  // namespace
 
 void gemm_int4_avx2_vnni(const GemmArgs& a) { a.rows <= kInt4Rows ? gemm<Int4>(a) : gemm<Elements<Int4Bytes>>(a); }
 void gemm_q4_avx2_vnni(const GemmArgs& a) { gemm<Q4>(a); }
-void gemm_int8_avx2_vnni(const GemmArgs& a) { gemm<Elements<Int8>>(a); }
+void gemm_int8_avx2_vnni(const GemmArgs& a) { gemm<Elements<Int8AsUnsigned>>(a); }
 
 }  // namespace outrider

@@ -35,29 +35,13 @@ I add_zeros(I total, Halves zero, Halves sums) {
   return (I)_mm512_dpwssd_epi32((__m512i)total, (__m512i)-zero, (__m512i)sums);
 }
 
-/// The instruction needs one unsigned operand: weights + 128.
-struct Int8 {
-  using Sum = I;
-  static constexpr int kParts = 1, kZero = 128;
-  static I part(int, I weights) { return weights ^ set(static_cast<int>(0x80808080)); }
-  static I add(I total, I weights, I x) { return add_products(total, weights, x); }
-};
-
-/// Converted to float32, the even inputs and then the odd ones.
-struct Bf16Floats {
-  using Sum = F;
-  static constexpr int kParts = 2, kZero = 0;
-  static F part(int p, I weights) { return (F)(p == 0 ? weights << 16 : weights & set(static_cast<int>(0xffff0000))); }
-  static F add(F total, F weights, I x) { return _mm512_fmadd_ps(weights, (F)x, total); }
-};
-
 #include "common/compute/kernels/gemm_vector.inc"
 
 }  // namespace
 
 void gemm_int4_avx512(const GemmArgs& a) { a.rows <= kInt4Rows ? gemm<Int4>(a) : gemm<Elements<Int4Bytes>>(a); }
 void gemm_q4_avx512(const GemmArgs& a) { gemm<Q4>(a); }
-void gemm_int8_avx512(const GemmArgs& a) { gemm<Elements<Int8>>(a); }
+void gemm_int8_avx512(const GemmArgs& a) { gemm<Elements<Int8AsUnsigned>>(a); }
 void gemm_bf16_avx512(const GemmArgs& a) { gemm<Elements<Bf16Floats>>(a); }
 
 }  // namespace outrider

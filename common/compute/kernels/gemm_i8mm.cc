@@ -25,7 +25,7 @@ struct Int8 : Int8Signed {
 
 /// Multiplies pairs of rows; a single remaining row without the instruction, which would compute it twice.
 /// @param step_bytes  of a row's inputs
-void by_twos(GemmArgs a, std::int64_t step_bytes, void (*twos)(const GemmArgs&), void (*one)(const GemmArgs&)) {
+void by_twos(GemmArgs a, std::int64_t step_bytes, GemmKernel* twos, GemmKernel* one) {
   const std::int64_t even = a.rows / 2 * 2, left = a.rows - even;
   a.rows = even;
   if (even > 0) twos(a);

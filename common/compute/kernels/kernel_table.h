@@ -63,6 +63,8 @@ struct GemmArgs {
   std::int64_t y_stride;
 };
 
+using GemmKernel = void(const GemmArgs& args);
+
 /// The row kernels of one instruction set. Every function computes a row from that row's inputs alone, in an order
 /// fixed by the row's length: this makes results batch-invariant.
 struct KernelTable {
@@ -95,21 +97,20 @@ struct KernelTable {
   /// x . w, with w in blocks of Q8_0 (DType::kQ8_0: a half-precision scale, then 32 int8), at any alignment. n is a
   /// multiple of 32.
   float (*dot_q8_0)(const float* x, const std::byte* w, std::int64_t n);
-  std::int32_t (*dot_int8)(const std::int8_t* x, const std::int8_t* w, std::int64_t n);
   /// y = the exact int32 product, times both scales as in dequantize().
-  void (*gemm_int4)(const GemmArgs& args);
+  GemmKernel* gemm_int4;
   /// y = the product times the column's scale: a chain over groups of fma(weights' scale * inputs' scale, a group's sum
   /// of integers, chain), the same bits in every table.
-  void (*gemm_q4)(const GemmArgs& args);
-  void (*gemm_int8)(const GemmArgs& args);  ///< null if row-by-row products are as fast
+  GemmKernel* gemm_q4;
+  GemmKernel* gemm_int8;  ///< null: row-by-row products
   /// y = the product: a chain of fma in the order of the inputs, the same bits in every table. Null as above.
-  void (*gemm_bf16)(const GemmArgs& args) = nullptr;
+  GemmKernel* gemm_bf16 = nullptr;
   /// With tiles; null without. Integer products equal those with vectors.
-  void (*gemm_int4_tiles)(const GemmArgs& args) = nullptr;
-  void (*gemm_q4_tiles)(const GemmArgs& args) = nullptr;
-  void (*gemm_int8_tiles)(const GemmArgs& args) = nullptr;
+  GemmKernel* gemm_int4_tiles = nullptr;
+  GemmKernel* gemm_q4_tiles = nullptr;
+  GemmKernel* gemm_int8_tiles = nullptr;
   /// y = the product: per step a chain of fma over the even inputs and one over the odd, both added to the sum.
-  void (*gemm_bf16_tiles)(const GemmArgs& args) = nullptr;
+  GemmKernel* gemm_bf16_tiles = nullptr;
   /// softmax(q . k) . v per head, before the division by the sum, so that parts of a long row can be merged (ops.cc).
   /// Scores are not scaled (gemma4.md 3.4).
   void (*attend_f32)(const AttendArgs<float>& args);
@@ -125,32 +126,15 @@ const KernelTable& kernels();
 extern const KernelTable kScalarKernels;
 // x86-64.
 extern const KernelTable kAvx2Kernels, kAvx512Kernels;
-void gemm_int4_avx2(const GemmArgs& args);
-void gemm_int4_avx2_vnni(const GemmArgs& args);
-void gemm_int4_avx512(const GemmArgs& args);
-void gemm_q4_avx2(const GemmArgs& args);
-void gemm_q4_avx2_vnni(const GemmArgs& args);
-void gemm_q4_avx512(const GemmArgs& args);
-void gemm_int8_avx2(const GemmArgs& args);
-void gemm_int8_avx2_vnni(const GemmArgs& args);
-void gemm_int8_avx512(const GemmArgs& args);
-void gemm_bf16_avx2(const GemmArgs& args);
-void gemm_bf16_avx512(const GemmArgs& args);
+GemmKernel gemm_int4_avx2, gemm_int4_avx2_vnni, gemm_int4_avx512, gemm_int4_amx;
+GemmKernel gemm_q4_avx2, gemm_q4_avx2_vnni, gemm_q4_avx512, gemm_q4_amx;
+GemmKernel gemm_int8_avx2, gemm_int8_avx2_vnni, gemm_int8_avx512, gemm_int8_amx;
+GemmKernel gemm_bf16_avx2, gemm_bf16_avx512, gemm_bf16_amx;
 void attend_amx(const AttendArgs<Bf16>& args);
-void gemm_int4_amx(const GemmArgs& args);
-void gemm_q4_amx(const GemmArgs& args);
-void gemm_int8_amx(const GemmArgs& args);
-void gemm_bf16_amx(const GemmArgs& args);
 // aarch64.
 extern const KernelTable kNeonKernels;
-void gemm_int4_neon(const GemmArgs& args);
-void gemm_int4_dotprod(const GemmArgs& args);
-void gemm_int4_i8mm(const GemmArgs& args);
-void gemm_q4_neon(const GemmArgs& args);
-void gemm_q4_dotprod(const GemmArgs& args);
-void gemm_q4_i8mm(const GemmArgs& args);
-void gemm_int8_neon(const GemmArgs& args);
-void gemm_int8_dotprod(const GemmArgs& args);
-void gemm_int8_i8mm(const GemmArgs& args);
+GemmKernel gemm_int4_neon, gemm_int4_dotprod, gemm_int4_i8mm;
+GemmKernel gemm_q4_neon, gemm_q4_dotprod, gemm_q4_i8mm;
+GemmKernel gemm_int8_neon, gemm_int8_dotprod, gemm_int8_i8mm;
 
 }  // namespace outrider

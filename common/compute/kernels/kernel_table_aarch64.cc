@@ -8,7 +8,7 @@ namespace outrider {
 namespace {
 
 /// Returns NEON's kernels with other integer products.
-KernelTable with_gemm(void (*int4)(const GemmArgs&), void (*q4)(const GemmArgs&), void (*int8)(const GemmArgs&)) {
+KernelTable with_gemm(GemmKernel* int4, GemmKernel* q4, GemmKernel* int8) {
   KernelTable table = kNeonKernels;
   table.gemm_int4 = int4;
   table.gemm_q4 = q4;

@@ -89,16 +89,10 @@ void dequantize(const std::int32_t* x, float row_scale, const float* column_scal
   for (std::int64_t i = 0; i < n; ++i) y[i] = static_cast<float>(x[i]) * row_scale * column_scale[i];
 }
 
-template <typename Sum, typename X>
-Sum dot(const X* x, const X* w, std::int64_t n) {
-  Sum sum = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
-    if constexpr (std::is_integral_v<X>) {
-      sum += static_cast<Sum>(x[i]) * w[i];
-    } else {
-      sum += to_float(x[i]) * to_float(w[i]);
-    }
-  }
+template <typename X>
+float dot(const X* x, const X* w, std::int64_t n) {
+  float sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) sum += to_float(x[i]) * to_float(w[i]);
   return sum;
 }
 
@@ -196,10 +190,9 @@ const KernelTable kScalarKernels = {
     .quantize = quantize,
     .rotate = rotate,
     .dequantize = dequantize,
-    .dot_f32 = dot<float, float>,
-    .dot_bf16 = dot<float, Bf16>,
+    .dot_f32 = dot<float>,
+    .dot_bf16 = dot<Bf16>,
     .dot_q8_0 = dot_q8_0,
-    .dot_int8 = dot<std::int32_t, std::int8_t>,
     .gemm_int4 = gemm_int4,
     .gemm_q4 = gemm_q4,
     .gemm_int8 = nullptr,

@@ -42,15 +42,17 @@ float store_elements(std::span<const float> row, std::int64_t output, std::byte*
 }
 
 template <typename Element, auto kDot>
-float dot_elements(const std::byte* x, const std::byte* w, std::int64_t n, float x_scale, float w_scale) {
-  const auto sum = (kernels().*kDot)(reinterpret_cast<const Element*>(x), reinterpret_cast<const Element*>(w), n);
-  if constexpr (std::is_same_v<decltype(sum), const float>) {
-    return sum;
-  } else {
-    float y = 0;
-    kernels().dequantize(&sum, x_scale, &w_scale, 1, &y);
-    return y;
-  }
+float dot_floats(const std::byte* x, const std::byte* w, std::int64_t n, float, float) {
+  return (kernels().*kDot)(reinterpret_cast<const Element*>(x), reinterpret_cast<const Element*>(w), n);
+}
+
+/// For instruction sets without gemm_int8.
+float dot_int8(const std::byte* x, const std::byte* w, std::int64_t n, float x_scale, float w_scale) {
+  std::int32_t sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) sum += static_cast<std::int8_t>(x[i]) * static_cast<std::int8_t>(w[i]);
+  float y = 0;
+  kernels().dequantize(&sum, x_scale, &w_scale, 1, &y);
+  return y;
 }
 
 float store_int4(std::span<const float> row, std::int64_t output, std::byte* weights) {
@@ -94,10 +96,9 @@ double random_q4(std::span<std::byte> weights) {
 
 /// Indexed by WeightType.
 constexpr WeightFormat kFormats[] = {
-    {"f32", "rows", 1, 1, 4, false, 1e-4, store_elements<float>, dot_elements<float, &KernelTable::dot_f32>},
-    {"bf16", "rows", 1, 1, 2, false, 0.1, store_elements<Bf16>, dot_elements<Bf16, &KernelTable::dot_bf16>},
-    {"int8", "rows", 1, 1, 1, true, 0.4, store_elements<std::int8_t>,
-     dot_elements<std::int8_t, &KernelTable::dot_int8>, nullptr, random_int8},
+    {"f32", "rows", 1, 1, 4, false, 1e-4, store_elements<float>, dot_floats<float, &KernelTable::dot_f32>},
+    {"bf16", "rows", 1, 1, 2, false, 0.1, store_elements<Bf16>, dot_floats<Bf16, &KernelTable::dot_bf16>},
+    {"int8", "rows", 1, 1, 1, true, 0.4, store_elements<std::int8_t>, dot_int8, nullptr, random_int8},
     {"int4", kInt4Layout, kBlockOutputs, kStepBytes, 2 * sizeof(Int4Chunk), true, 1, store_int4, nullptr,
      copy_chunks<Int4Chunk, copy_int4_row>, random_int4},
     {"q4", kQ4Layout, kBlockOutputs, kStepBytes, 2 * sizeof(Q4Chunk), true, 1, store_q4, nullptr,
