@@ -517,6 +517,30 @@ TEST_P(LinearTest, SelectedOutputsAreThoseOfTheWhole) {
     }
 }
 
+TEST_P(LinearTest, APartHasTheBitsOfTheWhole) {
+  const auto [in, out] = shape();
+  CounterRng rng(static_cast<std::uint64_t>(in * 53 + out));
+  const Stored stored(rng, shape(), DType::kF32, 1);
+  const Linear all = Linear::pack(type(), in, stored.refs);
+  const Columns columns[] = {{out / 4, std::max<std::int64_t>(out / 3, 1)}, {out - 1, 1}};
+  const Linear part = all.part(columns);
+  const std::int64_t first = columns[0].count;
+  ASSERT_EQ(part.out_features(), first + 1);
+  for (const std::int64_t rows : {1, 5, 17}) {
+    Tensor x(padded_rows(rows), in), y(padded_rows(rows), out), some(padded_rows(rows), first + 1);
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (float& value : x.view()[r].span()) value = static_cast<float>(2 * rng.uniform() - 1);
+    all.forward(x.view().rows(0, rows), y.view().rows(0, rows));
+    part.forward(x.view().rows(0, rows), some.view().rows(0, rows));
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t i = 0; i <= first; ++i) {
+        const std::int64_t output = i < first ? columns[0].begin + i : out - 1;
+        ASSERT_EQ(some.view()[r][i], y.view()[r][output]) << all.implementation() << ", " << part.implementation();
+      }
+    }
+  }
+}
+
 TEST_P(LinearTest, AMappedImageIsUsedInPlaceAndGivesTheSameBits) {
   const auto [in, out] = shape();
   CounterRng rng(static_cast<std::uint64_t>(in * 43 + out));

@@ -138,7 +138,9 @@ Linear Linear::part(std::span<const Columns> outputs) const {
     for (std::int64_t o = some.begin; o < some.end(); ++o) all.push_back(static_cast<std::int32_t>(o));
   if (all.empty()) return {type_, in_features_, 0, nullptr};
   Linear part = select(all);
-  if (!matrix_->keeps_bits_in_part() && !same_sums(*matrix_, *part.matrix_, all))
+  // Of another shape, the part may have another implementation than the whole.
+  const bool keeps_bits = matrix_->keeps_bits_in_part() && part.matrix_->keeps_bits_in_part();
+  if (!keeps_bits && !same_sums(*matrix_, *part.matrix_, all))
     part.matrix_ = std::make_shared<PickedMatrix>(matrix_, std::move(all));
   return part;
 }
