@@ -1,5 +1,5 @@
-// oneDNN's matmul, for a few fixed heights (numbers of rows). The only file that uses oneDNN; compiles against 2.6 and
-// 3.x.
+// oneDNN's matmul of floats, for a few fixed heights (numbers of rows). The only file that uses oneDNN; compiles
+// against 2.6 and 3.x.
 //
 // Batch invariance: a height is used only if its primitive gives, on random input and weights, exactly the bits of the
 // primitive of kGemmHeight rows, row by row. This is checked once per shape, when its first matrix is made; a height
@@ -24,7 +24,6 @@
 
 #include "common/base/random.h"
 #include "common/compute/kernels/isa.h"
-#include "common/compute/kernels/kernel_table.h"
 #include "common/compute/kernels/linear.h"
 #include "common/compute/kernels/packed_matrix.h"
 #include "common/compute/kernels/team.h"
@@ -41,14 +40,7 @@ struct Shape {
   auto operator<=>(const Shape&) const = default;
 
   std::size_t element_bytes() const { return static_cast<std::size_t>(format_of(type).unit_bytes); }
-  /// Undefined for a type that oneDNN is not used for.
-  Dt operand() const {
-    return type == WeightType::kF32    ? Dt::f32
-           : type == WeightType::kBf16 ? Dt::bf16
-           : type == WeightType::kInt8 ? Dt::s8
-                                       : Dt::undef;
-  }
-  Dt result() const { return type == WeightType::kInt8 ? Dt::s32 : Dt::f32; }
+  Dt operand() const { return type == WeightType::kF32 ? Dt::f32 : Dt::bf16; }
 };
 
 /// Caps oneDNN's dispatch at the active ISA; must run before its first primitive.
@@ -79,7 +71,7 @@ struct Primitive {
 /// reference, which is hundreds of times slower than our own loop
 std::optional<Primitive> make_primitive(const Shape& shape, std::int64_t height, const dnnl::memory::desc& weights) {
   const dnnl::memory::desc src({height, shape.in}, shape.operand(), dnnl::memory::format_tag::ab);
-  const dnnl::memory::desc dst({height, shape.out}, shape.result(), dnnl::memory::format_tag::ab);
+  const dnnl::memory::desc dst({height, shape.out}, Dt::f32, dnnl::memory::format_tag::ab);
   dnnl::primitive_attr attr;
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   try {
@@ -200,10 +192,7 @@ std::optional<Blocking> blocking_of(const dnnl::memory::desc& desc) {
   return Blocking{desc.get_padded_dims(), desc.get_strides(), desc.get_inner_blks(), desc.get_inner_idxs()};
 #else
   const dnnl_memory_desc_t& d = desc.data;
-  if (d.format_kind != dnnl_blocked || d.offset0 != 0 ||
-      (d.extra.flags & ~std::uint64_t{dnnl_memory_extra_flag_compensation_conv_s8s8}) != 0) {
-    return std::nullopt;
-  }
+  if (d.format_kind != dnnl_blocked || d.offset0 != 0 || d.extra.flags != 0) return std::nullopt;
   const dnnl_blocking_desc_t& b = d.format_desc.blocking;
   return Blocking{{d.padded_dims, d.padded_dims + 2},
                   {b.strides, b.strides + 2},
@@ -225,21 +214,16 @@ std::optional<WeightLayout> layout_of(const dnnl::memory::desc& desc, const Shap
   }
   const char a = blocked[0] ? 'A' : 'a', b = blocked[1] ? 'B' : 'b';
   for (const std::string& order : {std::string{b, a}, std::string{a, b}}) {
-    for (const char* sums : {"", "+s8s8"}) {
-      const std::string tag = order + inner + sums;
-      const Result<WeightLayout> layout = WeightLayout::parse(tag == "ba" ? "rows" : tag, shape.in, shape.out);
-      if (!layout) continue;
-      // oneDNN reserves three times the memory of the sums that it uses (2.6.3; for one flag it counts all three).
-      const std::size_t size = desc.get_size(), bytes = layout->bytes(shape.element_bytes()),
-                        unused = 2 * layout->sum_bytes();
-      bool same = size == bytes || size == bytes + unused;
-      for (int axis = 0; axis < 2; ++axis) {
-        same = same && layout->padded(axis) == blocking->padded[static_cast<std::size_t>(axis)];
-        same = same && (layout->outer_count(axis) == 1 ||
-                        layout->outer_stride(axis) == blocking->strides[static_cast<std::size_t>(axis)]);
-      }
-      if (same) return *layout;
+    const std::string tag = order + inner;
+    const Result<WeightLayout> layout = WeightLayout::parse(tag == "ba" ? "rows" : tag, shape.in, shape.out);
+    if (!layout) continue;
+    bool same = desc.get_size() == layout->bytes(shape.element_bytes());
+    for (int axis = 0; axis < 2; ++axis) {
+      same = same && layout->padded(axis) == blocking->padded[static_cast<std::size_t>(axis)];
+      same = same && (layout->outer_count(axis) == 1 ||
+                      layout->outer_stride(axis) == blocking->strides[static_cast<std::size_t>(axis)]);
     }
+    if (same) return *layout;
   }
   return std::nullopt;
 }
@@ -250,7 +234,7 @@ AlignedArray<std::byte> random_weights(const WeightLayout& layout, const Shape& 
   const std::vector<std::byte> pool = random_elements(shape.type, kPool);
   const std::vector<std::int64_t> in_offset = layout.offsets(0), out_offset = layout.offsets(1);
   const std::size_t element = shape.element_bytes();
-  AlignedArray<std::byte> weights(layout.bytes(element));  // a +s8s8 layout's sums stay 0: the same error in every row
+  AlignedArray<std::byte> weights(layout.bytes(element));
   team_for(shape.out, kInputsPerPiece / shape.in + 1, [&](std::int64_t o) {
     for (std::int64_t i = 0; i < shape.in; ++i) {
       const auto to =
@@ -314,19 +298,18 @@ std::shared_ptr<const Plan> make_plan(const Shape& shape) {
   const std::optional<WeightLayout> layout = layout_of(desc, shape);
   if (!layout) return nullptr;
   const AlignedArray<std::byte> random = random_weights(*layout, shape);  // only memory that `layout` describes is read
-  // Not cut into slices if sums follow all outputs (int8 without AMX), or a cut would be within a block (bf16 with AMX
-  // has odd ones).
+  // Not cut into slices if a cut would be within a block (bf16 with AMX has odd ones).
   const std::int64_t block = layout->padded(1) / layout->outer_count(1), width = slice_width(shape);
   const bool in_blocks = width == shape.out || (width % block == 0 && shape.out % width % block == 0);
-  return make_plan(shape, *layout, desc, random, layout->sum_bytes() > 0 || !in_blocks);
+  return make_plan(shape, *layout, desc, random, !in_blocks);
 }
 
-/// Null if oneDNN is not to be used: without an optimised implementation on the active ISA, an exact one (int8 without
-/// VNNI may saturate in 16 bits), a batch-invariant one (AVX2 sgemm, bfloat16 with an odd number of inputs), or one
-/// whose weights a WeightLayout describes.
+/// Null if oneDNN is not to be used: for integers, without an optimised implementation on the active ISA, a
+/// batch-invariant one (AVX2 sgemm, bfloat16 with an odd number of inputs), or one whose weights a WeightLayout
+/// describes.
 std::shared_ptr<const Plan> plan_for(const Shape& shape) {
-  if (shape.operand() == Dt::undef || active_isa() == Isa::kScalar) return nullptr;
-  if (shape.type == WeightType::kInt8 && active_isa() < Isa::kAvx512) return nullptr;
+  const bool floats = shape.type == WeightType::kF32 || shape.type == WeightType::kBf16;
+  if (!floats || active_isa() == Isa::kScalar) return nullptr;
   // Inputs are paired, and with AMX oneDNN 3.7.2 pairs the last of an odd number with the next row's first.
   if (shape.type == WeightType::kBf16 && shape.in % 2 != 0) return nullptr;
   static std::mutex mutex;
@@ -348,52 +331,42 @@ class OnednnMatrix final : public PackedMatrix {
   void multiply(const float* x, std::int64_t rows, float* y, std::int64_t y_stride) const override {
     const PackedWeights& w = weights();
     const WeightFormat& format = format_of(w.type);
-    auto* const row_scale = scratch<float>(Scratch::kRowScale, rows);
     const auto* input = reinterpret_cast<const std::byte*>(x);
     if (w.type != WeightType::kF32) {
       auto* const stored = scratch<std::byte>(Scratch::kInput, (rows + kGemmHeight) * w.in * format.unit_bytes);
       team_for(rows, kInputsPerPiece / w.in + 1, [&](std::int64_t r) {
-        row_scale[r] = format.store_row({x + r * w.in, static_cast<std::size_t>(w.in)}, r, stored);
+        format.store_row({x + r * w.in, static_cast<std::size_t>(w.in)}, r, stored);
       });
       input = stored;
     }
-    if (plan_->forks) return multiply(0, input, row_scale, rows, y, y_stride);
+    if (plan_->forks) return multiply(0, input, rows, y, y_stride);
     team_run(std::ssize(plan_->starts), 1, [&](std::int64_t begin, std::int64_t end) {
       const OneThread one;
-      for (std::int64_t s = begin; s < end; ++s) multiply(s, input, row_scale, rows, y, y_stride);
+      for (std::int64_t s = begin; s < end; ++s) multiply(s, input, rows, y, y_stride);
     });
   }
-  /// oneDNN's order of summing floats may depend on the number of outputs.
-  bool keeps_bits_in_part() const override { return format_of(weights().type).has_scales; }
+  /// oneDNN's order of summing may depend on the number of outputs.
+  bool keeps_bits_in_part() const override { return false; }
 
  private:
   /// Computes slice `s` of y.
-  void multiply(std::int64_t s, const std::byte* input, const float* row_scale, std::int64_t rows, float* y,
-                std::int64_t y_stride) const {
+  void multiply(std::int64_t s, const std::byte* input, std::int64_t rows, float* y, std::int64_t y_stride) const {
     const PackedWeights& w = weights();
-    const WeightFormat& format = format_of(w.type);
+    const std::int64_t element = format_of(w.type).unit_bytes;
     const std::int64_t first = s * plan_->width, outputs = std::min(plan_->width, w.out - first);
     const Slice& slice = s + 1 == std::ssize(plan_->starts) ? plan_->last : plan_->slice;
     // oneDNN only reads weights, but has one type for all memory.
-    auto* const bytes =
-        const_cast<std::byte*>(w.bytes.data() + plan_->starts[static_cast<std::size_t>(s)] * format.unit_bytes);
+    auto* const bytes = const_cast<std::byte*>(w.bytes.data() + plan_->starts[static_cast<std::size_t>(s)] * element);
     const dnnl::memory weights(slice.base().desc.weights_desc(), cpu_engine(), bytes);
     for (std::int64_t r = 0; r < rows;) {
       const Primitive& primitive = slice.next(rows - r);
       const std::int64_t some = std::min(primitive.height, rows - r);
       float* const to = y + r * y_stride + first;
-      const bool in_place = !format.has_scales && (outputs == y_stride || primitive.height == 1);
+      const bool in_place = outputs == y_stride || primitive.height == 1;
       float* const result = in_place ? to : scratch<float>(Scratch::kOutput, primitive.height * outputs);
-      execute(primitive, weights, input + r * w.in * format.unit_bytes, result);
-      if (format.has_scales) {
-        // A whole matrix's rows are shared by the team.
-        team_for(some, kInputsPerPiece / outputs + 1, [&](std::int64_t i) {
-          kernels().dequantize(reinterpret_cast<const std::int32_t*>(result) + i * outputs, row_scale[r + i],
-                               w.scales.data() + first, outputs, to + i * y_stride);
-        });
-      } else if (!in_place) {
-        for (std::int64_t i = 0; i < some; ++i) std::copy_n(result + i * outputs, outputs, to + i * y_stride);
-      }
+      execute(primitive, weights, input + r * w.in * element, result);
+      for (std::int64_t i = 0; !in_place && i < some; ++i)
+        std::copy_n(result + i * outputs, outputs, to + i * y_stride);
       r += some;
     }
   }
@@ -418,7 +391,7 @@ PackedWeights pack(const Plan& plan, const Shape& shape, const PackedWeights& ro
     thread_stream().wait();
   });
   const std::span<const std::byte> used = std::as_const(*memory).span().first(plan.layout.bytes(shape.element_bytes()));
-  return {shape.type, shape.in, shape.out, plan.layout.name(), used, memory, rows.scales};
+  return {shape.type, shape.in, shape.out, plan.layout.name(), used, memory, {}};
 }
 
 }  // namespace

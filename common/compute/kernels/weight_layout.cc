@@ -16,11 +16,6 @@ Result<WeightLayout> WeightLayout::parse(std::string_view name, std::int64_t in,
   layout.size_ = {in, out};
   std::string_view rest = name == "rows" ? "ba" : name;
   if (name == "ba") return malformed;  // one name per layout
-  constexpr std::string_view kSums = "+s8s8";
-  if (rest.ends_with(kSums)) {
-    layout.has_sums_ = true;
-    rest.remove_suffix(kSums.size());
-  }
 
   // Order of the blocks, outermost first; a capital for a blocked axis.
   if (rest.size() < 2) return malformed;
@@ -53,7 +48,7 @@ Result<WeightLayout> WeightLayout::parse(std::string_view name, std::int64_t in,
 }
 
 std::size_t WeightLayout::bytes(std::size_t element) const {
-  return static_cast<std::size_t>(padded(0)) * static_cast<std::size_t>(padded(1)) * element + sum_bytes();
+  return static_cast<std::size_t>(padded(0)) * static_cast<std::size_t>(padded(1)) * element;
 }
 
 std::vector<std::int64_t> WeightLayout::offsets(int axis) const {

@@ -13,8 +13,7 @@ namespace outrider {
 
 /// Memory layout of a matrix [in, out]: element (i, o) is at offsets(0)[i] + offsets(1)[o]. Named like oneDNN's format
 /// tags, a for inputs and b for outputs: "BA16a64b4a" is rows of blocks of 64 inputs x 64 outputs, inputs innermost, 4
-/// by 4. "rows" (oneDNN's "ba") is [out, in] row-major. Dimensions are padded with zeros to whole blocks. "+s8s8" at
-/// the end: -128 times each padded output's sum as int32 follows the elements, for oneDNN's int8 kernels without AMX.
+/// by 4. "rows" (oneDNN's "ba") is [out, in] row-major. Dimensions are padded with zeros to whole blocks.
 class WeightLayout {
  public:
   /// @return kMalformed if the name is invalid, or in or out are not in [1, 2^30]; all may come from a file
@@ -30,8 +29,6 @@ class WeightLayout {
   std::int64_t outer_count(int axis) const { return outer_count_[axis]; }
   /// Contribution of each index of an axis to an element's offset, in elements.
   std::vector<std::int64_t> offsets(int axis) const;
-  /// Size of the sums at the end, 0 without.
-  std::size_t sum_bytes() const { return has_sums_ ? static_cast<std::size_t>(padded(1)) * sizeof(std::int32_t) : 0; }
 
  private:
   struct Inner {
@@ -41,7 +38,6 @@ class WeightLayout {
   std::string name_;
   std::array<std::int64_t, 2> size_{}, block_{1, 1}, outer_count_{}, outer_stride_{};
   std::vector<Inner> inner_;  ///< outermost first
-  bool has_sums_ = false;
 };
 
 }  // namespace outrider
