@@ -16,8 +16,8 @@
 namespace outrider {
 
 /// The implementations, by preference. Each has a file with this function: block_matrix.cc and so on.
-MakeMatrix make_block, make_q4, make_onednn, make_plain;
-static constexpr MakeMatrix* kWays[] = {make_block, make_q4, make_onednn, make_plain};
+MakeMatrix make_block, make_onednn, make_plain;
+static constexpr MakeMatrix* kWays[] = {make_block, make_onednn, make_plain};
 
 /// Makes the matrix with the best implementation here, or the one requested by OUTRIDER_GEMM.
 static std::shared_ptr<const PackedMatrix> make_matrix(const PackedWeights& weights) {
