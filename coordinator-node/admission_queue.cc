@@ -1,5 +1,7 @@
 #include "coordinator-node/admission_queue.h"
 
+#include <utility>
+
 namespace outrider {
 
 Result<void> AdmissionQueue::enter(SessionId id, const PeerId& peer, const std::string& on_behalf_of,
@@ -54,6 +56,12 @@ void AdmissionQueue::admit(SessionId id) {
   ++client.starting;
   entry.state = State::kStarting;
   give_back(entry);
+  open_bytes_ += entry.prompt_bytes;
+}
+
+void AdmissionQueue::resize(SessionId id, std::int64_t prompt_bytes) {
+  Entry& entry = entries_.at(id);
+  if (entry.state != State::kWaiting) open_bytes_ += prompt_bytes - std::exchange(entry.prompt_bytes, prompt_bytes);
 }
 
 void AdmissionQueue::started(SessionId id) {
@@ -72,6 +80,7 @@ void AdmissionQueue::leave(SessionId id) {
   } else {
     started(id);
     --client->second.open;
+    open_bytes_ -= entry->second.prompt_bytes;
   }
   if (client->second.open == 0 && client->second.waiting.empty()) clients_.erase(client);
   entries_.erase(entry);

@@ -15,6 +15,8 @@ namespace outrider {
 
 struct AdmissionConfig {
   std::size_t open_max = 1024;               ///< running sequences, on all verifiers
+  /// Bytes of the running sequences' prompts, which are kept for other verifiers: with so many no other one starts.
+  std::int64_t open_bytes_max = std::int64_t{1} << 31;
   std::int64_t waiting_max = 1024;           ///< queued sequences, shared between clients
   std::int64_t waiting_bytes_max = 1 << 28;  ///< of all queued prompts, pictures included; shared too
 };
@@ -43,12 +45,16 @@ class AdmissionQueue {
   void admit(SessionId id);
   /// Records that a running sequence has its first token. May be called again.
   void started(SessionId id);
+  /// Records the present size of a running sequence's prompt: its media are encoded meanwhile.
+  void resize(SessionId id, std::int64_t prompt_bytes);
   /// Removes a queued or running sequence.
   void leave(SessionId id);
 
   std::size_t waiting() const { return static_cast<std::size_t>(places_.used()); }
-  /// Returns true when open_max sequences are running.
-  bool is_full() const { return entries_.size() - waiting() >= config_.open_max; }
+  /// Returns true when as many sequences are running as may, or their prompts are as large as they may be.
+  bool is_full() const {
+    return entries_.size() - waiting() >= config_.open_max || open_bytes_ >= config_.open_bytes_max;
+  }
 
  private:
   using ClientKey = std::string;  ///< a peer, or a name that a front end gave; its first letter tells which
@@ -72,6 +78,7 @@ class AdmissionQueue {
   std::map<SessionId, Entry> entries_;
   std::map<ClientKey, Client> clients_;  ///< those with sequences here
   Shares places_, bytes_;                ///< of the queue
+  std::int64_t open_bytes_ = 0;          ///< of the running sequences' prompts
   std::uint64_t turn_ = 0;
 };
 

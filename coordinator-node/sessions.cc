@@ -92,6 +92,7 @@ void Sessions::reap(SessionId id) {
   const SessionState& state = entry->second->state();
   const bool was_queued = !state.client.empty();
   if (was_queued && state.has_started()) queue_.started(id);
+  if (was_queued) queue_.resize(id, state.sequence.prompt_bytes());
   if (state.phase != Phase::kEnded) return;
   if (was_queued) queue_.leave(id);
   if (std::optional<Audit> audit = state.audit(); audit && auditor_.wants()) auditor_.add(std::move(*audit));

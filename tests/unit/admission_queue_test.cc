@@ -133,6 +133,25 @@ TEST_F(LineTest, PromptsThatWaitAreSharedToo) {
   EXPECT_TRUE(enter("stranger", "another"));
 }
 
+// A prompt of this queue has 10 bytes. Pictures grow when they are encoded.
+TEST_F(LineTest, NobodyIsLetInWhileThePromptsOfThoseInsideAreTooLarge) {
+  limit({.open_bytes_max = 25});
+  ask("a", 5);
+  EXPECT_EQ(all_that_may(), "aaa");
+  line_.leave(SessionId{0});
+  const SessionId fourth = let_in();
+  line_.leave(SessionId{1});
+  line_.resize(fourth, 40);
+  EXPECT_TRUE(line_.is_full());
+  EXPECT_EQ(line_.next(), std::nullopt);
+  line_.resize(SessionId{4}, 40);
+  line_.leave(fourth);
+  EXPECT_EQ(all_that_may(), "a") << "what waits does not count";
+  line_.leave(SessionId{2});
+  line_.leave(SessionId{4});
+  EXPECT_FALSE(line_.is_full());
+}
+
 TEST_F(LineTest, WhoGoesAwayLeavesIt) {
   limit({.open_max = 1});
   ask("a");

@@ -1378,6 +1378,28 @@ TEST(Waiting, TheirPromptsAreBoundedToo) {
   EXPECT_EQ(ask(4), "");
 }
 
+// For a verifier's successor the coordinator keeps the pictures of each text that runs.
+TEST(Waiting, NoneStartsWhileThePicturesOfThoseThatRunAreTooLarge) {
+  HeardCoordinator core({.instance = 50, .queue = {.open_bytes_max = 5000}});
+  const TimePoint now{seconds(100)};
+  core.on_message("v", {.body = hello(Role::kVerifier)}, now);
+  const auto pixels = std::make_shared<const std::vector<std::byte>>(48 * 48 * 3);
+  const auto ask = [&](std::uint64_t number) {
+    Generate generate{.prompt = {1, 2, 3}, .max_tokens = 5};
+    generate.media = {
+        {.first = 1, .content = {.dtype = DType::kU8, .shape = {48, 48, 3}, .data = SharedBytes(pixels, *pixels)}}};
+    core.on_message("c", {.session = SessionId{number}, .body = std::move(generate)}, now);
+    return find<Prefill>(core.take_outgoing(), "v") != nullptr;
+  };
+  EXPECT_TRUE(ask(1));
+  EXPECT_FALSE(ask(2));
+  EXPECT_EQ(core.status().waiting, 1);
+  core.on_message("c", {.session = SessionId{1}, .body = Cancel{}}, now);
+  core.on_tick(now);
+  EXPECT_NE(find<Prefill>(core.take_outgoing(), "v"), nullptr);
+  EXPECT_EQ(core.status().waiting, 0);
+}
+
 // ---- drafter ----
 
 // A client that takes the steps itself: the coordinator does nothing by itself between them.
