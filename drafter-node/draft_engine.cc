@@ -10,7 +10,6 @@
 #include "common/base/check.h"
 #include "common/base/time.h"
 #include "common/compute/kernels/ops.h"
-#include "drafter-node/wire_floats.h"
 
 namespace outrider {
 namespace {

@@ -7,11 +7,8 @@
 #include <utility>
 
 #include "common/compute/tensor/decode.h"
-#include "common/model/checkpoint/pack.h"
-#include "common/model/gemma4/generation_config.h"
-#include "common/model/gemma4/weights.h"
+#include "common/model/checkpoint/model_files.h"
 #include "common/model/gemma4/workspace.h"
-#include "common/pair/pair_files.h"
 #include "common/wire/messages/donor_rows.h"
 #include "drafter-node/families.h"
 
@@ -52,25 +49,17 @@ class WaitingRows {
   std::deque<KvRows> waiting_;  ///< the first may have K/V in part
 };
 
-/// Loads a model that needs hidden rows of the target. @pre there is make_draft_model(std::unique_ptr<Drafter>)
+/// Loads a model that needs hidden rows of the target.
 template <typename Drafter>
 Result<LoadedDrafter> load_with_hidden_rows(const DrafterOptions& options) {
-  if (options.worker.verify_weights) RETURN_IF_ERROR(verify_packs({options.backbone}));
-  ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(options.backbone));
-  ASSIGN_OR_RETURN(const ModelFiles drafter_files, ModelFiles::open(options.draft_model));
-  ASSIGN_OR_RETURN(const TextConfig backbone, load_text_config(files));
-  ASSIGN_OR_RETURN(const std::shared_ptr<const WeightSource> backbone_weights,
-                   open_weights(files, options.weight_type));
+  ASSIGN_OR_RETURN(DraftTarget target, open_target(options));
+  ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(options.draft_model));
   ASSIGN_OR_RETURN(std::unique_ptr<Drafter> drafter,
-                   Drafter::load(drafter_files, backbone, *backbone_weights, options.weight_type));
-  ASSIGN_OR_RETURN(GenerationConfig generation, load_generation_config(files));
-  PairFacts facts = pair_facts(backbone, *backbone_weights);
-  facts.donors = {hidden_rows_donor(drafter->config().hidden_layers, backbone.hidden_size)};
-  return LoadedDrafter{.model = make_draft_model(std::move(drafter)),
-                       .facts = std::move(facts),
-                       .path = options.draft_model.string(),
-                       .stop_ids = std::move(generation.eos_token_ids),
-                       .tokenizer = options.backbone};
+                   Drafter::load(files, target.config, *target.weights, options.weight_type));
+  target.drafter.facts.donors = {hidden_rows_donor(drafter->config().hidden_layers, target.config.hidden_size)};
+  target.drafter.model = make_draft_model(std::move(drafter));
+  target.drafter.path = options.draft_model.string();
+  return std::move(target.drafter);
 }
 
 }  // namespace outrider

@@ -1,16 +1,12 @@
-#include "drafter-node/assistant/assistant_model.h"
-
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/compute/tensor/decode.h"
+#include "common/model/checkpoint/model_files.h"
 #include "common/model/checkpoint/pack.h"
+#include "common/model/gemma4/assistant.h"
 #include "common/model/gemma4/draft_vocabulary.h"
-#include "common/model/gemma4/generation_config.h"
 #include "common/os/logging.h"
-#include "common/pair/pair_files.h"
 #include "drafter-node/families.h"
-#include "drafter-node/wire_floats.h"
 
 namespace outrider {
 namespace {
@@ -74,27 +70,19 @@ std::unique_ptr<DraftModel> make_draft_model(std::unique_ptr<Assistant> assistan
 }
 
 Result<LoadedDrafter> load_assistant_drafter(const DrafterOptions& options) {
-  if (options.worker.verify_weights) RETURN_IF_ERROR(verify_packs({options.backbone, options.assistant}));
-  ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(options.backbone));
-  ASSIGN_OR_RETURN(const ModelFiles assistant_files, ModelFiles::open(options.assistant));
-  ASSIGN_OR_RETURN(const TextConfig backbone, load_text_config(files));
-  ASSIGN_OR_RETURN(const std::shared_ptr<const WeightSource> backbone_weights,
-                   open_weights(files, options.weight_type));
+  if (options.worker.verify_weights) RETURN_IF_ERROR(verify_packs({options.assistant}));
+  ASSIGN_OR_RETURN(DraftTarget target, open_target(options));
+  ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(options.assistant));
   ASSIGN_OR_RETURN(const std::vector<TokenId> vocabulary,
-                   draft_vocabulary(options.draft_vocabulary, options.assistant, backbone.vocab_size));
+                   draft_vocabulary(options.draft_vocabulary, options.assistant, target.config.vocab_size));
   ASSIGN_OR_RETURN(std::unique_ptr<Assistant> assistant,
-                   Assistant::load(assistant_files, backbone, *backbone_weights, options.weight_type, vocabulary));
-  ASSIGN_OR_RETURN(GenerationConfig generation, load_generation_config(files));
-  for (const std::string& note : backbone.notes)
-    log_warn("event=metadata_overruled model={} note=\"{}\"", options.backbone.string(), note);
+                   Assistant::load(files, target.config, *target.weights, options.weight_type, vocabulary));
   for (const std::string& note : assistant->config().text.notes) {
     log_warn("event=metadata_overruled model={} note=\"{}\"", options.assistant.string(), note);
   }
-  return LoadedDrafter{.model = make_draft_model(std::move(assistant)),
-                       .facts = pair_facts(backbone, *backbone_weights),
-                       .path = options.assistant.string(),
-                       .stop_ids = std::move(generation.eos_token_ids),
-                       .tokenizer = options.backbone};
+  target.drafter.model = make_draft_model(std::move(assistant));
+  target.drafter.path = options.assistant.string();
+  return std::move(target.drafter);
 }
 
 }  // namespace outrider

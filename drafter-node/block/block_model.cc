@@ -1,11 +1,11 @@
-#include "drafter-node/block/block_model.h"
-
 #include <algorithm>
 #include <deque>
 #include <optional>
 #include <utility>
 
 #include "common/compute/kernels/ops.h"
+#include "common/model/block_drafter/block_drafter.h"
+#include "common/pair/pair_files.h"
 #include "drafter-node/hidden_rows.h"
 
 namespace outrider {

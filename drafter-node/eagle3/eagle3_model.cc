@@ -1,9 +1,9 @@
-#include "drafter-node/eagle3/eagle3_model.h"
-
 #include <algorithm>
 #include <utility>
 #include <vector>
 
+#include "common/model/block_drafter/eagle3_drafter.h"
+#include "common/pair/pair_files.h"
 #include "drafter-node/hidden_rows.h"
 
 namespace outrider {

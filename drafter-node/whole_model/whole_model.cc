@@ -1,5 +1,3 @@
-#include "drafter-node/whole_model/whole_model.h"
-
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -7,6 +5,8 @@
 #include "common/base/check.h"
 #include "common/compute/kernels/ops.h"
 #include "common/model/checkpoint/pack.h"
+#include "common/model/gemma4/assistant.h"
+#include "common/model/gemma4/backbone.h"
 #include "common/model/gemma4/generation_config.h"
 #include "common/model/tokenizer/tokenizer.h"
 #include "common/os/logging.h"

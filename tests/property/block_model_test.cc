@@ -1,9 +1,10 @@
 // A block drafter in the drafter's engine: whoever else is in a pass and whatever was drafted before, a draft is the
 // best of what the block's place and, with a Markov head, the token before it speak for.
-#include "drafter-node/block/block_model.h"
+#include "drafter-node/families.h"
 
 #include <algorithm>
 
+#include "common/model/block_drafter/block_drafter.h"
 #include "drafter-node/draft_engine.h"
 #include "tests/support/hidden_rows.h"
 #include "tests/support/model_at.h"

@@ -5,8 +5,9 @@
 
 #include "common/compute/tensor/decode.h"
 #include "common/model/checkpoint/model_files.h"
+#include "common/model/gemma4/assistant.h"
 #include "common/model/tokenizer/tokenizer.h"
-#include "drafter-node/assistant/assistant_model.h"
+#include "drafter-node/families.h"
 #include "tests/support/message_text.h"
 #include "tests/support/test_assistant.h"
 #include "tests/support/test_pairs.h"

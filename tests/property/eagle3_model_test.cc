@@ -1,11 +1,12 @@
 // An EAGLE-3 drafter in the drafter's engine: whoever else is in a pass, whatever was drafted and rejected before, a
 // draft is what the drafter says after the target's rows and the drafts before it.
-#include "drafter-node/eagle3/eagle3_model.h"
+#include "drafter-node/families.h"
 
 #include <algorithm>
 
 #include <gtest/gtest.h>
 
+#include "common/model/block_drafter/eagle3_drafter.h"
 #include "common/model/gemma4/assistant.h"
 #include "drafter-node/draft_engine.h"
 #include "tests/support/hidden_rows.h"

@@ -12,9 +12,10 @@
 #include "common/decoding/drafting/ngram.h"
 #include "common/decoding/sampling/sampler.h"
 #include "common/model/gemma4/assistant.h"
+#include "common/model/gemma4/backbone.h"
 #include "coordinator-node/round_drafts.h"
 #include "drafter-node/draft_tree.h"
-#include "drafter-node/whole_model/whole_model.h"
+#include "drafter-node/families.h"
 #include "tests/support/model_at.h"
 #include "tests/support/test_pairs.h"
 
@@ -77,7 +78,7 @@ Language make_nano_language(std::int64_t vocab, bool whole = false) {
   };
   Language language{.vocab = vocab, .target = {}, .drafter = {}};
   const TestPair rough{"nano", nano.backbone, nano.assistant, WeightType::kInt4};
-  const std::unique_ptr<DraftModel> drafter = make_draft_model(load_backbone(rough, kWholeModelRows));
+  const std::unique_ptr<DraftModel> drafter = make_draft_model(load_backbone(rough, kWholeModelRows), nullptr);
   const std::unique_ptr<DraftSequence> seen = drafter->open();
   seen->extend({.from = 0, .to = fixed, .tokens = {text.begin(), text.begin() + fixed}});
   const auto whole_scores = [&](TokenId word) {

@@ -1,12 +1,13 @@
 // A whole model as a drafter: whatever was drafted, rejected and drafted ahead before, and whoever else is in a pass,
 // its drafts are what it would say after the committed tokens by itself.
-#include "drafter-node/whole_model/whole_model.h"
+#include "drafter-node/families.h"
 
 #include <algorithm>
 #include <array>
 
 #include "common/compute/kernels/ops.h"
 #include "common/model/checkpoint/model_files.h"
+#include "common/model/gemma4/backbone.h"
 #include "drafter-node/draft_engine.h"
 #include "tests/support/model_at.h"
 #include "tests/support/test_assistant.h"
