@@ -39,13 +39,6 @@ bool is_stop(const Draft& request, TokenId token) {
   return std::ranges::find(request.stop_ids, token) != request.stop_ids.end();
 }
 
-WireTensor to_wire(std::vector<float> row) {
-  const auto owner = std::make_shared<const std::vector<float>>(std::move(row));
-  return {.dtype = DType::kF32,
-          .shape = {std::ssize(*owner)},
-          .data = SharedBytes(owner, std::as_bytes(std::span(*owner)))};
-}
-
 }  // namespace
 
 DraftEngine::DraftEngine(std::unique_ptr<DraftModel> model, std::vector<TokenId> stop_ids, GrammarCompiler* grammars)
@@ -260,7 +253,7 @@ void DraftEngine::add_points(Sequence& sequence, std::vector<DraftPoint>& points
       const Prediction* const prediction = find_prediction(sequence, path);
       const std::size_t wanted = static_cast<std::size_t>(request.draft_length) - chain.made.tokens.size();
       if (prediction == nullptr)
-        return add(std::move(path), wanted, chain.state, wanted > 1 || request.want_state || request.ahead > 0);
+        return add(std::move(path), wanted, chain.state, wanted > 1 || request.ahead > 0);
       add_draft(round, chain, *prediction, {});
       if (is_complete(round, chain)) return;
     }
@@ -404,7 +397,6 @@ DraftProgress DraftEngine::progress(Round& round) {
   if (round.asked && is_complete(round, round.chain)) {
     round.asked = false;
     round.drafts = round.chain.made.tokens;
-    if (request.want_state) round.chain.made.state = to_wire(round.chain.state);
     progress.drafts.push_back(std::move(round.chain.made));
   }
   // The path's last position has just been weighed.

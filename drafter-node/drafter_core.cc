@@ -1,7 +1,6 @@
 #include "drafter-node/drafter_core.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -95,15 +94,27 @@ bool DrafterCore::drop_job(SessionId id) {
   return true;
 }
 
-Result<void> DrafterCore::check_input(const Draft& draft, Position base) const {
+Result<void> DrafterCore::check_draft(const Draft& draft, Position base) const {
   const PairFacts& facts = membership_.facts();
-  if (needs_ == DraftInput::kTargetRows)
-    return draft.hidden ? check_hidden(facts, *draft.hidden) : Error(Errc::kMismatch, "no hidden row, wanted one");
-  if (draft.hidden) return Error(Errc::kMismatch, "a hidden row, wanted none");
-  if (draft.tree) return Error(Errc::kMismatch, "a tree, wanted a chain");
-  if (base + draft.draft_length <= facts.context_max) return {};
-  return Error(Errc::kUnavailable, "{} drafts after position {}, the drafter's context has {}", draft.draft_length,
-               base, facts.context_max);
+  if (needs_ == DraftInput::kTargetRows) {
+    if (!draft.hidden) return Error(Errc::kMismatch, "no hidden row, wanted one");
+    RETURN_IF_ERROR(check_hidden(facts, *draft.hidden));
+  } else {
+    if (draft.hidden) return Error(Errc::kMismatch, "a hidden row, wanted none");
+    if (draft.tree) return Error(Errc::kMismatch, "a tree, wanted a chain");
+    if (base + draft.draft_length > facts.context_max)
+      return Error(Errc::kUnavailable, "{} drafts after position {}, the drafter's context has {}", draft.draft_length,
+                   base, facts.context_max);
+  }
+  const TokenId highest = std::max(draft.token, draft.known.empty() ? TokenId{0} : std::ranges::max(draft.known));
+  if (highest >= facts.vocab_size)
+    return Error(Errc::kMismatch, "draft after token {}, wanted one below {}", highest, facts.vocab_size);
+  if (draft.sampling) RETURN_IF_ERROR(check_sampling(*draft.sampling, facts.vocab_size));
+  if (draft.draft_length < 1) return Error(Errc::kMismatch, "{} drafts, wanted one or more", draft.draft_length);
+  if (draft.want_state) return Error(Errc::kUnsupported, "the state after drafts, which no drafter gives");
+  if (draft.tree && (draft.ahead > 0 || !draft.known.empty()))
+    return Error(Errc::kMismatch, "a tree that is to be gone on from, wanted a chain");
+  return {};
 }
 
 void DrafterCore::catch_up(const Session& session, SessionId id) {
@@ -112,7 +123,6 @@ void DrafterCore::catch_up(const Session& session, SessionId id) {
 }
 
 void DrafterCore::on_draft(Message message, TimePoint now) {
-  const PairFacts& facts = membership_.facts();
   const auto answer = [&](Body body) { membership_.answer(message, std::move(body)); };
   Session* session = find_or_open(message.session, now);
   if (session == nullptr) {
@@ -128,36 +138,18 @@ void DrafterCore::on_draft(Message message, TimePoint now) {
     session->has_new_rows = true;
   }
   auto& draft = std::get<Draft>(message.body);
-  if (auto ok = check_input(draft, message.base); !ok) return answer(Failed{ok.error().code, ok.error().message});
-  const TokenId highest = std::accumulate(draft.known.begin(), draft.known.end(), draft.token,
-                                          [](TokenId a, TokenId b) { return std::max(a, b); });
-  if (highest >= facts.vocab_size) {
-    return answer(
-        Failed{Errc::kMismatch, fmt::format("draft after token {}, wanted one below {}", highest, facts.vocab_size)});
-  }
-  if (draft.sampling) {
-    if (auto ok = check_sampling(*draft.sampling, facts.vocab_size); !ok)
-      return answer(Failed{Errc::kMismatch, ok.error().message});
-  }
-  if (draft.draft_length < 1) {
-    return answer(Failed{Errc::kMismatch, fmt::format("{} drafts, wanted one or more", draft.draft_length)});
-  }
-  if (draft.tree && (draft.ahead > 0 || draft.want_state || !draft.known.empty()))
-    return answer(Failed{Errc::kMismatch, "a tree that is to be gone on from, wanted a chain"});
-  if (auto ok = set_aside(*session, message.base + draft.draft_length); !ok)
-    return answer(Failed{ok.error().code, ok.error().message});
+  Result<void> fits = check_draft(draft, message.base);
+  if (fits) fits = set_aside(*session, message.base + draft.draft_length);
+  if (!fits) return answer(Failed{fits.error().code, fits.error().message});
   session->round = message.round;
   session->last_answer.reset();
   // A delta was lost or is late: requests the missing rows. Rows that did arrive are kept. Rows for which there was no
   // room are requested when those before them have their K/V.
-  const bool waits = session->no_room && session->behind > kCatchUpRows;
-  if (!waits && (session->replica_end != message.base || message.base == 0)) {
+  const bool far_behind = session->behind > kCatchUpRows, waits = session->no_room && far_behind,
+             lacks_rows = !waits && (session->replica_end != message.base || message.base == 0);
+  if (lacks_rows || far_behind) {
     catch_up(*session, message.session);
-    return answer(NeedKv{std::min(session->replica_end, message.base)});
-  }
-  if (session->behind > kCatchUpRows) {
-    catch_up(*session, message.session);
-    return answer(NeedKv{message.base});
+    return answer(NeedKv{lacks_rows ? std::min(session->replica_end, message.base) : message.base});
   }
   session->has_new_rows = false;
   if (draft.known.empty()) session->asked = ++asked_;

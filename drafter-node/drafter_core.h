@@ -126,8 +126,8 @@ class DrafterCore {
   /// Appends accepted rows that the replica lacks. @return true if there were any
   bool extend(Session& session, SessionId id, KvRows kv);
   void on_draft(Message message, TimePoint now);
-  /// Checks that a Draft has this drafter's input.
-  Result<void> check_input(const Draft& draft, Position base) const;
+  /// Checks that a Draft has this drafter's input, and asks for what it does.
+  Result<void> check_draft(const Draft& draft, Position base) const;
   /// Schedules K/V of its new rows for the time without requests. Without new rows the engine would take the turn for
   /// one of the last Draft, with which it computes the others.
   void catch_up(const Session& session, SessionId id);

@@ -71,7 +71,6 @@ Text random_text(CounterRng& rng, SessionId id, const Assistant& assistant, Weig
               .draft_length = static_cast<std::int32_t>(1 + rng.below(6)),
               .hidden = tensor_of(random_numbers(rng, width, 4), {config.backbone_hidden_size}),
               .index = static_cast<std::int64_t>(rng.below(3)),
-              .want_state = rng.below(4) == 0,
               .want_q = rng.below(4) == 0};
   if (rng.below(3) > 0) {
     draft.sampling = SamplingParams{.temperature = rng.below(4) == 0 ? 0.0f : 0.8f,
@@ -89,7 +88,6 @@ Text random_text(CounterRng& rng, SessionId id, const Assistant& assistant, Weig
   if (rng.below(4) == 0) {
     draft.tree = true;
     draft.draft_length = 1 + static_cast<std::int32_t>(rng.below(15));
-    draft.want_state = false;
   } else if (rng.below(2) == 0) {
     draft.ahead = 1 + static_cast<std::int32_t>(rng.below(3));
     if (rng.below(3) == 0) draft.known = random_tokens(rng, draft.draft_length, config.text);
@@ -263,7 +261,7 @@ TEST_P(DraftEngineProperty, NoEndIsDraftedBeforeTheAnswerMayEnd) {
   for (std::uint64_t i = 1; i <= 40; ++i) {
     Text text = random_text(rng, SessionId{i}, *assistant, GetParam().type, "");
     Draft& draft = text.work.back().draft;
-    draft.want_q = draft.want_state = false;
+    draft.want_q = false;
     draft.known.clear();
     draft.sampling = SamplingParams{.temperature = i % 2 == 0 ? 0.0f : 0.8f, .seed = i};
     const auto drafts_of = [&](DraftEngine& engine) {

@@ -29,7 +29,7 @@ std::int64_t bytes_of(const KvRows& kv);
 /// @pre check_rows() accepts `kv`, and `from` is one of its positions
 KvRows rows_from(const KvRows& kv, Position from);
 
-/// Checks that a drafter with these facts can continue from `row`: a hidden row, or the state of unverified drafts.
+/// Checks that a drafter with these facts can continue from `row`, a hidden row.
 Result<void> check_hidden(const PairFacts& facts, const WireTensor& row);
 
 /// Checks that a medium is finite soft tokens, encoded for a model with these facts.

@@ -437,15 +437,15 @@ struct PromptScores {
 struct Draft {
   TokenId token = 0;  ///< the last emitted token
   std::int32_t draft_length = 0;
-  /// [hidden_size]: the target's row that produced `token`, after the final norm. When drafting continues from
-  /// unverified drafts, it is the `state` of the last Candidates instead, in f32. None for a drafter that needs tokens
-  /// alone.
+  /// [hidden_size]: the target's row that produced `token`, after the final norm, as the Verdict brought it: in the
+  /// model's own type, or rounded to a WireForm. The drafter goes on from its own states. None for a drafter that needs
+  /// tokens alone.
   std::optional<WireTensor> hidden = {};
   /// The session's: a draft that they forbid would be rejected. Sent with the drafter's first Draft of the session and
   /// after a NeedKv; later `sampling_known` is set. With neither, the drafter takes the most probable tokens.
   std::optional<SamplingParams> sampling = {};
   std::int64_t index = 0;       ///< index of the first draft in the answer
-  bool want_state = false;      ///< asks for Candidates::state, to continue from these drafts
+  bool want_state = false;      ///< refused: drafts go on from the target's rows. Kept for its place on the wire
   bool want_q = false;          ///< asks for Candidates::q under every rule; changes no draft
   bool sampling_known = false;  ///< `sampling` was sent earlier
   /// The answer's tokens up to `index`, if the choice depends on them (SamplingParams::follows_answer). With `sampling`
@@ -497,7 +497,7 @@ struct Candidates {
   ///   probabilities at temperature 1, without filters.
   /// - else none.
   std::vector<Distribution> q = {};
-  /// [hidden_size] f32: the assistant's own row after the last draft, if the Draft asks for it.
+  /// Never sent, and ignored. Kept for its place on the wire.
   std::optional<WireTensor> state = {};
   /// Drafted ahead: the drafts assume that the round at the message's base emits these tokens, and follow them. Empty:
   /// the drafts that the Draft asked for.
