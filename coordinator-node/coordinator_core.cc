@@ -33,12 +33,6 @@ void compare_encoding(Environment& environment, const Hello& newcomer) {
 
 }  // namespace
 
-CoordinatorCore::CoordinatorCore(const CoordinatorConfig& config)
-    : config_(config),
-      environment_(config.instance, config.failover, config.table, config.drafters_per_sequence,
-                   config.want_rejections),
-      sessions_(environment_, config.queue, config.audit, SessionId{config.instance}) {}
-
 bool CoordinatorCore::on_message(const PeerId& from, Message message, TimePoint now) {
   environment_.now = now;
   const bool of_use = handle(from, std::move(message));

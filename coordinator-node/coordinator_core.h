@@ -8,26 +8,11 @@
 
 namespace outrider {
 
-struct CoordinatorConfig {
-  /// The first session number, and the first number of a Welcome. The number must be random, because workers recognise
-  /// a new coordinator by it.
-  std::uint64_t instance = 1;
-  LinkConfig link = {};
-  AdmissionConfig queue = {};
-  FailoverConfig failover = {};
-  AuditConfig audit = {};
-  bool want_rejections = false;       ///< fills CoordinatorOutput::rejections: drafters send their distributions
-  const DraftTable* table = nullptr;  ///< source of drafts for sequences of its model; outlives the core
-  /// Drafters that draft for each sequence whose answer does not depend on drafts, if there are enough: the first reply
-  /// is used.
-  int drafters_per_sequence = 1;
-};
-
 /// The coordinator as a pure state machine: messages and time in, one output out. It routes each event to the Session
 /// of the sequence concerned, which handles the event. Sessions has all sequences, Fleet all workers.
 class CoordinatorCore {
  public:
-  explicit CoordinatorCore(const CoordinatorConfig& config);
+  explicit CoordinatorCore(const CoordinatorConfig& config) : environment_(config) {}
 
   /// @return false for a useless message: one that neither advanced a sequence nor brought news of a worker. An honest
   /// peer sends few: those in transit when a sequence ended, and heartbeats
@@ -64,10 +49,10 @@ class CoordinatorCore {
   bool on_worker(const PeerId& from, Worker& worker, Message message);
   void drop_worker(const PeerId& peer, const std::string& why);
 
-  CoordinatorConfig config_;
   Environment environment_;
+  const CoordinatorConfig& config_ = environment_.config;
   Fleet& fleet_ = environment_.fleet;
-  Sessions sessions_;
+  Sessions sessions_{environment_};
   std::set<PeerId> asked_status_;  ///< since the last tick: each peer gets one status per tick at most
   std::optional<TimePoint> next_heartbeat_;
 };

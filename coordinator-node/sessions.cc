@@ -109,7 +109,7 @@ void Sessions::audit() {
     // Other sequences without a verifier wait for room, and hold up later ones. This one does not.
     if (session != nullptr && session->state().phase == Phase::kMoving)
       session->finish(Failed{Errc::kUnavailable, "its verifier left it"});
-    for (const Message& word : take_words_to_auditor()) {
+    for (const Message& word : std::exchange(environment_.to_auditor, {})) {
       const auto reply = auditor_.on_message(word);
       const auto* step = std::get_if<Step>(&reply);
       if (session == nullptr) continue;
@@ -120,7 +120,7 @@ void Sessions::audit() {
     if (session != nullptr) reap(*id);
   }
   begin_audit();
-  take_words_to_auditor();  // the end of one that the auditor cancelled
+  environment_.to_auditor.clear();  // the end of one that the auditor cancelled
   for (Notice& notice : auditor_.take_notices()) environment_.output.notices.push_back(std::move(notice));
 }
 
@@ -140,19 +140,9 @@ void Sessions::begin_audit() {
   all_.emplace(id, std::move(session));
 }
 
-std::vector<Message> Sessions::take_words_to_auditor() {
-  std::vector<Outgoing>& sent = environment_.output.send;
-  const auto own = std::ranges::stable_partition(sent, [](const Outgoing& out) { return !out.to.empty(); });
-  std::vector<Message> words;
-  for (Outgoing& out : own) words.push_back(std::move(out.message));
-  sent.erase(own.begin(), own.end());
-  return words;
-}
-
 void Sessions::stop() {
   for (const auto& [id, session] : all_) session->finish(WhoAreYou{});
   reap_all();
-  take_words_to_auditor();
 }
 
 void Sessions::describe(Status& status) const {

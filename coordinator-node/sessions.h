@@ -3,10 +3,7 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <vector>
 
-#include "coordinator-node/admission_queue.h"
-#include "coordinator-node/auditor.h"
 #include "coordinator-node/session/session.h"
 
 namespace outrider {
@@ -17,9 +14,7 @@ class Sessions {
  public:
   using Map = std::map<SessionId, std::unique_ptr<Session>>;
 
-  /// @param first  number of the first session
-  Sessions(Environment& environment, const AdmissionConfig& queue, const AuditConfig& audit, SessionId first)
-      : environment_(environment), queue_(queue), auditor_(audit), next_(value(first)) {}
+  explicit Sessions(Environment& environment) : environment_(environment) {}
 
   const Map& all() const { return all_; }
   /// Returns the session with this number; nullptr if there is none.
@@ -46,14 +41,12 @@ class Sessions {
   /// Returns the next queued sequence, if it can start.
   std::optional<SessionId> next_queued() const;
   void begin_audit();
-  /// Takes the messages to client "", which is the auditor, out of the output.
-  std::vector<Message> take_words_to_auditor();
 
   Environment& environment_;
-  AdmissionQueue queue_;
-  Auditor auditor_;
+  AdmissionQueue queue_{environment_.config.queue};
+  Auditor auditor_{environment_.config.audit};
   Map all_;
-  std::uint64_t next_;  ///< number of the next session
+  std::uint64_t next_ = environment_.config.instance;  ///< number of the next session
 };
 
 }  // namespace outrider

@@ -39,7 +39,8 @@ class DrafterSeats {
   std::vector<PeerId> peers() const;
   /// Returns the wanted number of drafters: one if the answer would depend on which drafter replies first.
   int wanted() const {
-    return sequence_.output_depends_on_drafts() || sequence_.request.stepwise ? 1 : environment_.drafters_per_sequence;
+    const bool one = sequence_.output_depends_on_drafts() || sequence_.request.stepwise;
+    return one ? 1 : environment_.config.drafters_per_sequence;
   }
   bool can_draft() const;
   /// @param verifier  the sequence's

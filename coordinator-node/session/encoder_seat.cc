@@ -29,7 +29,7 @@ void EncoderSeat::leave() {
 
 Next EncoderSeat::lose(Error why) {
   leave();
-  if (++lost_ > environment_.failover.limit)
+  if (++lost_ > environment_.config.failover.limit)
     return Next::fail({why.code, fmt::format("{}; the sequence has lost {} encoders", why.message, lost_)});
   return {Next::What::kEncode, std::move(why)};
 }

@@ -7,6 +7,8 @@
 #include "common/decoding/drafting/draft_table.h"
 #include "common/decoding/drafting/policies.h"
 #include "common/wire/messages/membership.h"
+#include "coordinator-node/admission_queue.h"
+#include "coordinator-node/auditor.h"
 #include "coordinator-node/fleet.h"
 #include "coordinator-node/rejection.h"
 
@@ -28,30 +30,39 @@ struct FailoverConfig {
   bool allow_inexact = false;
 };
 
+struct CoordinatorConfig {
+  /// The first session number, and the first number of a Welcome. The number must be random, because workers recognise
+  /// a new coordinator by it.
+  std::uint64_t instance = 1;
+  LinkConfig link = {};
+  AdmissionConfig queue = {};
+  FailoverConfig failover = {};
+  AuditConfig audit = {};
+  bool want_rejections = false;       ///< fills CoordinatorOutput::rejections: drafters send their distributions
+  const DraftTable* table = nullptr;  ///< source of drafts for sequences of its model; outlives the core
+  /// Drafters that draft for each sequence whose answer does not depend on drafts, if there are enough: the first reply
+  /// is used.
+  int drafters_per_sequence = 1;
+};
+
 /// State that a coordinator's sessions share. It outlives them.
 struct Environment {
-  Environment(std::uint64_t instance, FailoverConfig failover_config, const DraftTable* draft_table, int drafters,
-              bool rejections)
-      : fleet(instance),
-        failover(failover_config),
-        table(draft_table),
-        drafters_per_sequence(drafters),
-        want_rejections(rejections) {}
-
+  explicit Environment(const CoordinatorConfig& coordinators) : config(coordinators), fleet(config.instance) {}
   Environment(const Environment&) = delete;
   Environment& operator=(const Environment&) = delete;
 
+  const CoordinatorConfig config;
   Fleet fleet;
-  const FailoverConfig failover;
-  const DraftTable* const table;  ///< nullptr: none
-  const int drafters_per_sequence;
-  const bool want_rejections;
   FailoverCounts failovers = {};
   std::int64_t drafts_made = 0, drafts_missed = 0;  ///< see Status
   CoordinatorOutput output = {};
-  TimePoint now{};  ///< of the current event; set by the core
+  std::vector<Message> to_auditor = {};  ///< to client ""
+  TimePoint now{};                       ///< of the current event; set by the core
 
-  void send(const PeerId& to, Message message) { output.send.push_back({to, std::move(message)}); }
+  void send(const PeerId& to, Message message) {
+    if (to.empty()) return to_auditor.push_back(std::move(message));
+    output.send.push_back({to, std::move(message)});
+  }
   void notice(bool warning, std::string text, SessionId session = {}) {
     output.notices.push_back({warning, std::move(text), session});
   }

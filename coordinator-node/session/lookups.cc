@@ -14,7 +14,7 @@ Candidates look_up(const SessionState& session, DraftSource source, std::span<co
     return {.tokens = {drafts.begin(), drafts.end()}};
   }
   const PairFacts& facts = *session.environment.fleet.facts();
-  const DraftTable* table = session.environment.table;
+  const DraftTable* table = session.environment.config.table;
   if (table == nullptr || table->fingerprint() != facts.backbone_fingerprint) return {};
   return {.tokens = table->draft(tokens, length, facts.vocab_size)};
 }
@@ -59,7 +59,7 @@ void extend(SessionState& session) {
   const bool wants_drafts = request.policy == DraftPolicy::kAuto && session.round.choice.length > 0;
   if (!wants_drafts || session.round.is_tree() || lossy) return;
   // The sequence alone did not pay on a machine, whatever the estimates (docs/lab/sources.md).
-  if (session.environment.table == nullptr) return;
+  if (session.environment.config.table == nullptr) return;
   if (session.verifier.policy == nullptr) return;  // the verifier was lost meanwhile
   RoundDrafts& drafts = session.round.drafts;
   RoundOutcome& begun = session.round.outcome;

@@ -4,7 +4,6 @@
 #include <map>
 #include <optional>
 
-#include "coordinator-node/auditor.h"
 #include "coordinator-node/session/drafter_seats.h"
 #include "coordinator-node/session/phases.h"
 #include "coordinator-node/session/verifier_seat.h"
@@ -29,7 +28,7 @@ struct SessionState : SessionBase {
   /// Returns true while a request to the verifier is outstanding.
   bool asks_verifier() const { return phase == Phase::kPrefill || phase == Phase::kVerifying; }
   /// Returns true if rejected drafts are logged. A stepwise sequence's drafts are the client's, and not logged.
-  bool logs_rejections() const { return environment.want_rejections && !sequence.request.stepwise; }
+  bool logs_rejections() const { return environment.config.want_rejections && !sequence.request.stepwise; }
   void reply(Body body) const { environment.send(client, {.session = request_id, .body = std::move(body)}); }
   /// Forwards K/V rows of the verifier to the drafters.
   void forward(KvRows kv) { drafters.forward(std::move(kv), verifier.peer()); }

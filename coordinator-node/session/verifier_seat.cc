@@ -123,7 +123,7 @@ std::optional<Error> VerifierSeat::lose(Error error) {
   if (why.code == Errc::kPeerGone) silent_.push_back(peer());
   if (why.code != Errc::kPeerGone || times == 0 || times > kSilentMax) ++lost_;
   leave();
-  if (lost_ <= environment_.failover.limit) return std::nullopt;
+  if (lost_ <= environment_.config.failover.limit) return std::nullopt;
   ++environment_.failovers.failed;
   std::string what = why.message;
   if (lost_ > 1) what += fmt::format("; the sequence has lost {} verifiers", lost_);
@@ -146,8 +146,8 @@ std::optional<Error> VerifierSeat::on_unassigned(bool waits) {
     return Error(Errc::kUnavailable, "no {} joined within {:.1f} s{}", verifier_exists ? "encoder" : "verifier",
                  to_seconds(alone), verifier_exists ? ", and there is no verifier with towers" : "");
   }
-  if (alone < environment_.failover.wait) return std::nullopt;
-  if (environment_.failover.allow_inexact && std::exchange(numeric_class, std::nullopt)) {
+  if (alone < environment_.config.failover.wait) return std::nullopt;
+  if (environment_.config.failover.allow_inexact && std::exchange(numeric_class, std::nullopt)) {
     encoder_.encoding_class.clear();
     unassigned_since = environment_.now;
     return std::nullopt;
