@@ -17,12 +17,6 @@ SamplingParams for_drafter(SamplingParams sampling) {
   return sampling;
 }
 
-void shorten(Candidates& drafts, std::int64_t length) {
-  const auto size = static_cast<std::size_t>(std::max<std::int64_t>(length, 0));
-  if (drafts.tokens.size() > size) drafts.tokens.resize(size);
-  if (drafts.q.size() > size) drafts.q.resize(size);
-}
-
 }  // namespace
 
 Drafting::Drafting(SessionState& state)
@@ -166,7 +160,8 @@ Next Drafting::on_message(DrafterSeats::Replica& replica, const Message& message
   replica.asked = false;
   if (state_.phase != Phase::kDrafting) return {};  // late
   replica.place.worker()->retry = {};
-  if (candidates != nullptr) return on_candidates(drafter, *candidates);
+  const std::int64_t room = sequence_.draft_room();
+  if (candidates != nullptr) return on_candidates(drafter, *candidates, is_sound(drafter, *candidates, room), room);
   if (drafters_.awaits_drafts()) return {};
   round_.outcome.draft_wire_s = to_seconds(state_.waited());
   round_.choice.catches_up = !replica.place.worker()->needs_rows();
@@ -190,13 +185,11 @@ Next Drafting::go_on_without() const {
   return {.what = waits ? Next::What::kNothing : Next::What::kEndDrafting};
 }
 
-Next Drafting::on_candidates(const PeerId& drafter, const Candidates& candidates) {
-  const std::int64_t limit = sequence_.draft_room();
-  const bool sound = is_sound(drafter, candidates, limit);
+Next Drafting::on_candidates(const PeerId& drafter, const Candidates& candidates, bool sound, std::int64_t most) {
   if (!sound && drafters_.awaits_drafts()) return {};
   const Duration waited = state_.waited();
   state_.ledger.on_candidates(waited, round_.on_candidates(drafter, candidates, waited));
-  if (sound) round_.drafts.add(0, candidates, DraftSource::kAssistant, limit);
+  if (sound) round_.drafts.add(0, candidates, DraftSource::kAssistant, most);
   ++(sound ? environment_.drafts_made : environment_.drafts_missed);
   for (const DrafterSeats::Replica& other : drafters_.replicas) {  // the round begins without theirs
     Worker* late = other.asked ? other.place.worker() : nullptr;
@@ -258,23 +251,19 @@ bool Drafting::may_draft_ahead() const {
   if (!request.sampling.grammar.empty()) return false;
   // Drafts ahead are chains too; a tree and added sources have too many outcomes.
   if (request.policy == DraftPolicy::kTree || request.added.any()) return false;
-  // A drafter with hidden rows must wait for the target's.
-  if (std::ranges::any_of(drafters_.replicas, [](const DrafterSeats::Replica& replica) {
-        const Worker* drafter = replica.place.worker();
-        return drafter != nullptr && takes_hidden_rows(drafter->hello.facts);
-      }))
-    return false;
-  if (request.draft_ahead) return *request.draft_ahead > 0;
-  if (sequence_.output_depends_on_drafts()) return false;  // the answer would depend on which of them came in time
-  return std::ranges::any_of(drafters_.replicas, [&](const DrafterSeats::Replica& replica) {
+  bool is_far = false;
+  for (const DrafterSeats::Replica& replica : drafters_.replicas) {
     const Worker* drafter = replica.place.worker();
-    return drafter != nullptr && drafter->rtt >= std::chrono::milliseconds(1);
-  });
+    if (drafter == nullptr) continue;
+    if (takes_hidden_rows(drafter->hello.facts)) return false;  // it must wait for the target's rows
+    is_far = is_far || drafter->rtt >= std::chrono::milliseconds(1);
+  }
+  if (request.draft_ahead) return *request.draft_ahead > 0;
+  return is_far && !sequence_.output_depends_on_drafts();  // else the answer would depend on which came in time
 }
 
 int Drafting::guesses_wanted(std::int64_t draft_length) const {
-  const bool has_next_round = sequence_.drafts_left() > 1;
-  if (!may_draft_ahead() || !has_next_round) return 0;
+  if (!may_draft_ahead() || sequence_.drafts_left() <= 1) return 0;  // there is no next round
   if (sequence_.request.draft_ahead) return *sequence_.request.draft_ahead;
   const Worker* verifier = verifier_.place().worker();
   const bool pays =
@@ -285,7 +274,9 @@ int Drafting::guesses_wanted(std::int64_t draft_length) const {
 std::int64_t Drafting::take_ahead(std::int64_t draft_length) {
   const DraftAhead::Guess* guess = drafters_.ahead.find(sequence_.tokens);
   if (guess == nullptr) return 0;
-  round_.take_ahead(guess->drafter, guess->drafts, draft_length);
+  round_.drafts.add(0, guess->drafts, DraftSource::kAssistant, draft_length);
+  round_.drafter = guess->drafter;
+  round_.outcome.ahead = true;
   ++environment_.drafts_made;
   return std::ssize(guess->drafts.tokens);
 }
@@ -299,10 +290,10 @@ Next Drafting::on_ahead(const PeerId& drafter, Position base, Candidates guess) 
     return {};
   }
   // The verdict was faster; these arrived before the drafts requested after it.
-  shorten(guess, std::min<std::int64_t>(round_.choice.length, sequence_.drafts_left()));
   drafters_.find(drafter)->asked = false;
   round_.outcome.ahead = true;
-  return on_candidates(drafter, guess);
+  const std::int64_t most = std::min<std::int64_t>(round_.choice.length, sequence_.drafts_left());
+  return on_candidates(drafter, guess, /*sound=*/true, most);
 }
 
 }  // namespace outrider

@@ -45,8 +45,8 @@ class Drafting {
 
   /// Continues after the loss of a drafter's answer: ends drafting if no other answer is outstanding.
   Next go_on_without() const;
-  /// Handles requested drafts.
-  Next on_candidates(const PeerId& drafter, const Candidates& candidates);
+  /// Handles requested drafts. @param most  limit of those that are taken
+  Next on_candidates(const PeerId& drafter, const Candidates& candidates, bool sound, std::int64_t most);
   void send_draft(const DrafterSeats::Replica& replica, std::int64_t draft_length, int guesses, bool has_drafts);
   /// Checks that drafts are a chain or a tree of at most `most` tokens of the model, with a distribution each or none
   /// at all. Logs a warning otherwise.

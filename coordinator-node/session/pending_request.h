@@ -32,8 +32,8 @@ class PendingRequest {
     wait_from_now();
     if (!to.empty()) environment_.send(to, *message_);
   }
-  /// Records a message about the request. @return true if it only says that the worker has the request: a repeat can
-  /// then only bring a lost answer back
+  /// Records a message about the request. @return true for a Heartbeat: the worker has the request, and a repeat can
+  /// only bring a lost answer back
   bool on_message(const Message& message) {
     retries_ = 0;
     const bool in_work = std::holds_alternative<Heartbeat>(message.body);

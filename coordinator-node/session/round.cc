@@ -23,12 +23,6 @@ bool Round::is_plain() const {
 
 bool Round::has_drafts_of(DraftSource source) const { return std::ranges::count(drafts.sources, source) > 0; }
 
-void Round::take_ahead(const PeerId& by, const Candidates& made, std::int64_t length) {
-  drafts.add(0, made, DraftSource::kAssistant, length);
-  drafter = by;
-  outcome.ahead = true;
-}
-
 std::int64_t Round::on_candidates(const PeerId& by, const Candidates& candidates, Duration waited) {
   drafter = by;
   const std::int64_t drafting = std::clamp<std::int64_t>(candidates.draft_ns, 0, waited.count());

@@ -37,13 +37,10 @@ struct Round {
   bool is_tree() const { return choice.tree && !drafter.empty(); }
   bool has_drafts_of(DraftSource source) const;
 
-  /// Takes drafts that were made ahead. @param length  limit
-  void take_ahead(const PeerId& by, const Candidates& made, std::int64_t length);
   /// Takes drafts that came after `waited`. @return the nanoseconds of drafting
   std::int64_t on_candidates(const PeerId& by, const Candidates& candidates, Duration waited);
   /// Counts a wait for drafts, successful or not, without the time of drafting.
   void count_wait(Duration waited);
-  void on_draft_bytes(std::size_t bytes) { outcome.draft_bytes += static_cast<std::int64_t>(bytes); }
   /// Takes the verdict that came after `waited`. @return the nanoseconds of verifying
   std::int64_t on_verdict(const Verdict& verdict, Duration waited, TimePoint now);
 };

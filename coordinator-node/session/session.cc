@@ -168,7 +168,7 @@ void Session::on_sent(const Message& message, std::size_t bytes) {
   const bool of_round = chunk != nullptr && state_.pending.commits(chunk->kv);
   state_.ledger.on_sent(message, bytes, of_round);
   if (state_.phase == Phase::kDrafting && (of_round || std::holds_alternative<Draft>(message.body)))
-    state_.round.on_draft_bytes(bytes);
+    state_.round.outcome.draft_bytes += static_cast<std::int64_t>(bytes);
 }
 
 void Session::finish(Body last) {

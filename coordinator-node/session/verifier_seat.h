@@ -40,8 +40,6 @@ class VerifierSeat {
   /// Returns the estimates that the policy uses.
   Estimates& costs() const { return worker().costs_with(policy_for_); }
 
-  /// Keeps the numeric class after the verifier's first answer: only that class can continue the sequence now.
-  void keep_class(const Hello& verifier) { numeric_class = verifier.numeric_class; }
   /// Returns true if a verifier that caught up chose another last token than the previous one, although the answer
   /// depends on the sequence alone.
   bool contradicts(const Verdict& verdict) const;
@@ -62,7 +60,8 @@ class VerifierSeat {
 
   /// Chooses draft lengths; refers to the verifier's costs. nullptr for a stepwise sequence, and without a verifier.
   std::unique_ptr<DraftLengthPolicy> policy = {};
-  std::optional<std::string> numeric_class = {};  ///< of verifiers that may continue; none: any
+  /// Of verifiers that may continue, since the first one's answer; none: any.
+  std::optional<std::string> numeric_class = {};
   Error why{Errc{}, ""};                          ///< reason of the last loss
   TimePoint missed_since{};                       ///< start of the last kMoving, from which a failover's pause counts
   bool resuming = false;           ///< another coordinator began the answer, and no verifier here has caught up yet

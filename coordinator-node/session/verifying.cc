@@ -82,7 +82,6 @@ void Verifying::stop_sending_rows() {
 }
 
 Next Verifying::on_message(Message message) {
-  const bool asked = state_.asks_verifier();
   if (pending_.on_message(message)) return {};
   if (auto* chunk = std::get_if<KvChunk>(&message.body)) {
     if (chunk->kv.to > sequence_.committed()) {
@@ -97,7 +96,7 @@ Next Verifying::on_message(Message message) {
   auto* verdict = std::get_if<Verdict>(&message.body);
   const auto* failed = std::get_if<Failed>(&message.body);
   if (scores == nullptr && verdict == nullptr && failed == nullptr) return {.what = Next::What::kNonsense};
-  if (!asked) return {};
+  if (!state_.asks_verifier()) return {};
   if (scores != nullptr) {
     if (state_.phase == Phase::kPrefill && verifier_.take_scores(*scores))
       state_.reply(std::move(*scores));
@@ -163,7 +162,7 @@ Next Verifying::on_verdict(Verdict verdict) {
 
 void Verifying::keep_first(const Verdict& verdict) {
   const Hello& verifier = verifier_.hello();
-  verifier_.keep_class(verifier);
+  verifier_.numeric_class = verifier.numeric_class;
   if (sequence_.has_media()) state_.encoder.encoding_class = verifier.encoding_class;
   environment_.fleet.keep_facts(verifier.facts);
   ledger_.on_first_token(environment_.now, std::min(verdict.cached_tokens, sequence_.prompt_size));
@@ -178,7 +177,7 @@ Next Verifying::on_caught_up(Verdict verdict) {
                        verifier.numeric_class, sequence_.tokens.back()});
     }
     verifier_.count_failover();
-    verifier_.keep_class(verifier);
+    verifier_.numeric_class = verifier.numeric_class;
     state_.forward(std::move(verdict.kv));
     round_.renumber();
     return {.what = Next::What::kVerify};

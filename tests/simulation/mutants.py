@@ -31,7 +31,7 @@ DROPPED = None
 MUTANTS = [
     ("verifying.cc", "if (auto ok = verifier_.check(verdict, prefill); !ok) return distrust(ok.error());", DROPPED),
     ("verifying.cc", "verifier.suspect = false;", DROPPED),
-    ("verifying.cc", "pending_.on_answer();", DROPPED),
+    ("verifying.cc", "if (pending_.on_message(message)) return {};", DROPPED),
     ("verifying.cc", "pending_.wait_from_now();", DROPPED),
     ("verifying.cc", "verifier_.contradicts(verdict)", "false"),
     ("verifying.cc", "round_.renumber();", DROPPED),
@@ -43,7 +43,7 @@ MUTANTS = [
     ("verifying.cc", "drafters_.take_no_more(/*with_rows=*/true);", DROPPED),
     ("verifying.cc", "if (ended) drafters_.ahead.expect(0, 0);", DROPPED),
     ("verifying.cc", "if (round_.moved) verifier_.count_failover();", DROPPED),
-    ("verifying.cc", "if (!asked) return {};", DROPPED),
+    ("verifying.cc", "if (!state_.asks_verifier()) return {};", DROPPED),
     ("verifying.cc", "drafting_goes_on ? drafters_.rows_wanted() : std::nullopt", "drafters_.rows_wanted()"),
     ("session.cc", "if (message.round != state_.round.id) return true;", DROPPED),
     ("session.cc", "state_.round.moved = true;", DROPPED),
