@@ -22,7 +22,7 @@
 #include "launch/cluster/deadline.h"
 #include "launch/command_support.h"
 #include "launch/lifetime.h"
-#include "verifier-node/remote_shards.h"
+#include "verifier-node/verifier_node.h"
 
 namespace outrider {
 namespace {
@@ -108,7 +108,6 @@ void add_worker(Command& app, const char* name, const char* about,
     Options options;
     Security security;
     Lifetime lifetime;
-    std::string listen_shards;           ///< of a verifier
     std::filesystem::path address_file;  ///< of a verifier
   };
   auto flags = std::make_shared<Flags>();
@@ -123,7 +122,7 @@ void add_worker(Command& app, const char* name, const char* about,
   add_security_options(*command, flags->security, /*listens=*/false);
   if constexpr (std::is_same_v<Options, VerifierOptions>) {
     CLI::Option* const listen = command->add_option(
-        "--listen-shards", flags->listen_shards,
+        "--listen-shards", flags->options.remote.listen,
         "Address where the other shards of --shards join from other hosts ('outrider shard --join'); port * takes a "
         "free one");
     command
@@ -139,13 +138,11 @@ void add_worker(Command& app, const char* name, const char* about,
       ASSIGN_OR_RETURN(const PairPaths loaded, take_models(flags->model, flags->options));
       flags->model.whole = !std::is_same_v<Options, EncoderOptions>;
       flags->options.weight_type = flags->model.type_to_load(loaded);
-      if constexpr (std::is_same_v<Options, VerifierOptions>)
-        return run_verifier(context, flags->options,
-                            {flags->listen_shards, flags->security,
-                             [&](const std::string& at) { say_address(at, flags->address_file); }},
-                            stop);
-      else
-        return run(context, flags->options, stop);
+      if constexpr (std::is_same_v<Options, VerifierOptions>) {
+        flags->options.remote.security = flags->security;
+        flags->options.remote.on_listening = [&](const std::string& at) { say_address(at, flags->address_file); };
+      }
+      return run(context, flags->options, stop);
     });
   });
 }

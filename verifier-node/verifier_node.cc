@@ -31,7 +31,6 @@
 #include "common/wire/messages/donor_rows.h"
 #include "common/wire/transport/worker_loop.h"
 #include "verifier-node/backbone_engine.h"
-#include "verifier-node/remote_shards.h"
 #include "verifier-node/sequences.h"
 #include "verifier-node/shared_memory_shards.h"
 #include "verifier-node/tcp_shards.h"
@@ -105,8 +104,8 @@ class ShardGroup {
     return {};
   }
   /// Waits until those of other hosts have joined. @return false if `stop` came first
-  Result<bool> wait_for(const RemoteShards& remote, const VerifierOptions& options, const ModelFiles& files,
-                        std::stop_token stop) {
+  Result<bool> wait_for(const VerifierOptions& options, const ModelFiles& files, std::stop_token stop) {
+    const RemoteShards& remote = options.remote;
     ASSIGN_OR_RETURN(const std::uint64_t weights, weights_fingerprint(files));
     ASSIGN_OR_RETURN(const std::int64_t needed_mib, matrix_mib(files));
     ASSIGN_OR_RETURN(const std::unique_ptr<ShardListener> listener,
@@ -293,21 +292,17 @@ Result<void> run_remote_shard(const RemoteShardOptions& options, std::stop_token
 }
 
 Result<void> run_verifier(TransportContext& context, const VerifierOptions& options, std::stop_token stop) {
-  return run_verifier(context, options, {}, std::move(stop));
-}
-
-Result<void> run_verifier(TransportContext& context, const VerifierOptions& options, const RemoteShards& remote,
-                          std::stop_token stop) {
+  const bool is_remote = !options.remote.listen.empty();
   if (options.threads > 0) set_team_size(options.threads);
   if (options.worker.verify_weights) RETURN_IF_ERROR(verify_packs({options.backbone}));
   ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(options.backbone));
   ShardGroup group;
-  if (!remote.listen.empty()) {
+  if (is_remote) {
     if (options.shards < 2 || options.min_shards > options.shards)
       return Error(Errc::kInvalidArgument,
                    "--listen-shards: --shards is {}, wanted 2 or more, and no less than --min-shards, which is {}",
                    options.shards == 0 ? "auto" : std::to_string(options.shards), options.min_shards);
-    ASSIGN_OR_RETURN(const bool complete, group.wait_for(remote, options, files, stop));
+    ASSIGN_OR_RETURN(const bool complete, group.wait_for(options, files, stop));
     if (!complete) return {};
   } else if (options.min_shards > 0) {
     return Error(Errc::kInvalidArgument, "--min-shards is {}, wanted --listen-shards with it", options.min_shards);
@@ -326,7 +321,7 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
   if (const auto tokenizer = Tokenizer::load(files)) facts.tokenizer_fingerprint = tokenizer->fingerprint();
   std::vector<float> free;
   ASSIGN_OR_RETURN(const std::string bits, common_numeric_class(*backbone, free));
-  if (remote.listen.empty()) free.clear();
+  if (!is_remote) free.clear();
   log_info("event=numeric_class class=\"{}\"", bits);
   GrammarCompiler grammars([&files, size = backbone->config().vocab_size]() -> Result<GrammarVocabulary> {
     const Result<Tokenizer> tokenizer = Tokenizer::load(files);
@@ -353,7 +348,7 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
                      .encoding_class = std::move(encoding_class),
                      .no_towers = options.no_towers,
                      .shards = shard_count,
-                     .shards_over_tcp = !remote.listen.empty()});
+                     .shards_over_tcp = is_remote});
   ThreadsLog threads_log(sizer);
   std::vector<VerifyWork> batch;
   WorkerLoop loop(core, *endpoint, options.worker);

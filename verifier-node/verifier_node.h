@@ -1,20 +1,28 @@
 #pragma once
 
 #include <filesystem>
-#include <memory>
+#include <functional>
 #include <stop_token>
 #include <string>
 #include <vector>
 
 #include "common/base/option.h"
 #include "common/compute/kernels/linear.h"
+#include "common/compute/kernels/shards.h"
 #include "common/wire/messages/messages.h"
 #include "common/wire/transport/endpoint.h"
+#include "common/wire/transport/security.h"
 #include "common/wire/transport/worker.h"
-#include "verifier-node/shared_memory_shards.h"
 #include "verifier-node/verifier_core.h"
 
 namespace outrider {
+
+/// Listener for shards on other hosts.
+struct RemoteShards {
+  std::string listen = {};  ///< argument of listen_tcp(); empty: all shards are on this host
+  Security security = {};
+  std::function<void(const std::string& address)> on_listening = {};  ///< see run_coordinator()
+};
 
 struct VerifierOptions {
   std::filesystem::path backbone = {};  ///< checkpoint directory
@@ -24,6 +32,7 @@ struct VerifierOptions {
   int threads = 0;              ///< of the forward pass; 0: the fastest number, found by TeamSizer
   int shards = 1;               ///< processes that compute it together; 0 (auto): one per memory node of its cores
   int min_shards = 0;           ///< of several hosts, that may begin without the others; 0: all must come
+  RemoteShards remote = {};
   std::int64_t memory_mib = 0;  ///< for the K/V of all sessions; 0: three quarters of the free memory after loading
   /// For measurements on random weights: probabilities that at least 1, 2, ... drafts of a round are accepted, at
   /// random instead of by the rule (vLLM's synthetic mode). Empty: the rule. The answer is then meaningless.
@@ -82,6 +91,19 @@ struct ShardOptions {
 };
 /// Loads the shard's part and computes for the verifier, whose end ends this process. @return the error
 Result<void> run_shard(const ShardOptions& options);
+
+/// A shard of a verifier on another host.
+struct RemoteShardOptions {
+  std::filesystem::path backbone = {};
+  std::string join = {};  ///< RemoteShards::listen; several are separated by commas
+  int threads = 0;        ///< 0: every core
+  Security security = {};
+};
+/// Loads the shard's part and computes for the verifier. When the verifier is gone, the shard frees the part and joins
+/// again, until `stop` (then Ok). A shard in a group continues after `stop` until its verifier ends, for as long as a
+/// drain may take.
+/// @return an error if a verifier refuses the shard, or the weights cannot be read
+Result<void> run_remote_shard(const RemoteShardOptions& options, std::stop_token stop);
 
 /// Loads the backbone, joins the coordinator and serves until `stop` (then Ok), or until an error at the start or a
 /// final refusal. After `stop` it takes no new sequence; those in progress move to another verifier or end here, within
