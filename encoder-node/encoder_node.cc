@@ -1,8 +1,9 @@
 #include "encoder-node/encoder_node.h"
 
-#include <cstring>
 #include <memory>
 #include <optional>
+#include <span>
+#include <utility>
 
 #include "common/compute/kernels/isa.h"
 #include "common/compute/kernels/team.h"
@@ -19,13 +20,11 @@ namespace {
 /// Time for the remaining work after a stop.
 constexpr Duration kDrainWait = std::chrono::seconds(20);
 
-WireTensor wire_rows(const Tensor& rows) {
-  const std::size_t bytes = static_cast<std::size_t>(rows.rows() * rows.view().size(1)) * sizeof(float);
-  const std::shared_ptr<std::byte[]> owner(new std::byte[bytes]);
-  std::memcpy(owner.get(), rows.view().data(), bytes);
-  return {.dtype = DType::kF32,
-          .shape = {rows.rows(), rows.view().size(1)},
-          .data = SharedBytes(owner, {owner.get(), bytes})};
+WireTensor wire_rows(Tensor tensor) {
+  const auto owner = std::make_shared<const Tensor>(std::move(tensor));
+  const Matrix<const float> rows = owner->view();
+  const std::span<const float> all(rows.data(), static_cast<std::size_t>(rows.size(0) * rows.size(1)));
+  return {.dtype = DType::kF32, .shape = {rows.size(0), rows.size(1)}, .data = SharedBytes(owner, std::as_bytes(all))};
 }
 
 }  // namespace
@@ -66,9 +65,9 @@ Result<void> run_encoder(TransportContext& context, const EncoderOptions& option
       [&] {
         if (!medium) return false;
         const TimePoint start = now();
-        const Tensor rows = towers.encode(*medium, [&] { loop.between_steps(); });
+        Tensor rows = towers.encode(*medium, [&] { loop.between_steps(); });
         medium.reset();
-        core.on_encoded(wire_rows(rows), now() - start);
+        core.on_encoded(wire_rows(std::move(rows)), now() - start);
         return true;
       });
 }
