@@ -26,9 +26,6 @@
 namespace outrider {
 namespace {
 
-/// Time for open requests once the program is asked to end.
-constexpr Duration kDrain = std::chrono::seconds(5);
-
 struct ServeFlags {
   ModelFlags model;
   ClusterFlags cluster;
@@ -41,6 +38,7 @@ struct ServeFlags {
   std::uint64_t data_mib_max = 10240;  ///< of files in it
   bool share_prefixes = false;
   bool strict_fields = false;
+  int drain_wait_s = 5;  ///< for open requests once the program is asked to end
   std::vector<std::string> media_domains;  ///< from which pictures, videos and sounds are fetched
   TraceOptions traces;
 };
@@ -241,7 +239,7 @@ void serve(ServeFlags flags) {
   std::fflush(stdout);
   print_endpoint(who, flags.http, http->port());
   watch(interrupt, api, cluster.get(), cluster_options.drafters, drafts_by_default);
-  http->stop(kDrain);
+  http->stop(std::chrono::seconds(flags.drain_wait_s));
 }
 
 void add_access_options(Command& command, ServeFlags& flags) {
@@ -302,6 +300,8 @@ void add_serve_command(Command& app) {
       ->capture_default_str();
   add_number(*command, "--max-request-bytes", flags->http.request_bytes_max, 1, 1 << 30,
              "Longest request, but for files in it");
+  add_number(*command, "--drain-wait", flags->drain_wait_s, 0, 86'400,
+             "Seconds after SIGTERM that open requests may go on");
   auto* data_dir =
       command->add_option("--data-dir", flags->data_dir, "Keep files and batches here: /v1/files, /v1/batches");
   add_number(*command, "--data-mib", flags->data_mib_max, 1, 1 << 30, "Most MiB of files there")->needs(data_dir);

@@ -618,7 +618,7 @@ TEST(Serve, AResponseInTheBackgroundOutlivesItsRequest) {
 }
 
 TEST(Serve, WhatComesBeyondItsLimitWaits) {
-  Serve serve({"--max-requests", "1"});
+  Serve serve({"--max-requests", "1", "--drain-wait", "1"});
   auto busy = std::make_unique<Connection>(serve.port);
   Json request = endless();
   request["stream"] = true;

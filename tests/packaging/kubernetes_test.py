@@ -60,6 +60,10 @@ def check_pod(owner, template, claims):
                 data = [item["data"] for item in objects
                         if item.get("kind") == "ConfigMap" and item["metadata"]["name"] == reference["name"]]
                 expect(data and reference["key"] in data[0], f"{where}: no {reference['key']} in {reference['name']}")
+        if command == "serve":
+            drain = [int(argument.partition("=")[2]) for argument in arguments if argument.startswith("--drain-wait=")]
+            leaves_first = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
+            expect(drain and drain[0] + leaves_first < pod["terminationGracePeriodSeconds"], f"{where}: answers under way are cut")
         if command in ("verifier", "drafter"):
             probe = container.get("readinessProbe", {}).get("exec", {}).get("command", [])
             expect(f"--ready-file={probe[-1] if probe else None}" in arguments,
