@@ -64,6 +64,9 @@ def check_pod(owner, template, claims):
             drain = [int(argument.partition("=")[2]) for argument in arguments if argument.startswith("--drain-wait=")]
             leaves_first = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
             expect(drain and drain[0] + leaves_first < pod["terminationGracePeriodSeconds"], f"{where}: answers under way are cut")
+        if command in ("coordinator", "serve"):
+            expect(sum(taint.get("tolerationSeconds", 0) < 60 for taint in pod.get("tolerations", []) if taint["effect"] == "NoExecute") == 2,
+                   f"{where}: stays for minutes on a node that is lost")
         if command in ("verifier", "drafter"):
             probe = container.get("readinessProbe", {}).get("exec", {}).get("command", [])
             expect(f"--ready-file={probe[-1] if probe else None}" in arguments,
