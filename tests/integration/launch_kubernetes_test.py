@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """launch/kubernetes and `outrider launch --backend kubernetes` on a real cluster: README's own commands, pods killed in
-mid-answer, rollouts, drains, and batches.
+mid-answer, rollouts, drains, shards, and batches.
 
 usage: launch_kubernetes_test.py OUTRIDER
 OUTRIDER_TEST_KUBECONFIG: of a cluster that has nothing of ours but the image of this program, by the name in
@@ -56,9 +56,19 @@ def ready_pods(component):
     return [pod["metadata"]["name"] for pod in get("pods", component=component) if ready(pod)]
 
 
+def nodes_for_any():
+    return [node["metadata"]["name"] for node in json.loads(kubectl("get", "nodes", "-o", "json").stdout)["items"] if not node["spec"].get("taints")]
+
+
 def wait_for_all():
     for role in ROLES:
         kubectl("rollout", "status", role, f"--timeout={PATIENCE}s")
+
+
+def delete_namespace():
+    # The pods first: with one in it Kubernetes waits half of the longest grace period.
+    kubectl("delete", "deployment,statefulset,job,pod", "--all", f"--timeout={PATIENCE}s")
+    kubectl("delete", "namespace", "outrider", "--ignore-not-found", f"--timeout={PATIENCE}s")
 
 
 def note(text):
@@ -117,6 +127,7 @@ def ask_several(base, count=4, tokens=120):
 
 class Cluster(unittest.TestCase):
     """A walk: each test goes on where the one before has left the cluster."""
+    texts = []
 
     @classmethod
     def setUpClass(cls):
@@ -128,7 +139,7 @@ class Cluster(unittest.TestCase):
 
     @classmethod
     def tearDownClass(cls):
-        kubectl("delete", "namespace", "outrider", "--ignore-not-found", f"--timeout={PATIENCE}s")
+        delete_namespace()
         shutil.rmtree(cls.folder)
 
     def bash(self, script):
@@ -136,17 +147,15 @@ class Cluster(unittest.TestCase):
         self.assertEqual(done.returncode, 0, f"{script}\n{done.stdout}{done.stderr}")
         return done.stdout
 
-
-class OnePool(Cluster):
     def undisturbed(self):
         """What all answers must be, however the cluster is disturbed."""
-        if not hasattr(OnePool, "texts"):
+        if not Cluster.texts:
             with forwarded() as base:
-                OnePool.texts, threads = ask_several(base)
+                Cluster.texts, threads = ask_several(base)
                 for thread in threads:
                     thread.join()
-            self.assertNotIn(None, OnePool.texts)
-        return OnePool.texts
+            self.assertNotIn(None, Cluster.texts)
+        return Cluster.texts
 
     def during(self, disturb):
         wanted = self.undisturbed()
@@ -160,6 +169,8 @@ class OnePool(Cluster):
         note(f"{under_way} of {len(texts)} answers were under way")
         self.assertEqual(texts, wanted)
 
+
+class OnePool(Cluster):
     def test_1_what_the_readme_says_ends_with_an_answer(self):
         keys = re.search(r"```\n(kubectl apply -f launch/kubernetes/overlays/one-pool/namespace.yaml\n.*?)```", README, re.S)[1]
         self.bash(keys)
@@ -200,13 +211,9 @@ class OnePool(Cluster):
         self.during(roll)
         note(f"verifiers ready during the rollout: at least {min(fewest)} in {len(fewest)} looks")
         self.assertGreaterEqual(min(fewest), 1)
-        for role in ("deployment/outrider-drafter", "deployment/outrider-coordinator"):
-            self.during(lambda: kubectl("rollout", "restart", role))
+        for role in ("drafter", "coordinator", "serve"):
+            self.during(lambda: kubectl("rollout", "restart", f"deployment/outrider-{role}"))
             wait_for_all()
-        # A front end that ends leaves its open answers 5 s: no mid-answer here.
-        kubectl("rollout", "restart", "deployment/outrider-serve")
-        wait_for_all()
-        self.during(lambda: None)
 
     def test_5_drafters_from_none_to_three_change_no_text(self):
         for count in (0, 3, 1):
@@ -230,20 +237,11 @@ class OnePool(Cluster):
         def nodes(component):
             return {pod["spec"]["nodeName"] for pod in get("pods", component=component)}
 
-        takes_any = [node for node in json.loads(kubectl("get", "nodes", "-o", "json").stdout)["items"] if not node["spec"].get("taints")]
-        if len(takes_any) < 2:
+        if len(nodes_for_any()) < 2:
             self.skipTest("NO NODE WAS DRAINED: wanted two that take any pod")
-        # A client's connection ends with the front end's pod.
-        elsewhere = sorted(nodes("verifier") - nodes("serve"))
-        drained = elsewhere[0] if elsewhere else min(nodes("verifier"))
-
-        def drain():
-            kubectl("drain", drained, "--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={PATIENCE}s")
-
+        drained = min(nodes("verifier"))
         self.addCleanup(kubectl, "uncordon", drained)
-        note(f"{drained} is drained" + (" in mid-answer" if elsewhere else ", which has the front end too"))
-        self.during(drain if elsewhere else lambda: None)
-        drain()
+        self.during(lambda: kubectl("drain", drained, "--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={PATIENCE}s"))
         wait_for_all()
         self.assertNotIn(drained, nodes("verifier"))
         self.during(lambda: None)
@@ -275,7 +273,7 @@ class Batches(Cluster):
 
     def setUp(self):
         kubectl("create", "namespace", "outrider")
-        self.addCleanup(kubectl, "delete", "namespace", "outrider", f"--timeout={PATIENCE}s")
+        self.addCleanup(delete_namespace)
         claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "files"},
                  "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}}
         kubectl("apply", "-f", "-", text=json.dumps(claim))
@@ -323,6 +321,35 @@ class Batches(Cluster):
         self.assertEqual(self.output("out.jsonl"), wanted)
         job = json.loads(kubectl("get", "job", "outrider-run", "-o", "json").stdout)
         self.assertEqual(job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"], "ours")
+
+
+class Plan(Cluster):
+    def test_commands_typed_twice_and_shards_change_no_text_though_a_shard_is_killed(self):
+        nodes = ",".join(nodes_for_any())
+        for name, shards in (("plain", {}), ("sharded", {"shards": 2, "shard_hosts": nodes})):
+            plan = {"hosts": [{"name": nodes, "cpus": 1}], "verifiers": [{"hosts": nodes, "count": 2} | shards],
+                    "drafters": [{}], "kubernetes": {"image": IMAGE}}
+            (self.folder / "plan.json").write_text(json.dumps(plan))
+            typed = self.bash(f"outrider launch plan.json --backend kubernetes --run-dir {name}")
+            (self.folder / name / "keys/api-key").write_text("SECRET")
+            self.bash(typed + typed)
+            if shards:  # the keys are others
+                self.bash(re.search("# *(kubectl .* rollout restart .*)", typed)[1])
+            wait_for_all()
+            self.during(lambda: None)
+        began = []
+
+        def kill():
+            kubectl("delete", "pod", "outrider-shard-0-0", "--grace-period=0", "--force")
+            began.append(time.monotonic())
+
+        def formed_anew():
+            [verifier] = [pod for pod in get("pods", component="verifier") if pod["metadata"]["name"] == "outrider-verifier-0"]
+            return ready(verifier) and verifier["status"]["containerStatuses"][0]["restartCount"] > 0
+
+        self.during(kill)
+        self.assertTrue(eventually(formed_anew))
+        note(f"the group is Ready anew {time.monotonic() - began[0]:.1f} s at most after a shard's pod was killed")
 
 
 if __name__ == "__main__":
