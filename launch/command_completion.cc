@@ -184,7 +184,7 @@ void print_man(const std::vector<CommandText>& commands) {
       ".TP\n.B OUTRIDER_ISA\nA weaker instruction set than the CPU's: scalar, avx2, avx2_vnni, avx512 or amx; on\n"
       "aarch64 scalar, neon, dotprod or i8mm.\n"
       ".TP\n.B OUTRIDER_GEMM\nWho multiplies bf16 and f32: onednn or own; unset, onednn f32 only.\n"
-      ".TP\n.B OUTRIDER_LOG\nThe lowest level of messages: debug, info, warn or error.\n"
+      ".TP\n.B OUTRIDER_LOG\nThe lowest level of messages: info, warn, error or off.\n"
       ".TP\n.B OUTRIDER_LOG_FORMAT\nWhat a message is: text, or json, an object a line.\n"
       ".TP\n.B OUTRIDER_API_KEY\nThe key that clients of\n.B outrider serve\nmust send.\n"
       ".TP\n.BR HF_HOME ,\\~ HF_HUB_CACHE ,\\~ HF_TOKEN ,\\~ HF_ENDPOINT ,\\~ HF_HUB_OFFLINE\nModels by name: as "

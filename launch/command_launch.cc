@@ -98,6 +98,11 @@ void launch(LaunchFlags flags) {
     return;
   }
   if (flags.plan.empty()) throw UsageError("launch: wanted a PLAN");
+  const bool written = flags.backend == "slurm" || flags.backend == "kubernetes";  // for others to start
+  if (flags.submit && flags.backend != "slurm")
+    throw UsageError(fmt::format("launch: --submit with --backend {}, wanted slurm", flags.backend));
+  if (flags.options.strict && written)
+    throw UsageError(fmt::format("launch: --strict with --backend {}, wanted local, ssh or srun", flags.backend));
   init_logging("launch", "warn");
   const PlanFile plan = PlanFile::read(flags.plan, flags.hosts, flags.backend);
   plan.set(flags.options, flags.backend);
@@ -306,7 +311,7 @@ void add_launch_command(Command& app) {
   command->add_flag("--submit", flags->submit, "With --backend slurm: submit the scripts; else they are only written");
   command->add_flag("--schema", flags->schema, "Print the JSON schema of plans");
   command->add_flag("--strict", flags->options.strict,
-                    "End if any host or drafter is missing, not only what text needs");
+                    "With --backend local, ssh or srun: end if any host or drafter is missing, not only what text needs");
   add_number(*command, "--ready-timeout", flags->options.ready_seconds, 1, 1 << 20, "Seconds until all must be ready");
   add_number(*command, "--grace", flags->options.grace_seconds, 1, 1 << 20,
              "Seconds for a process to end before it is killed");

@@ -86,6 +86,8 @@ nlohmann::ordered_json host_facts(const Build& build, const std::vector<std::str
                                   const std::string& dtype) {
   char name[HOST_NAME_MAX + 1] = {};
   gethostname(name, sizeof name);
+  const Gemm chosen = active_gemm();
+  const char* const gemm = chosen == Gemm::kOwn ? "own" : chosen == Gemm::kOnednn ? "onednn" : "default";
   nlohmann::ordered_json facts = {{"hostname", name},
                                   {"version", build.version},
                                   {"commit", build.commit},
@@ -94,7 +96,7 @@ nlohmann::ordered_json host_facts(const Build& build, const std::vector<std::str
                                   {"cpu", cpu_model()},
                                   {"isa", to_string(detect_isa())},
                                   {"isa_in_use", to_string(active_isa())},
-                                  {"gemm", active_gemm() == Gemm::kOwn ? "own" : "onednn where faster"},
+                                  {"gemm", gemm},
                                   {"onednn", onednn_version()},
                                   {"cores", omp_get_num_procs()}};
   for (const std::string& model : models) {

@@ -462,6 +462,13 @@ class Launch(unittest.TestCase):
             run = self.start(PLAN, "--backend", "slurm", "--dry-run", *options, expect_end=True)
             self.assertIn(f"launch wait {words}", run.out.read_text())
 
+    def test_an_option_that_a_backend_does_not_have_is_refused(self):
+        for arguments, message in ((["--submit"], "--submit with --backend local, wanted slurm"),
+                                   (["--backend", "slurm", "--strict"], "--strict with --backend slurm, wanted local, ssh or srun")):
+            run = self.start(PLAN, *arguments, expect_end=True)
+            self.assertEqual(run.status, 2)
+            self.assertIn(f"outrider: launch: {message}", run.err.read_text())
+
     def test_what_slurm_would_refuse_is_refused_first(self):
         plan = json.loads((GOLDENS / "het.json").read_text())
         for change, part in (({"slurm": {"shape": "het", "header": {"--array": "0-3"}}}, "there are no arrays of het jobs"),
