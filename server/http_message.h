@@ -65,7 +65,7 @@ struct HttpReply {
   std::function<std::optional<std::string>()> next = {};
   /// Total bytes of the pieces, if known: with fewer the client detects a truncated reply.
   std::optional<std::uint64_t> length = {};
-  /// The error in `body` of an error_reply(); other APIs have another form.
+  /// The error of an error_reply(). HttpRoute::error_form makes the body of it.
   std::optional<ApiError> error = {};
 };
 
@@ -106,6 +106,7 @@ struct HttpRoute {
   HttpHandler handler;
   Access access = Access::kKey;
   std::string takes = "application/json";  ///< content type of a POST's body; empty: any
+  std::function<std::string(const ApiError&)> error_form = error_body;  ///< the body of its errors, the server's too
 };
 
 }  // namespace outrider

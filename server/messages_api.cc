@@ -231,14 +231,16 @@ class MessagesWriter final : public ReplyWriter {
   Json stop_, end_ = {{"type", "message_delta"}};
 };
 
-/// Converts an error to Anthropic's form. @param reply  from error_reply()
-HttpReply messages_error(HttpReply reply) {
-  const char* type = reply.status == 404   ? "not_found_error"
-                     : reply.status == 429 ? "rate_limit_error"
-                     : reply.status >= 500 ? "api_error"
+/// An error in Anthropic's form.
+std::string messages_error(const ApiError& error) {
+  const char* type = error.status == 401   ? "authentication_error"
+                     : error.status == 403 ? "permission_error"
+                     : error.status == 404 ? "not_found_error"
+                     : error.status == 413 ? "request_too_large"
+                     : error.status == 429 ? "rate_limit_error"
+                     : error.status >= 500 ? "api_error"
                                            : "invalid_request_error";
-  reply.body = to_text({{"type", "error"}, {"error", {{"type", type}, {"message", reply.error->message}}}});
-  return reply;
+  return to_text({{"type", "error"}, {"error", {{"type", type}, {"message", error.message}}}});
 }
 
 }  // namespace
@@ -272,17 +274,17 @@ ApiResult<TokenizeRequest> parse_messages_prompt(std::string_view body, const Ap
 }
 
 std::vector<HttpRoute> messages_routes(const ChatBackend& backend) {
-  const auto messages = [backend](const HttpRequest& http) {
-    HttpReply reply =
-        backend.chat(http, parse_messages(http.body, backend.defaults), std::make_shared<MessagesWriter>());
-    return reply.error ? messages_error(std::move(reply)) : reply;
-  };
-  const auto count = [backend](const HttpRequest& http) {
-    const ApiResult<std::int64_t> tokens = backend.count(http, parse_messages_prompt(http.body, backend.defaults));
-    if (!tokens) return messages_error(error_reply(tokens.error()));
-    return HttpReply{.status = 200, .body = to_text({{"input_tokens", *tokens}})};
-  };
-  return {{"POST", "/v1/messages", messages}, {"POST", "/v1/messages/count_tokens", count}};
+  HttpRoute messages{"POST", "/v1/messages", [backend](const HttpRequest& http) {
+                       return backend.chat(http, parse_messages(http.body, backend.defaults),
+                                           std::make_shared<MessagesWriter>());
+                     }};
+  HttpRoute count{"POST", "/v1/messages/count_tokens", [backend](const HttpRequest& http) {
+                    const auto tokens = backend.count(http, parse_messages_prompt(http.body, backend.defaults));
+                    if (!tokens) return error_reply(tokens.error());
+                    return HttpReply{.status = 200, .body = to_text({{"input_tokens", *tokens}})};
+                  }};
+  messages.error_form = count.error_form = messages_error;
+  return {std::move(messages), std::move(count)};
 }
 
 }  // namespace outrider

@@ -1137,6 +1137,10 @@ TEST(Serve, AKeyIsAskedOfAllButHealth) {
   const Response refused = post(serve.port, "/v1/chat/completions", body);
   EXPECT_EQ(refused.status, 401);
   EXPECT_EQ(json_of(refused)["error"]["code"], "invalid_api_key");
+  const Response anthropic = post(serve.port, "/v1/messages", body);
+  EXPECT_EQ(anthropic.status, 401);
+  EXPECT_EQ(json_of(anthropic)["type"], "error") << "in the form of its API";
+  EXPECT_EQ(json_of(anthropic)["error"]["type"], "authentication_error");
   for (const char* path : {"/", "/metrics", "/ready", "/version", "/v1/models", "/v1/outrider/status"}) {
     EXPECT_EQ(get(serve.port, path).status, 401) << path;
     EXPECT_EQ(get(serve.port, path, serve.headers).status, 200) << path;

@@ -316,7 +316,8 @@ TEST(Messages, AnErrorIsWordedAsAnthropicsAre) {
     http.body = body;
     const HttpReply reply = route.handler(http);
     EXPECT_EQ(reply.status, status);
-    EXPECT_EQ(Json::parse(reply.body), (Json{{"type", "error"}, {"error", {{"type", type}, {"message", message}}}}));
+    EXPECT_EQ(Json::parse(route.error_form(*reply.error)),
+              (Json{{"type", "error"}, {"error", {{"type", type}, {"message", message}}}}));
   }
 }
 
