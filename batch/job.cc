@@ -116,12 +116,17 @@ class BatchJob::Workers {
   ~Workers() { cut_off_ = true; }
 
   void start(std::uint32_t line) {
-    threads_[line] = std::jthread([this, line] {
+    const auto answer = [this, line] {
       Outcome outcome = work_(line);
       const std::lock_guard lock(mutex_);
       finished_.push_back({line, std::move(outcome)});
       changed_.notify_one();
-    });
+    };
+    try {
+      threads_[line] = std::jthread(answer);
+    } catch (const std::system_error&) {
+      answer();  // no thread is left: the next line waits for this one
+    }
   }
   /// Waits for finished lines; may return none.
   std::vector<Finished> wait(Duration at_most) {

@@ -106,7 +106,8 @@ struct LinkEmulator::Pipe {
 };
 
 Result<std::unique_ptr<LinkEmulator>> LinkEmulator::start(const std::string& target) {
-  if (!is_sane(target)) return Error(Errc::kInvalidArgument, "link to {}: wanted {}", target, kAddressForm);
+  if (!is_sane(target) || target.find('*') != target.npos)
+    return Error(Errc::kInvalidArgument, "link to {}: wanted {}", target, kAddressForm);
   std::unique_ptr<LinkEmulator> link(new LinkEmulator);
   link->target_ = target;
   ASSIGN_OR_RETURN(link->listener_, listen_tcp("tcp://127.0.0.1:*"));

@@ -19,8 +19,8 @@ namespace outrider {
 /// (Linux's minimum); TCP keeps order, so that everything after it waits too.
 class LinkEmulator {
  public:
-  /// @param target  tcp://ADDRESS:PORT of the other end, with a numeric ADDRESS
-  /// @return kInvalidArgument for another one, kIo with the reason when it cannot listen
+  /// @param target  tcp://ADDRESS:PORT of the other end, with a numeric ADDRESS: connections to another one are closed
+  /// @return kInvalidArgument for what is no address, kIo with the reason when it cannot listen
   static Result<std::unique_ptr<LinkEmulator>> start(const std::string& target);
   ~LinkEmulator();
 

@@ -311,7 +311,8 @@ void add_launch_command(Command& app) {
   command->add_flag("--submit", flags->submit, "With --backend slurm: submit the scripts; else they are only written");
   command->add_flag("--schema", flags->schema, "Print the JSON schema of plans");
   command->add_flag("--strict", flags->options.strict,
-                    "With --backend local, ssh or srun: end if any host or drafter is missing, not only what text needs");
+                    "With --backend local, ssh or srun: end if any host or drafter is missing, not only what text "
+                    "needs");
   add_number(*command, "--ready-timeout", flags->options.ready_seconds, 1, 1 << 20, "Seconds until all must be ready");
   add_number(*command, "--grace", flags->options.grace_seconds, 1, 1 << 20,
              "Seconds for a process to end before it is killed");

@@ -89,6 +89,7 @@ Tracer::~Tracer() {
     thread_.request_stop();
     thread_.join();
   }
+  perfetto_.clear();
   // The last event's comma must be followed by another event.
   perfetto_ << "{\"ph\":\"M\",\"name\":\"outrider\",\"pid\":0,\"args\":{}}\n]\n";
 }
@@ -145,9 +146,9 @@ void Tracer::write(const Kept& kept) {
     if (chrome) chrome_.add(kept.trace.context, span, events);
     if (otlp_.bytes() >= kBodyBytes) flush();
   });
+  perfetto_.clear();  // after a full disk this one tries again
   if (chrome && !(perfetto_ << events))
     lost(0, fmt::format("{}: {}", options_.perfetto.string(), std::strerror(errno)));
-  perfetto_.clear();  // the next write tries again
 }
 
 void Tracer::flush() {

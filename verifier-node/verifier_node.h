@@ -55,7 +55,7 @@ void declare_options(Visitor&& visit, VerifierOptions& options) {
          /*of_cluster=*/true});
   visit("--shards", options.shards,
         {.help = "Processes of this host that each hold a part of the backbone and compute it together, with the "
-                 "threads shared out among them; auto: one for each of its memories (NUMA nodes)",
+                 "threads shared out among them; auto: one for each memory (NUMA node) of the cores that it may use",
          .range = {kShards.min, kShards.max},
          .word_for_0 = "auto"});
   visit("--min-shards", options.min_shards,

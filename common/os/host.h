@@ -27,7 +27,7 @@ int memory_node_count(const std::filesystem::path& root = "/");
 /// as many shares as nodes and each node has as many cores as the others. Empty if there are fewer cores than shares.
 std::vector<int> share_of_cores(int rank, int count, const std::filesystem::path& root = "/");
 /// Binds the calling thread, and threads that it starts later, to its share of the cores, and memory that they touch
-/// first to the nodes of these cores. Memory that the process has touched moves there. Where the kernel refuses to bind
+/// first to the nodes of these cores. Memory that it has touched alone moves there. Where the kernel refuses to bind
 /// memory (seccomp), that is logged.
 void use_share_of_cores(int rank, int count);
 

@@ -1,5 +1,6 @@
 // Writes a pair of random weights with the widths of a published Gemma 4, as a checkpoint or packed, so that its memory
 // and speed can be measured without its weights. Its output is noise.
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
@@ -98,8 +99,14 @@ void put_tensor(std::ofstream& file, const std::string& name, const TensorSpec& 
   const std::int64_t width = spec.shape.back();
   switch (spec.kind) {
     case TensorSpec::kMatrix: {
-      const RowTable rows = or_throw(random->table(name, static_cast<std::int64_t>(spec.elements()) / width, width));
-      return put(file, rows.bytes.data(), spec.bytes());
+      constexpr std::int64_t kSlice = 1 << 14;  // rows: a table of all may be larger than the memory
+      const auto rows = static_cast<std::int64_t>(spec.elements()) / width;
+      for (std::int64_t at = 0; at < rows; at += kSlice) {
+        const RowTable slice =
+            or_throw(random->table(fmt::format("{}.{}", name, at), std::min(kSlice, rows - at), width));
+        put(file, slice.bytes.data(), slice.bytes.size());
+      }
+      return;
     }
     case TensorSpec::kVector:
       for (const float x : or_throw(random->vector(name, width))) {

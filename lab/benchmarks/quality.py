@@ -18,7 +18,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="default: tests/goldens/heldout/library.txt")
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="has outrider and write_gguf")
-    parser.add_argument("--qat", type=Path, help="measure only this: what train_qat.py wrote, with nano's JSON files beside it")
+    parser.add_argument("--qat", type=Path, help="measure only this: nano trained for q4's grid (docs/numerics.md)")
     options = parser.parse_args()
     texts = options.texts or [ROOT / "tests/goldens/heldout/library.txt"]
     nano = ROOT / "models/nano/backbone"

@@ -9,8 +9,8 @@ namespace outrider {
 namespace {
 
 constexpr std::string_view kAnnounced = "outrider-launch process ";
-/// Prints /proc/PID/stat from the state on: the name before it may contain spaces.
-constexpr const char* kFromState = "sed \"s/.*) //\"";
+/// Prints /proc/PID/stat from the state on: the name before it may contain spaces, and half of a character.
+constexpr const char* kFromState = "LC_ALL=C sed \"s/.*) //\"";
 
 /// @param script  of sh
 std::vector<std::string> elsewhere(Backend backend, const Host& host, const std::string& script) {

@@ -636,8 +636,9 @@ std::string how_to_apply(const Plan& plan, const std::string& run_dir) {
     return fmt::format(
         "kubectl -n {0} delete job outrider-run outrider-merge --ignore-not-found\n"
         "kubectl apply -f {1}/kubernetes/namespace.yaml -f {1}/kubernetes/run.yaml\n"
-        "until kubectl -n {0} wait --for=condition=complete --timeout=60s job/outrider-run 2>/dev/null; do "
-        "kubectl -n {0} get pods --selector app.kubernetes.io/component=run; done\n"
+        "until kubectl -n {0} wait --for=condition=complete --timeout=60s job/outrider-run; do "
+        "kubectl -n {0} get job/outrider-run && kubectl -n {0} get pods --selector app.kubernetes.io/component=run || "
+        "break; done\n"
         "kubectl apply -f {1}/kubernetes/merge.yaml\n"
         "until kubectl -n {0} logs --follow job/outrider-merge 2>/dev/null; do sleep 1; done\n",
         name, folder);

@@ -169,14 +169,17 @@ class Launch(unittest.TestCase):
     def test_down_ends_what_a_command_has_started_whatever_its_name(self):
         folder = pathlib.Path(tempfile.mkdtemp(prefix="outrider-launch-"))
         self.addCleanup(shutil.rmtree, folder)
-        (folder / "a sleep 1 2").symlink_to(shutil.which("sleep"))
-        run = self.start(PLAN | {"run": [{"command": ["sh", "-c", '"$0" 1000 & wait', str(folder / "a sleep 1 2")]}]})
-        self.assertTrue(eventually(lambda: any(entry["name"] == "run.0" for entry in run.ledger())), run.explain())
-        [leader] = [entry["pid"] for entry in run.ledger() if entry["name"] == "run.0"]
-        self.assertTrue(eventually(lambda: subprocess.run(["pgrep", "-g", str(leader), "sleep"], stdout=subprocess.DEVNULL).returncode == 0))
-        run.kill()  # its command ends with it, what that has started does not
-        self.assertEqual(run.about("down").returncode, 0)
-        self.assertEqual(run.alive(), [])
+        self.addCleanup(os.environ.pop, "LC_ALL")
+        os.environ["LC_ALL"] = "C.UTF-8"
+        for name in ("a sleep 1 2", "sleep" + 4 * "模"):  # the kernel keeps 15 bytes: the last character is cut
+            (folder / name).symlink_to(shutil.which("sleep"))
+            run = self.start(PLAN | {"run": [{"command": ["sh", "-c", '"$0" 1000 & wait', str(folder / name)]}]})
+            self.assertTrue(eventually(lambda: any(entry["name"] == "run.0" for entry in run.ledger())), run.explain())
+            [leader] = [entry["pid"] for entry in run.ledger() if entry["name"] == "run.0"]
+            self.assertTrue(eventually(lambda: subprocess.run(["pgrep", "-g", str(leader), "sleep"], stdout=subprocess.DEVNULL).returncode == 0))
+            run.kill()  # its command ends with it, what that has started does not
+            self.assertEqual(run.about("down").returncode, 0)
+            self.assertEqual(run.alive(), [])
 
     def test_a_run_goes_on_at_another_verifier_with_the_same_text(self):
         # Two answers at once, one at each verifier; then one of these is killed.

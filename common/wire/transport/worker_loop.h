@@ -77,7 +77,6 @@ class WorkerLoop {
 
   /// A worker whose job was killed must not stay for ever.
   Result<void> check_alone() {
-    if (core_.membership().joined()) last_joined_ = now();
     if (alone_seconds_max_ == 0 || now() - last_joined_ <= std::chrono::seconds(alone_seconds_max_)) return {};
     return Error(Errc::kUnavailable, "no coordinator for {} s (--exit-when-alone)", alone_seconds_max_);
   }
@@ -86,6 +85,7 @@ class WorkerLoop {
     pump_.receive([&](const PeerId&, Message message) { core_.on_message(std::move(message), now()); });
     if (!endpoint_.arriving().empty()) core_.on_arriving(now());
     core_.on_tick(now());
+    if (core_.membership().joined()) last_joined_ = now();
     exchanged_ = outrider::now();
   }
   /// @return time of the core's next tick, if known
