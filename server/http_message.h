@@ -65,7 +65,7 @@ struct HttpReply {
   std::function<std::optional<std::string>()> next = {};
   /// Total bytes of the pieces, if known: with fewer the client detects a truncated reply.
   std::optional<std::uint64_t> length = {};
-  /// The error of an error_reply(). HttpRoute::error_form makes the body of it.
+  /// The error in `body` of an error_reply(), in OpenAI's form unless the route has another.
   std::optional<ApiError> error = {};
 };
 
@@ -106,7 +106,8 @@ struct HttpRoute {
   HttpHandler handler;
   Access access = Access::kKey;
   std::string takes = "application/json";  ///< content type of a POST's body; empty: any
-  std::function<std::string(const ApiError&)> error_form = error_body;  ///< the body of its errors, the server's too
+  /// Makes the body of its errors, the server's own too; empty: error_body().
+  std::function<std::string(const ApiError&)> error_form = {};
 };
 
 }  // namespace outrider

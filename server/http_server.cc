@@ -399,8 +399,11 @@ class Server final : public HttpServer {
     if (failed) {
       const std::string_view unread(static_cast<const char*>(buffer.data().data()), buffer.size());
       const std::optional<ApiError> error = read_error(failed, parser, unread, connection.server_ends());
-      if (error)
-        send(connection, in_form_of(asked.route, error_reply(*error)), head, asked.http.request_id, /*close=*/true);
+      if (error) {
+        HttpReply refused = error_reply(*error);
+        put_in_form_of(asked.route, refused);
+        send(connection, std::move(refused), head, asked.http.request_id, /*close=*/true);
+      }
       return false;
     }
     if (!reply && asked.route->method == "POST") {
@@ -436,14 +439,13 @@ class Server final : public HttpServer {
       reply->headers.emplace_back("Access-Control-Expose-Headers", "X-Request-Id, X-Outrider-Warning");
       reply->headers.emplace_back("Vary", "Origin");
     }
-    *reply = in_form_of(asked.route, *std::move(reply));
+    put_in_form_of(asked.route, *reply);
     return send(connection, *std::move(reply), head, asked.http.request_id, close) && !close;
   }
 
-  /// @param route  null: unknown
-  static HttpReply in_form_of(const HttpRoute* route, HttpReply reply) {
-    if (reply.error && route != nullptr) reply.body = route->error_form(*reply.error);
-    return reply;
+  /// Words an error as the route's API does. @param route  null: unknown
+  static void put_in_form_of(const HttpRoute* route, HttpReply& reply) {
+    if (reply.error && route != nullptr && route->error_form) reply.body = route->error_form(*reply.error);
   }
 
   /// @return the error for an unreadable request; none if no client is left, or not even one line arrived
