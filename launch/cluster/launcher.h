@@ -30,12 +30,12 @@ enum LaunchStatus {
 
 struct LaunchOptions {
   Backend backend = Backend::kLocal;
-  std::string program;      ///< on the hosts
-  Build build;              ///< of this program
-  std::string dtype;        ///< the plan's
-  bool strict = false;      ///< a missing host or drafter ends it; otherwise it continues without
+  std::string program;                ///< on the hosts
+  Build build;                        ///< of this program
+  std::string dtype;                  ///< the plan's
+  bool strict = false;                ///< a missing host or drafter ends it; otherwise it continues without
   int ready_seconds = kReadySeconds;  ///< for all processes together
-  int grace_seconds = 30;   ///< for a process to end by itself once asked
+  int grace_seconds = 30;             ///< for a process to end by itself once asked
 };
 
 /// A run of a plan's processes, which end with this object. Reports progress on standard error. One thread makes, uses
