@@ -156,7 +156,8 @@ void DrafterCore::on_draft(Message message, TimePoint now) {
   if (draft.known.empty() || draft.ahead > 0) {
     jobs_.push_back({.turn = {message.session, message.round, message.base},
                      .rows = draft.tree ? kTreeStepRows : 1,
-                     .asked = draft.known.empty()});
+                     .asked = draft.known.empty(),
+                     .halves = draft.halves});
   }
   next_work_.push_back({.kind = DraftWork::Kind::kDraft,
                         .session = message.session,
@@ -201,11 +202,11 @@ std::vector<DraftTurn> DrafterCore::next_pass() {
     catch_up_waits_ = 0;
     return {behind->turn};
   }
-  const std::size_t width = std::min((drafting() + 1) / 2, kPassRowsMax);
   std::vector<DraftTurn> pass;
-  std::size_t rows = 0;
+  std::size_t rows = 0, width = kPassRowsMax;
   for (const Job& job : jobs_) {
     if (!job.asked) continue;
+    if (pass.empty() && job.halves) width = std::min(width, (drafting() + 1) / 2);
     rows += job.rows;
     if (!pass.empty() && rows > width) return pass;
     pass.push_back(job.turn);

@@ -77,11 +77,10 @@ class DrafterCore {
 
   struct Output : CoreOutput {
     std::vector<DraftWork> work;  ///< in order of arrival
-    /// Then one forward pass, for half of the drafting sessions, in order of their requests: the verifier can verify
-    /// these while the others are drafted for, and if it waits for all of them instead, two passes take little longer
-    /// than one. Later requests are in the next pass; a session that the coordinator continued without drafts is
-    /// left out. Without requests it is one step ahead, for one session so that a new request does not wait long, the
-    /// sessions in turn.
+    /// Then one forward pass, in order of the requests: for all sessions that wait for drafts, or for half of the
+    /// drafting ones if the first request asks for that (Draft::halves). Later requests are in the next pass; a session
+    /// that the coordinator continued without drafts is left out. Without requests it is one step ahead, for one
+    /// session so that a new request does not wait long, the sessions in turn.
     std::vector<DraftTurn> pass;
   };
   /// Returns all results since the last call.
@@ -102,6 +101,7 @@ class DrafterCore {
     DraftTurn turn;
     std::size_t rows = 1;  ///< of a pass
     bool asked = true;     ///< its drafts were requested; else it drafts ahead
+    bool halves = false;   ///< Draft::halves
   };
   struct Session {
     Position replica_end = 0;        ///< committed positions [0, replica_end) are here

@@ -15,31 +15,71 @@ constexpr double kDeviationMin = 50e-6;
 
 }  // namespace
 
-void BatchWindow::left(SessionId id, TimePoint now) { sequences_[id].away_since = now; }
+void BatchWindow::Absences::observe(double seconds) {
+  if (!std::exchange(known, true)) {
+    mean_s = seconds;
+    deviation_s = seconds / 2;
+    return;
+  }
+  deviation_s += (std::abs(seconds - mean_s) - deviation_s) / 4;
+  mean_s += (seconds - mean_s) / 8;
+}
+
+void BatchWindow::forward_ended(std::int64_t rows, TimePoint now) {
+  if (!forward_since_) return;
+  const double took_s = to_seconds(now - *std::exchange(forward_since_, std::nullopt));
+  forwards_s_ += took_s;
+  if (rows > 0) forward_.observe(static_cast<double>(rows), took_s);
+}
+
+double BatchWindow::busy_s(TimePoint now) const {
+  return forwards_s_ + (forward_since_ ? to_seconds(now - *forward_since_) : 0);
+}
+
+BatchWindow::Elapsed BatchWindow::elapsed(const Sequence& sequence, TimePoint now) const {
+  const double away_s = to_seconds(now - *sequence.away_since);
+  const double busy = std::clamp(busy_s(now) - sequence.busy_before_s, 0.0, away_s);
+  return {.idle_s = away_s - busy, .busy_s = busy};
+}
+
+double BatchWindow::share() const {
+  constexpr double kLeast = 0.25;
+  if (apart_s_.empty() || beside_s_.empty()) return 1;
+  return std::clamp(apart_s_.value() / beside_s_.value(), kLeast, 1.0);
+}
+
+const BatchWindow::Absences& BatchWindow::absences(const Sequence& sequence) const {
+  const Absences& own = sequence.away[sequence.drafts()];
+  return own.known ? own : all_[sequence.drafts()];
+}
+
+void BatchWindow::left(SessionId id, TimePoint now) {
+  const auto [entry, is_new] = sequences_.try_emplace(id);
+  Sequence& sequence = entry->second;
+  if (is_new) sequence.rows = last_rows_;
+  sequence.away_since = now;
+  sequence.busy_before_s = busy_s(now);
+}
 
 void BatchWindow::returned(SessionId id, std::int64_t rows, TimePoint now) {
   Sequence& sequence = sequences_[id];
-  sequence.rows = rows;
+  sequence.rows = last_rows_ = rows;
   if (!sequence.away_since) return;
-  const double away_s = to_seconds(now - *std::exchange(sequence.away_since, std::nullopt));
-  Away& away = sequence.away[sequence.drafts()];
-  if (!std::exchange(away.known, true)) {
-    away.mean_s = away_s;
-    away.deviation_s = away_s / 2;
-    return;
-  }
-  away.deviation_s += (std::abs(away_s - away.mean_s) - away.deviation_s) / 4;
-  away.mean_s += (away_s - away.mean_s) / 8;
+  const Elapsed time = elapsed(sequence, now);
+  sequence.away_since.reset();
+  const double total_s = time.idle_s + time.busy_s;
+  if (rows > 1 && time.busy_s < total_s / 4) apart_s_.observe(total_s);
+  if (rows > 1 && time.idle_s < total_s / 4) beside_s_.observe(total_s);
+  Absences& own = sequence.away[sequence.drafts()];
+  if (!own.known) own = all_[sequence.drafts()];
+  own.observe(idle_s(time));
+  all_[sequence.drafts()].observe(idle_s(time));
 }
 
-void BatchWindow::observe_forward(std::int64_t rows, Duration took) {
-  forward_.observe(static_cast<double>(rows), to_seconds(took));
-}
-
-std::optional<double> BatchWindow::returns_in(const Sequence& sequence, TimePoint now) {
-  const Away& away = sequence.away[sequence.drafts()];
+std::optional<double> BatchWindow::returns_in(const Sequence& sequence, TimePoint now) const {
+  const Absences& away = absences(sequence);
   if (!sequence.away_since || !away.known) return std::nullopt;
-  const double away_s = to_seconds(now - *sequence.away_since);
+  const double away_s = idle_s(elapsed(sequence, now));
   const double deviation_s = std::max(away.deviation_s, kDeviationMin);
   if (away_s > away.mean_s + 4 * deviation_s) return std::nullopt;
   return std::max(away.mean_s + deviation_s - away_s, deviation_s / 2);
@@ -60,21 +100,23 @@ Duration BatchWindow::wait(std::int64_t requests, std::int64_t rows, TimePoint n
     if (const auto in_s = returns_in(sequence, now)) {
       coming.push_back({*in_s, sequence.rows});
     } else if (!sequence.away_since) {
-      away_s.push_back(sequence.away[sequence.drafts()].mean_s);
+      away_s.push_back(absences(sequence).mean_s);
     }
   }
   std::ranges::sort(coming, {}, &Coming::in_s);
-  const double alone_s = forward_s(rows), present = static_cast<double>(requests);
+  // Drafts and a forward beside them share cores or memory: what drafts of a second lose, the forward loses too.
+  const double slowed = 1 / share() - 1, longest_s = away_s.empty() ? 0 : std::ranges::max(away_s);
+  const double forward_alone_s = forward_s(rows), present = static_cast<double>(requests);
   std::int64_t coming_rows = 0;
   double sequences = present, best = 0, best_s = 0;
   for (const auto& [in_s, more] : coming) {
-    if (in_s > alone_s || rows + more > rows_max_) break;
+    if (in_s > forward_alone_s || rows + more > rows_max_) break;
     rows += more;
     coming_rows += more;
     sequences += 1;
-    const double later_s = forward_s(coming_rows);
+    const double alone_s = forward_alone_s + slowed * in_s, later_s = forward_s(coming_rows) + slowed * longest_s;
     double apart = present * alone_s + (sequences - present) * (alone_s + later_s);
-    for (const double each_s : away_s) apart += std::max(0.0, later_s - each_s);
+    for (const double each_s : away_s) apart += std::max(0.0, later_s - each_s / share());
     const double gain = apart - sequences * (in_s + forward_s(rows));
     if (gain > best) std::tie(best, best_s) = std::pair(gain, in_s);
   }

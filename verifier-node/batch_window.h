@@ -22,7 +22,11 @@ namespace outrider {
 /// sequence that arrives after the forward's end loses nothing by it, and is not waited for.
 ///
 /// A sequence's return is forecast from its earlier absences, as TCP forecasts an acknowledgement (RFC 6298): mean +
-/// deviation, given up after mean + 4 deviations.
+/// deviation, given up after mean + 4 deviations. A new sequence begins with the absences of all.
+///
+/// Drafts take longer while a forward runs on the same cores or memory, and a forward that waits does not run. Absences
+/// are therefore counted in time of an idle verifier: a second beside a forward counts as share() of one,
+/// and the forward takes longer by what the drafts take from it.
 class BatchWindow {
  public:
   /// @param rows_max  of one forward
@@ -32,32 +36,52 @@ class BatchWindow {
   /// Records the sequence's next round, with its rows.
   void returned(SessionId id, std::int64_t rows, TimePoint now);
   void forget(SessionId id) { sequences_.erase(id); }
-  /// Records a forward without prompts.
-  void observe_forward(std::int64_t rows, Duration took);
+  /// Records that a forward begins.
+  void forward_began(TimePoint now) { forward_since_ = now; }
+  /// Records its end. @param rows  0: it had prompts
+  void forward_ended(std::int64_t rows, TimePoint now);
 
   /// Returns how long the forward should wait; zero: not at all.
   /// @param requests, rows  that could begin now; may be more than fit
   Duration wait(std::int64_t requests, std::int64_t rows, TimePoint now) const;
 
  private:
-  struct Away {
-    bool known = false;  ///< it has returned in this way before
+  /// Time of an absence, of which a part was beside forwards.
+  struct Elapsed {
+    double idle_s = 0, busy_s = 0;
+  };
+  struct Absences {
+    bool known = false;  ///< one has ended
     double mean_s = 0, deviation_s = 0;
+    void observe(double seconds);
   };
   struct Sequence {
     std::optional<TimePoint> away_since;
-    std::int64_t rows = 1;  ///< of its last round
+    double busy_before_s = 0;  ///< busy_s() when it left
+    std::int64_t rows = 1;     ///< of its last round; of a new sequence, of any sequence's last round
     /// Absences before rounds without drafts, and with some. The next round is assumed to be like the last one.
-    std::array<Away, 2> away = {};
+    std::array<Absences, 2> away = {};
     std::size_t drafts() const { return rows > 1 ? 1 : 0; }
   };
+  double busy_s(TimePoint now) const;
+  Elapsed elapsed(const Sequence& sequence, TimePoint now) const;
+  double idle_s(const Elapsed& time) const { return time.idle_s + share() * time.busy_s; }
+  /// Returns how fast drafts are made beside a forward, relative to an idle verifier.
+  double share() const;
+  /// Returns the sequence's absences, or those of all if none of its own has ended.
+  const Absences& absences(const Sequence& sequence) const;
   /// Returns the seconds until the sequence's probable return; none if unknown, or if the sequence is later than ever.
-  static std::optional<double> returns_in(const Sequence& sequence, TimePoint now);
+  std::optional<double> returns_in(const Sequence& sequence, TimePoint now) const;
   double forward_s(std::int64_t rows) const;
 
   std::int64_t rows_max_;
   std::map<SessionId, Sequence> sequences_;
-  FadingLine forward_;  ///< seconds by rows
+  std::int64_t last_rows_ = 1;              ///< of any sequence's last round
+  std::array<Absences, 2> all_ = {};        ///< of all sequences
+  FadingMean apart_s_{keeps::kLine}, beside_s_{keeps::kLine};  ///< absences with drafts, without and beside forwards
+  double forwards_s_ = 0;                   ///< total time of ended forwards
+  std::optional<TimePoint> forward_since_;  ///< one is running
+  FadingLine forward_;                      ///< seconds by rows
 };
 
 }  // namespace outrider

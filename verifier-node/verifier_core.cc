@@ -282,8 +282,11 @@ void VerifierCore::form_batch(TimePoint now) {
   trim_cache(batch.work);
   forward_.work = std::move(batch.work);
   forward_.rows = config_.rows_max - batch.room;
+  forward_.prompts = batch.prompt_rows > 0;
   forward_.out = !forward_.work.empty();
-  if (forward_.out) ++forward_.number;
+  if (!forward_.out) return;
+  ++forward_.number;
+  window_.forward_began(now);
 }
 
 void VerifierCore::take_requests(bool prefill, Batch& batch) {
@@ -404,7 +407,7 @@ void VerifierCore::trim_cache(std::vector<VerifyWork>& batch) {
 
 void VerifierCore::on_batch_done(std::vector<VerifyResult> results, TimePoint now) {
   forward_.out = false;
-  bool prompts = false;
+  window_.forward_ended(forward_.prompts ? 0 : forward_.rows, now);
   for (VerifyResult& result : results) {
     const auto known = sessions_.find(result.session);
     CHECK(known != sessions_.end(), "result for session {}, which left during its batch", value(result.session));
@@ -412,7 +415,6 @@ void VerifierCore::on_batch_done(std::vector<VerifyResult> results, TimePoint no
     const Duration waited = forward_.began - std::exchange(session.last_message, now);
     Message reply{.session = result.session, .round = result.round, .base = session.request->base, .body = {}};
     const std::int64_t rows = std::exchange(session.rows_out, 0);
-    prompts = prompts || session.request->prefill;
     if (!result.error) commit(session, result, rows);
     if (result.error || session.freed) {
       if (!session.freed) fail(reply, *result.error);
@@ -442,7 +444,6 @@ void VerifierCore::on_batch_done(std::vector<VerifyResult> results, TimePoint no
     membership_.send(*session.last_verdict);
     window_.left(result.session, now);
   }
-  if (!prompts && forward_.rows > 0) window_.observe_forward(forward_.rows, now - forward_.began);
 }
 
 void VerifierCore::commit(Session& session, const VerifyResult& result, std::int64_t rows) {

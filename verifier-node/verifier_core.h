@@ -180,6 +180,7 @@ class VerifierCore {
     bool out = false;  ///< in progress, or about to be
     TimePoint began{};
     std::int64_t rows = 0;
+    bool prompts = false;          ///< some of its rows are of prompts
     std::int64_t number = 0;       ///< Verdict::pass
     std::vector<VerifyWork> work;  ///< about to be handed over
   };

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "common/decoding/drafting/round_cost.h"
 #include "common/wire/messages/donor_rows.h"
 
 namespace outrider {
@@ -50,7 +51,7 @@ Next Drafting::begin() {
                                 .at_hand = at_hand != nullptr,
                                 .ahead = may_draft_ahead(),
                                 .tree = may_draft_trees(),
-                                .drafters = std::max(1, environment_.fleet.drafters_at_work() / drafters_.wanted())}));
+                                .drafters = drafters_at_work()}));
   if (round_.choice.source == DraftSource::kAssistant) return ask(round_.choice.length);
   drafters_.ahead.expect(0, 0);
   round_.drafts.add(0, round_.choice.source == DraftSource::kTable ? table : ngram, round_.choice.source,
@@ -125,8 +126,27 @@ void Drafting::send_draft(const DrafterSeats::Replica& replica, std::int64_t dra
                     .known = has_drafts ? round_.drafts.tokens : std::vector<TokenId>(),
                     .tree = round_.choice.tree,
                     .worth = sequence_.output_depends_on_drafts() ? 0 : round_.choice.worth,
-                    .stop_ids = known ? std::vector<TokenId>() : request.stop_ids},
+                    .stop_ids = known ? std::vector<TokenId>() : request.stop_ids,
+                    .halves = by_halves(static_cast<int>(draft_length))},
               sequence_.base());
+}
+
+bool Drafting::by_halves(int draft_length) const {
+  const Worker* verifier = verifier_.place().worker();
+  if (verifier == nullptr || verifier->sessions < 2) return false;
+  const int others = static_cast<int>(verifier->sessions) - 1;
+  const OtherWork other_work{.sequences = others,
+                             .rows = others * (draft_length + 1),
+                             .drafts = others * draft_length,
+                             .longest = draft_length,
+                             .drafters = drafters_at_work()};
+  const Estimates& costs = verifier->costs_with(drafters_.needs());
+  const RoundTerms terms = round_terms(costs, DraftSource::kAssistant, draft_length, draft_length + 1, other_work);
+  return together(costs, terms, other_work, draft_length).halves;
+}
+
+int Drafting::drafters_at_work() const {
+  return std::max(1, environment_.fleet.drafters_at_work() / drafters_.wanted());
 }
 
 bool Drafting::is_sound(const PeerId& drafter, const Candidates& drafts, std::int64_t most) const {

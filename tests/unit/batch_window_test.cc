@@ -66,7 +66,7 @@ class Verifying {
   }
   void end_forward(TimePoint now) {
     forward_ends_.reset();
-    window_.observe_forward(std::ssize(forward_) * scene_.rows, now - began_);
+    window_.forward_ended(std::ssize(forward_) * scene_.rows, now);
     for (const int text : forward_) {
       window_.left(SessionId(text), now);
       draft(text, now);
@@ -83,7 +83,7 @@ class Verifying {
       return;
     }
     forward_ = std::exchange(queue_, {});
-    began_ = now;
+    window_.forward_began(now);
     forward_ends_ = now + ms(scene_.forward_ms + scene_.row_ms * static_cast<double>(rows));
   }
 
@@ -95,7 +95,7 @@ class Verifying {
   using Arrival = std::pair<TimePoint, int>;
   std::priority_queue<Arrival, std::vector<Arrival>, std::greater<>> arrivals_;
   std::vector<int> queue_, forward_;
-  TimePoint began_{}, finished_{};
+  TimePoint finished_{};
   std::optional<TimePoint> forward_ends_, begin_at_;
 };
 
@@ -135,7 +135,9 @@ TEST(BatchWindow, NeverCostsMuch) {
 struct OneText {
   /// A forward pass over `all_rows`, of which the text has `rows`, and its absence after that.
   void round(std::int64_t all_rows, Duration forward, std::int64_t rows, Duration away) {
-    window.observe_forward(all_rows, forward);
+    window.forward_began(now);
+    now += forward;
+    window.forward_ended(all_rows, now);
     window.left(SessionId{1}, now);
     now += away;
     window.returned(SessionId{1}, rows, now);
@@ -157,8 +159,10 @@ Duration wait_of_halves(Duration away) {
     for (std::uint64_t i = 0; i < 4; ++i) act(SessionId{first + i});
   };
   for (int round = 0; round < 20; ++round) {
-    window.observe_forward(20, 70ms);
-    window.observe_forward(40, 92ms);
+    for (const auto& [rows, took] : {std::pair(20, 70ms), {40, 92ms}}) {
+      window.forward_began(now);
+      window.forward_ended(rows, now += took);
+    }
     for (const std::uint64_t first : {1, 5}) {
       half(first, [&](SessionId id) { window.left(id, now); });
       half(first, [&](SessionId id) { window.returned(id, 5, now + away); });
@@ -184,6 +188,37 @@ TEST(BatchWindow, ExpectsRoundsWithDraftsAndWithoutEachInTheirTime) {
   text.leave();
   EXPECT_GT(text.wait(1), 3ms);
   EXPECT_LT(text.wait(1), 6ms);
+}
+
+TEST(BatchWindow, ExpectsANewTextLikeTheOthers) {
+  OneText text;
+  for (int i = 0; i < 20; ++i) text.round(5, 60ms, 5, 4ms);
+  text.window.left(SessionId{2}, text.now);
+  EXPECT_GT(text.wait(5), 3ms);
+  EXPECT_LT(text.wait(5), 6ms);
+}
+
+// Drafts take 40 ms, and 80 ms beside a forward: a verifier that waits has them after 40 ms.
+TEST(BatchWindow, ExpectsDraftsSoonerWhileNoForwardTakesTheirCores) {
+  OneText text;
+  for (int i = 0; i < 20; ++i) {
+    text.round(5, 100ms, 5, 40ms);
+    text.leave();
+    text.window.forward_began(text.now);
+    text.now += 80ms;
+    text.window.returned(SessionId{1}, 5, text.now);
+    text.now += 20ms;
+    text.window.forward_ended(5, text.now);
+  }
+  text.leave();
+  EXPECT_GT(text.wait(5), 35ms);
+  EXPECT_LT(text.wait(5), 60ms);
+  // Half of the drafts are made when 40 ms of a forward have passed.
+  text.window.forward_began(text.now);
+  text.now += 40ms;
+  text.window.forward_ended(5, text.now);
+  EXPECT_GT(text.wait(5), 15ms);
+  EXPECT_LT(text.wait(5), 35ms);
 }
 
 // However regular a text was: what comes at the very moment when nobody waits any longer comes too late.

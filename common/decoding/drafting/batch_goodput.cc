@@ -38,7 +38,7 @@ BatchGoodput::Plan BatchGoodput::best(const Estimates& estimates, const std::vec
                                .drafters = drafters_,
                                .contention = contention};
     const RoundTerms terms = round_terms(estimates, DraftSource::kAssistant, 0, tokens / sequences, other_work);
-    return tokens / together_s(estimates, terms, other_work, 0);
+    return tokens / together(estimates, terms, other_work, 0).seconds;
   };
   double tokens = sequences;
   int longest = 0;

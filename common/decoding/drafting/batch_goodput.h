@@ -19,9 +19,8 @@ inline constexpr double kClearly = 1.02;
 ///
 ///   N + the sum of their drafts' acceptance probabilities
 ///
-/// tokens in T(N + G) + wire + drafting + other seconds, where the G drafts are the most probable ones. The assistant
-/// drafts for half of the sequences in one pass, so that drafting takes two passes for each draft of the longest chain,
-/// with G rows in total. The plan is the G with the most tokens per second, possibly 0; a sequence with better
+/// tokens in T(N + G) + wire + drafting + other seconds, where the G drafts are the most probable ones, or as many in
+/// two halves (together()). The plan is the G with the most tokens per second, possibly 0; a sequence with better
 /// acceptance gets more drafts.
 class BatchGoodput {
  public:

@@ -35,11 +35,13 @@ struct Best {
 Expectation predict(const Known& known, const RoundTerms& terms, int length) {
   OtherWork uncontended = known.others.other_work;
   RoundTerms in_time = terms;
-  in_time.draft_s /= std::exchange(uncontended.contention, 1);
+  const double contention = std::exchange(uncontended.contention, 1);
+  in_time.draft_s /= contention;
+  in_time.passes_s /= contention;
   return {.length = length,
           .terms = terms,
           .others = known.others,
-          .seconds = together_s(known.estimates, in_time, uncontended, length),
+          .seconds = together(known.estimates, in_time, uncontended, length).seconds,
           .draft_s = in_time.draft_s,
           .load = known.estimates.load,
           .tells = known.own.has_begun && uncontended.sequences > 0 && terms.saved_s <= 0};
@@ -68,7 +70,7 @@ void weigh_chains(const Known& known, const DraftLimits& limits, DraftSource sou
     RoundTerms with_behind = terms;
     if (rows_behind > 0) with_behind.verify_s = estimates.likely_verify_s(other_work.rows + g + rows_behind + 1);
     const double rate = (others.tokens + tau + survives * followed.tokens) /
-                        together_s(estimates, with_behind, other_work, g + rows_behind) *
+                        together(estimates, with_behind, other_work, g + rows_behind).seconds *
                         (other_work.sequences > 0 && g == own.last_length ? kClearly : 1);
     best.weigh({.source = source, .length = g}, terms, rate);
   }
@@ -96,7 +98,7 @@ DraftPlan plan_round(const Known& known, const DraftLimits& limits) {
   const OtherWork& other_work = others.other_work;
   const RoundTerms plain = round_terms(estimates, DraftSource::kAssistant, 0, 1, other_work);
   Best best{.terms = plain,
-            .rate = limits.must_draft ? 0 : (others.tokens + 1) / together_s(estimates, plain, other_work, 0)};
+            .rate = limits.must_draft ? 0 : (others.tokens + 1) / together(estimates, plain, other_work, 0).seconds};
   const int most = estimates.knows_rows() ? kDraftLengthMax : kFirstTrial;
   for (std::size_t i = 0; i < kDraftSources; ++i) {
     const auto source = static_cast<DraftSource>(i);
@@ -122,7 +124,7 @@ int plan_extension(const Known& known, DraftPlan& plan, const RoundOutcome& begu
   const double verify_s = estimates.likely_verify_s(rows), row_s = estimates.likely_row_s(rows);
   const auto rate_with = [&](int more) {
     terms.verify_s = std::max(estimates.likely_verify_s(rows + more), verify_s + more * row_s);
-    return (others.tokens + tokens) / together_s(estimates, terms, other_work, begun.drafted + more);
+    return (others.tokens + tokens) / together(estimates, terms, other_work, begun.drafted + more).seconds;
   };
   Best best{.rate = rate_with(0)};
   best.terms = terms;

@@ -13,10 +13,11 @@ RoundTerms round_terms(const Estimates& estimates, DraftSource source, int lengt
   const int own = is_looked_up(source) ? 0 : length, drafts = other_work.drafts + own;
   if (drafts == 0) return terms;
   const DraftCost& cost = estimates.drafts[index_of_made(source)];
-  const double halves = std::min(other_work.sequences + 1, drafts) > other_work.drafters ? 2 : 1;
-  terms.draft_s = (cost.pass_s.intercept() * halves * cost.passes(std::max(other_work.longest, own)) +
-                   cost.pass_s.slope() * drafts / other_work.drafters) *
-                  other_work.contention;
+  // A sequence that asks during a pass for others joins the next pass.
+  const int joins = std::min(other_work.sequences + 1, drafts) > other_work.drafters ? 1 : 0;
+  terms.passes_s =
+      cost.pass_s.intercept() * (cost.passes(std::max(other_work.longest, own)) + joins) * other_work.contention;
+  terms.draft_s = terms.passes_s + cost.pass_s.slope() * drafts / other_work.drafters * other_work.contention;
   terms.rtt_s = cost.wire_s.intercept();
   terms.bytes = cost.bytes.intercept() + cost.bytes.slope() * tau;
   terms.s_per_byte = cost.wire_s.slope();
@@ -65,17 +66,23 @@ double tree_draft_price_s(const Estimates& estimates, int drafts) {
          tree_terms(estimates, drafts, 1).draft_s / drafts;
 }
 
-double together_s(const Estimates& estimates, const RoundTerms& terms, const OtherWork& other_work, int length) {
-  if (other_work.sequences == 0) return terms.seconds();
-  const double half_s = estimates.likely_verify_s((other_work.rows + length + 2) / 2);  // rounded up
-  // The verifier waits for the second half if that saves more pass time than the drafts take (batch_window.h): of N
-  // sequences with R rows, each half that waits for the other gains 2 T(R / 2) - T(R) and loses the drafting time.
-  if (2 * half_s - terms.verify_s > terms.drafting_s() - terms.draft_s * (1 - 1 / other_work.contention))
-    return terms.seconds();
+Together together(const Estimates& estimates, const RoundTerms& terms, const OtherWork& other_work, int length) {
+  if (other_work.sequences == 0) return {.seconds = terms.seconds()};
+  // Contention below this may be noise, since only rounds that were too long count (BatchGoodput::observe).
+  constexpr double kNoise = 1.5;
+  // The halves must be clearly faster: while they take turns nothing shows how fast all would be together.
+  constexpr double kClearlyFaster = 0.9;
+  const double contention = other_work.contention;
   RoundTerms half = terms;
-  half.verify_s = half_s;
-  half.draft_s = terms.draft_s / 2;
-  return std::max({half.seconds(), 2 * half_s, terms.draft_s});
+  half.verify_s = estimates.likely_verify_s((other_work.rows + length + 2) / 2);  // rounded up
+  half.draft_s = (terms.draft_s + terms.passes_s) / 2 / contention;
+  // The drafts of one half are made beside the pass of the other, which takes as much longer as they take from it.
+  const double halves_s = std::max({half.seconds(), 2 * half.verify_s, 2 * half.draft_s}) +
+                          2 * std::max(0.0, contention - kNoise) * 2 * half.draft_s;
+  // Where all meet, no draft is made beside a pass.
+  const double meeting_s = terms.seconds() - terms.draft_s * (1 - 1 / contention);
+  if (kClearlyFaster * meeting_s <= halves_s) return {.seconds = terms.seconds()};
+  return {.halves = true, .seconds = halves_s};
 }
 
 }  // namespace outrider

@@ -10,6 +10,7 @@ namespace outrider {
 struct RoundTerms {
   double verify_s = 0;     ///< T(g + 1)
   double draft_s = 0;      ///< T_d(M) per pass of the assistant
+  double passes_s = 0;     ///< the part of draft_s that does not depend on the number of sequences
   double rtt_s = 0;        ///< round trip to the drafter
   double bytes = 0;        ///< to the drafter
   double s_per_byte = 0;   ///< 1 / bandwidth
@@ -28,7 +29,7 @@ inline double tokens_per_second(double tau, const RoundTerms& terms) { return ta
 /// Work for other sequences during a round: rows to verify, and drafts to make.
 struct OtherWork {
   int sequences = 0, rows = 0, drafts = 0;
-  /// Most of these drafts for one sequence: so many passes of the assistant for each half of the sequences.
+  /// Most of these drafts for one sequence: so many passes of the assistant.
   int longest = 0;
   int drafters = 1;       ///< number of drafters that make them
   double contention = 1;  ///< delay of the sequences by drafting, relative to the drafting time
@@ -60,9 +61,13 @@ RoundTerms tree_terms(const Estimates& estimates, int drafts, double tau);
 /// it brings more tokens than the sequence would emit in that time.
 double tree_draft_price_s(const Estimates& estimates, int drafts);
 
-/// (8) Returns the seconds in which this sequence and all others have one round each. Either all meet in one
-/// forward pass, or one half drafts while the other is verified (drafter_core.h); the verifier chooses
-/// (batch_window.h).
-double together_s(const Estimates& estimates, const RoundTerms& terms, const OtherWork& other_work, int length);
+/// (8) How all sequences of a verifier have one round each.
+struct Together {
+  /// One half is verified while the drafter drafts for the other (Draft::halves); else all meet in one forward pass.
+  bool halves = false;
+  double seconds = 0;
+};
+/// Returns the faster way. The coordinator asks the drafter for it, and the verifier waits accordingly (BatchWindow).
+Together together(const Estimates& estimates, const RoundTerms& terms, const OtherWork& other_work, int length);
 
 }  // namespace outrider

@@ -465,6 +465,9 @@ struct Draft {
   /// The tokens that end the answer; nothing is drafted after them. The session's, sent whenever `sampling` is. Empty:
   /// the model's own.
   std::vector<TokenId> stop_ids = {};
+  /// Asks for passes of half of the drafting sequences, since the verifier is to verify one half while the drafter
+  /// drafts for the other. Otherwise a pass is for all that have asked. Changes no draft.
+  bool halves = false;
 
   bool operator==(const Draft&) const = default;
   static void fields(auto& v, auto& m) {
@@ -482,6 +485,7 @@ struct Draft {
     v("tree", m.tree);
     v("worth", m.worth, kChances);
     v("stop_ids", m.stop_ids, kTokenSets);
+    v("halves", m.halves);
   }
 };
 
