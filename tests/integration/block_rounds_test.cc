@@ -46,7 +46,7 @@ class BlockRounds : public testing::TestWithParam<const char*> {
   std::unique_ptr<Cluster> cluster_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Families, BlockRounds, testing::Values("block/nano", "eagle3/nano"));
+INSTANTIATE_TEST_SUITE_P(Families, BlockRounds, testing::Values("block/nano", "deepspec/nano", "eagle3/nano"));
 
 // A chain that is longer than the block, and trees; and prompts whose start is in the verifier's prefix cache.
 TEST_P(BlockRounds, TheTextIsThePlainOne) {
@@ -120,8 +120,14 @@ class Alone {
     for_pieces(cache, [&](Matrix<float> piece) { block_->add_rows(rows, piece); });
     const BlockDrafter::Block block{&rows, last};
     const Matrix<const float> scores = block_->draft({&block, 1});
-    std::vector<TokenId> best;
-    for (std::int64_t r = 0; r < scores.size(0); ++r) best.push_back(static_cast<TokenId>(argmax(scores[r].span())));
+    std::vector<TokenId> best = {last};
+    for (std::int64_t r = 0; r < scores.size(0); ++r) {
+      std::vector<float> sum(scores[r].span().begin(), scores[r].span().end());
+      if (block_->config().markov_rank > 0)
+        add_in_place(Matrix<float>(sum.data(), {1, std::ssize(sum)}), block_->markov({&best.back(), 1}));
+      best.push_back(static_cast<TokenId>(argmax(sum)));
+    }
+    best.erase(best.begin());
     return best;
   }
   /// @param next  the token behind each row

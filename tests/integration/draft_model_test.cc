@@ -1,4 +1,4 @@
-// A whole model as drafter, as users start it: nano drafts for nano, in the same bits or in others.
+// Draft models as users start them: nano drafts for nano, in the same bits or in others; drafters with hidden rows.
 #include <csignal>
 
 #include <gtest/gtest.h>
@@ -100,11 +100,12 @@ TEST_F(DraftModel, OfOtherBitsLeavesTheTextAsItIs) {
   for (const Generation& generation : rejected) EXPECT_GT(generation.metrics.accepted_tokens, 0);
 }
 
-TEST(DraftModelProcess, MayDieInMidStory) {
-  Trio trio(/*with_drafter=*/false);
-  trio.drafter = std::make_unique<Program>(std::vector<std::string>{"drafter", "--join", trio.coordinator->address,
-                                                                    "--draft-model", nano_pair().backbone.string(),
-                                                                    "--dtype", "int4", "--threads", "1"});
+/// Kills a drafter in the middle of a story. @param of_verifier, of_drafter  options of the programs
+void kill_in_mid_story(const std::vector<std::string>& of_verifier, const std::vector<std::string>& of_drafter) {
+  Trio trio(/*with_drafter=*/false, {}, of_verifier);
+  std::vector<std::string> command = {"drafter", "--join", trio.coordinator->address, "--threads", "1"};
+  command.insert(command.end(), of_drafter.begin(), of_drafter.end());
+  trio.drafter = std::make_unique<Program>(command);
   Client client = trio.client(1, 1);
   constexpr std::int64_t kStory = 200;
   bool killed = false;
@@ -113,6 +114,13 @@ TEST(DraftModelProcess, MayDieInMidStory) {
   });
   ASSERT_TRUE(told) << told.error().message;
   EXPECT_EQ(told->tokens, plain_story(kStory));
+}
+
+TEST(DraftModelProcess, MayDieInMidStory) {
+  const std::string nano = nano_pair().backbone.string(),
+                    block = (source_dir() / "tests/goldens/deepspec/nano").string();
+  kill_in_mid_story({}, {"--draft-model", nano, "--dtype", "int4"});
+  kill_in_mid_story({"--hidden-rows-for", block}, {"--model", nano, "--draft-model", block});
 }
 
 TEST(DraftModelProcess, OfAnotherTokenizerIsRefusedByName) {

@@ -1,4 +1,5 @@
-// Block drafters beside the reference: what speculators says of blocks in a text, from the same checkpoint and rows.
+// Block drafters beside the reference: what speculators or DeepSpec says of blocks in a text, from the same checkpoint
+// and rows.
 #include "common/model/block_drafter/block_drafter.h"
 
 #include <cmath>
@@ -6,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "common/model/checkpoint/checkpoint.h"
+#include "tests/support/hidden_rows.h"
 #include "tests/support/model_at.h"
 #include "tests/support/test_pairs.h"
 
@@ -32,8 +34,8 @@ struct Loaded {
 };
 
 Loaded load(const std::string& name, WeightType type = WeightType::kF32) {
-  const std::filesystem::path dir = in_source("tests/goldens/block") / name;
-  const ModelFiles target = model_at(in_source("tests/goldens/e4b/backbone"));
+  const std::filesystem::path dir = in_source("tests/goldens") / name;
+  const ModelFiles target = target_of(name);
   const auto weights = open_weights(target, type).value();
   return {BlockDrafter::load(model_at(dir), load_text_config(target).value(), *weights, type).value(),
           Checkpoint::open(dir / "golden.safetensors").value()};
@@ -106,19 +108,21 @@ TEST_P(BlockDrafterParity, ABlockGetsTheBitsThatItGetsAlone) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, BlockDrafterParity, testing::Values("dspark", "dflash"));
+INSTANTIATE_TEST_SUITE_P(Families, BlockDrafterParity,
+                         testing::Values("block/dspark", "block/dflash", "deepspec/dspark", "deepspec/dflash"));
 
 TEST(BlockDrafter, TheVocabularyIsTheCheckpoints) {
-  EXPECT_TRUE(load("dspark").drafter->vocabulary().empty());
-  const auto [drafter, golden] = load("dflash");
+  EXPECT_TRUE(load("block/dspark").drafter->vocabulary().empty());
+  EXPECT_TRUE(load("deepspec/dspark").drafter->vocabulary().empty());
+  const auto [drafter, golden] = load("block/dflash");
   const std::span<const TokenId> ids = drafter->vocabulary();
   ASSERT_EQ(ids.size(), 256u);
   EXPECT_TRUE(std::ranges::is_sorted(ids));
 }
 
-/// What is said of dspark's config with `from` replaced.
-std::string refusal(const std::string& from, const std::string& to) {
-  std::string config = model_at(in_source("tests/goldens/block/dspark")).need_config_json().value().text;
+/// What is said of a config with `from` replaced.
+std::string refusal(const std::string& from, const std::string& to, const std::string& name = "block/dspark") {
+  std::string config = model_at(in_source("tests/goldens") / name).need_config_json().value().text;
   const std::size_t at = config.find(from);
   EXPECT_NE(at, std::string::npos) << from;
   const auto parsed = parse_block_config(config.replace(at, from.size(), to), "config.json");
@@ -139,6 +143,38 @@ TEST(BlockDrafter, OtherConfigsAreRefusedByName) {
   EXPECT_EQ(refusal("\"draft_vocab_size\": 512,", ""),
             "config.json: draft_vocab_size is missing, wanted a whole number from 1 to 512");
   EXPECT_EQ(refusal("speculators_version", "a"), "");
+}
+
+TEST(BlockDrafter, OtherGemmaLayersAreRefusedByName) {
+  const auto said = [](const std::string& from, const std::string& to, const std::string& name = "deepspec/dspark") {
+    return refusal(from, to, name);
+  };
+  EXPECT_EQ(said("Gemma4DSparkModel", "Qwen3DSparkModel"),
+            "config.json: architectures is \"Qwen3DSparkModel\", wanted Gemma4DSparkModel or Gemma4Eagle3Model");
+  EXPECT_NE(said("vanilla", "gated").find("markov_head_type is \"gated\", wanted vanilla"), std::string::npos);
+  EXPECT_NE(said("vanilla", "rnn").find("markov_head_type is \"rnn\", wanted vanilla"), std::string::npos);
+  EXPECT_NE(said("\"proportional\"", "\"yarn\"").find("rope_parameters.full_attention.rope_type is \"yarn\""),
+            std::string::npos);
+  EXPECT_NE(said("\"full_attention\",", "\"sliding_attention\",").find("layer_types is \"sliding_attention\""),
+            std::string::npos);
+  EXPECT_NE(said("\"enable_moe_block\": false", "\"enable_moe_block\": true").find("enable_moe_block is true"),
+            std::string::npos);
+  EXPECT_NE(said("\"hidden_size_per_layer_input\": 0", "\"hidden_size_per_layer_input\": 8")
+                .find("hidden_size_per_layer_input is 8, wanted 0"),
+            std::string::npos);
+  EXPECT_NE(said("\"num_kv_shared_layers\": 0", "\"num_kv_shared_layers\": 1").find("num_kv_shared_layers is 1"),
+            std::string::npos);
+  EXPECT_NE(said("\"attention_bias\": false", "\"attention_bias\": true").find("attention_bias is true"),
+            std::string::npos);
+  // The embedding's output is no layer's.
+  EXPECT_NE(said("    1,\n    4", "    -1,\n    4").find("distinct layers from 0 on"), std::string::npos);
+  EXPECT_NE(said("\"num_target_layers\": 6,", "").find("num_target_layers is missing"), std::string::npos);
+  EXPECT_NE(
+      said("\"num_hidden_layers\": 1",
+           "\"num_hidden_layers\": 2, \"layer_types\": [\"full_attention\", \"full_attention\"]", "deepspec/eagle3")
+          .find("num_hidden_layers is 2, wanted 1"),
+      std::string::npos);
+  EXPECT_EQ(said("num_anchors", "a"), "");
 }
 
 // The rows that a verifier keeps for a drafter: the outputs of its layers, of a chain and of a tree's kept path.
@@ -194,6 +230,16 @@ TEST(BlockDrafter, AnotherTargetIsRefused) {
   ASSERT_FALSE(config);
   EXPECT_NE(config.error().message.find("vocab_size is 8192, wanted the target's 512"), std::string::npos);
   EXPECT_TRUE(load_block_config(drafter, load_text_config(model_at(in_source("models/nano/backbone"))).value()));
+  // With as many numbers in a row, and as many tokens, but fewer layers.
+  TextConfig shorter = load_text_config(target_of("deepspec/dspark")).value();
+  shorter.num_hidden_layers = 5;
+  const auto refused = load_block_config(model_at(in_source("tests/goldens/deepspec/dspark")), shorter);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("num_target_layers is 6, wanted the target's 5"), std::string::npos);
+  for (const char* name : {"dspark", "dflash", "eagle3"})
+    EXPECT_TRUE(is_block_drafter(in_source("tests/goldens/deepspec") / name)) << name;
+  EXPECT_TRUE(is_eagle3_drafter(in_source("tests/goldens/deepspec/eagle3")));
+  EXPECT_FALSE(is_eagle3_drafter(in_source("tests/goldens/deepspec/dspark")));
   EXPECT_TRUE(is_block_drafter(drafter.path()));
   EXPECT_FALSE(is_block_drafter(in_source("models/nano/backbone")));
   EXPECT_FALSE(is_block_drafter(in_source("models/nothing")));

@@ -1,4 +1,4 @@
-// EAGLE-3 drafters beside the reference: what speculators says in several steps behind each row of a text.
+// EAGLE-3 drafters beside the reference: what speculators or DeepSpec says in several steps behind each row of a text.
 #include "common/model/block_drafter/eagle3_drafter.h"
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 
 #include "common/model/block_drafter/block_drafter.h"
 #include "common/model/checkpoint/checkpoint.h"
+#include "tests/support/hidden_rows.h"
 #include "tests/support/model_at.h"
 #include "tests/support/test_pairs.h"
 
@@ -27,8 +28,8 @@ Tensor recorded(const Checkpoint& golden, const std::string& name) {
 class Eagle3Parity : public testing::TestWithParam<const char*> {
  protected:
   void load(WeightType type) {
-    const std::filesystem::path dir = in_source("tests/goldens/eagle3") / GetParam();
-    const ModelFiles target = model_at(in_source("tests/goldens/e4b/backbone"));
+    const std::filesystem::path dir = in_source("tests/goldens") / GetParam();
+    const ModelFiles target = target_of(GetParam());
     const auto weights = open_weights(target, type).value();
     drafter_ = Eagle3Drafter::load(model_at(dir), load_text_config(target).value(), *weights, type).value();
     golden_ = Checkpoint::open(dir / "golden.safetensors").value();
@@ -68,7 +69,7 @@ class Eagle3Parity : public testing::TestWithParam<const char*> {
   Tensor hidden_{1, 1};
   Buffer out_;
 };
-INSTANTIATE_TEST_SUITE_P(Layers, Eagle3Parity, testing::Values("llama", "qwen3"));
+INSTANTIATE_TEST_SUITE_P(Layers, Eagle3Parity, testing::Values("eagle3/llama", "eagle3/qwen3", "deepspec/eagle3"));
 
 // The bound is of the step's largest score: float32 sums in another order, through two layers and five steps.
 TEST_P(Eagle3Parity, ScoresAreTheReferencesOverSeveralSteps) {

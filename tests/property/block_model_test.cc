@@ -14,8 +14,8 @@ namespace outrider {
 namespace {
 
 std::unique_ptr<BlockDrafter> load(const std::string& name) {
-  const ModelFiles target = model_at(in_source("tests/goldens/e4b/backbone"));
-  return BlockDrafter::load(model_at(in_source("tests/goldens/block") / name), load_text_config(target).value(),
+  const ModelFiles target = target_of(name);
+  return BlockDrafter::load(model_at(in_source("tests/goldens") / name), load_text_config(target).value(),
                             *open_weights(target, WeightType::kF32).value(), WeightType::kF32)
       .value();
 }
@@ -45,7 +45,8 @@ std::vector<TokenId> expected(BlockDrafter& drafter, std::uint64_t text, Positio
 }
 
 class BlockModelProperty : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Families, BlockModelProperty, testing::Values("dspark", "dflash"));
+INSTANTIATE_TEST_SUITE_P(Families, BlockModelProperty,
+                         testing::Values("block/dspark", "block/dflash", "deepspec/dspark"));
 
 // Twenty texts that share passes: more than a pass has room for, and than blocks are kept of.
 TEST_P(BlockModelProperty, DraftsAreThoseOfTheTextAlone) {

@@ -17,8 +17,8 @@ namespace outrider {
 namespace {
 
 std::unique_ptr<Eagle3Drafter> load(const std::string& name) {
-  const ModelFiles target = model_at(in_source("tests/goldens/e4b/backbone"));
-  return Eagle3Drafter::load(model_at(in_source("tests/goldens/eagle3") / name), load_text_config(target).value(),
+  const ModelFiles target = target_of(name);
+  return Eagle3Drafter::load(model_at(in_source("tests/goldens") / name), load_text_config(target).value(),
                              *open_weights(target, WeightType::kF32).value(), WeightType::kF32)
       .value();
 }
@@ -60,7 +60,8 @@ class Alone {
 };
 
 class Eagle3ModelProperty : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Layers, Eagle3ModelProperty, testing::Values("llama", "qwen3"));
+INSTANTIATE_TEST_SUITE_P(Layers, Eagle3ModelProperty,
+                         testing::Values("eagle3/llama", "eagle3/qwen3", "deepspec/eagle3"));
 
 // Each round begins with rows that the drafts of the last one did not foresee.
 TEST_P(Eagle3ModelProperty, DraftsAreThoseOfTheTextAlone) {

@@ -1,13 +1,23 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "common/base/random.h"
 #include "common/model/block_drafter/block_config.h"
+#include "common/model/checkpoint/model_files.h"
 #include "common/wire/messages/messages.h"
+#include "tests/support/model_at.h"
+#include "tests/support/test_pairs.h"
 
 namespace outrider {
+
+/// The target of a small random drafter, such as "block/dspark" in tests/goldens.
+inline ModelFiles target_of(std::string_view drafter) {
+  return model_at(in_source("tests/goldens") /
+                  (drafter.starts_with("deepspec") ? "unified-12b/backbone" : "e4b/backbone"));
+}
 
 /// A row of a text's hidden states, any numbers.
 inline std::vector<float> row_of(std::uint64_t text, Position at, std::int64_t width) {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/json_fields.h"
+#include "common/model/gemma4/config_fields.h"
 
 namespace outrider {
 namespace {
@@ -15,6 +16,10 @@ using nlohmann::json;
 // Bounds beyond any plausible drafter, as for text models.
 constexpr std::int64_t kVocabMax = 1 << 24, kWidthMax = 1 << 20, kHeadsMax = 1 << 10, kHeadDimMax = 1 << 13;
 constexpr std::int64_t kLayersMax = 64, kBlockMax = 64, kHiddenLayersMax = 32;
+
+// DeepSpec's classes; its DFlash is a DSpark without a Markov head.
+constexpr const char* kDeepSpecBlock = "Gemma4DSparkModel";
+constexpr const char* kDeepSpecEagle3 = "Gemma4Eagle3Model";
 
 /// Reads layer numbers, counted from `first`.
 std::vector<int> read_hidden_layers(const JsonFields& keys, const char* key, std::int64_t first) {
@@ -61,7 +66,7 @@ void read_layers(const JsonFields& text, BlockConfig* config) {
   const std::int64_t head_dim = llama ? std::max<std::int64_t>(2, config->hidden_size / heads) : 128;
   config->head_dim = text.integer("head_dim", head_dim, 2, kHeadDimMax);
   config->rms_norm_eps = static_cast<float>(text.number("rms_norm_eps", 1e-6, 1e-12, 1));
-  config->rope_theta = read_rope_theta(text);
+  config->rope.rope_theta = read_rope_theta(text);
   config->silu = text.choice("hidden_act", "silu", {"silu", "gelu_pytorch_tanh"}) == "silu";
   text.only("attention_bias", false);
   text.only("mlp_bias", false);
@@ -69,7 +74,6 @@ void read_layers(const JsonFields& text, BlockConfig* config) {
     text.fail(Errc::kMalformed, "num_attention_heads", config->num_attention_heads,
               fmt::format("a multiple of num_key_value_heads = {}", config->num_key_value_heads));
   if (config->head_dim % 2 != 0) text.fail(Errc::kMalformed, "head_dim", config->head_dim, "an even number");
-  if (config->hidden_size % 2 != 0) text.fail(Errc::kMalformed, "hidden_size", config->hidden_size, "an even number");
 
   const std::int64_t layers = text.integer("num_hidden_layers", 32, 1, kLayersMax);
   config->sliding.assign(static_cast<std::size_t>(layers), false);
@@ -79,6 +83,34 @@ void read_layers(const JsonFields& text, BlockConfig* config) {
   if (std::ssize(types) != layers)
     return text.fail(Errc::kMalformed, "layer_types", types, fmt::format("num_hidden_layers = {} of them", layers));
   for (std::size_t i = 0; i < types.size(); ++i) config->sliding[i] = types[i] == "sliding_attention";
+}
+
+/// Reads Gemma's layers, which must be dense, with full attention and K/V of their own.
+void read_gemma_layers(const JsonFields& top, FirstError& first_error, BlockConfig* config) {
+  top.only("enable_moe_block", false);
+  const TextConfig text = read_text_fields(top, "gemma4_text", /*assistant=*/false, first_error);
+  if (text.hidden_size_per_layer_input > 0) top.wrong("hidden_size_per_layer_input", "0");
+  if (text.first_shared < text.num_hidden_layers) top.wrong("num_kv_shared_layers", "0");
+  if (std::ranges::count(text.layers, AttentionKind::kSliding, &LayerConfig::kind) > 0)
+    top.fail(Errc::kUnsupported, "layer_types", "sliding_attention", "full_attention alone");
+  const LayerConfig& layer = text.layers.front();
+  config->gemma = config->qk_norm = true;
+  config->k_eq_v = layer.k_eq_v;
+  config->vocab_size = text.vocab_size;
+  config->hidden_size = text.hidden_size;
+  config->intermediate_size = text.intermediate_size;
+  config->num_attention_heads = text.num_attention_heads;
+  config->num_key_value_heads = layer.num_key_value_heads;
+  config->head_dim = layer.head_dim;
+  config->rms_norm_eps = text.rms_norm_eps;
+  config->rope = text.full_rope;
+  config->final_logit_softcapping = text.final_logit_softcapping;
+  config->sliding.assign(text.layers.size(), false);
+}
+
+void read_markov_head(const JsonFields& top, std::int64_t rank, BlockConfig* config) {
+  config->markov_rank = top.integer("markov_rank", rank, 0, kWidthMax);
+  if (config->markov_rank > 0) top.choice("markov_head_type", "vanilla", {"vanilla"});
 }
 
 void read_eagle3(const JsonFields& top, BlockConfig* config) {
@@ -111,8 +143,7 @@ void read_speculators(const JsonFields& top, BlockConfig* config) {
   config->mask_token_id = static_cast<TokenId>(top.integer("mask_token_id", std::nullopt, 0, config->vocab_size - 1));
   // An index into Hugging Face's hidden states: 0 is the embedding, which is no layer's output.
   config->hidden_layers = read_hidden_layers(top, "aux_hidden_state_layer_ids", 1);
-  if (dspark) config->markov_rank = top.integer("markov_rank", 256, 0, kWidthMax);
-  if (config->markov_rank > 0) top.choice("markov_head_type", "vanilla", {"vanilla"});
+  if (dspark) read_markov_head(top, 256, config);
 }
 
 void read_dflash(const JsonFields& top, BlockConfig* config) {
@@ -129,6 +160,34 @@ void read_dflash(const JsonFields& top, BlockConfig* config) {
     config->final_logit_softcapping = static_cast<float>(top.number("final_logit_softcapping", 0, 1e-3, 1e6));
 }
 
+/// Returns the only class of a checkpoint; empty: another number of them.
+std::string architecture(const json& config) {
+  const json& all = member(config, "architectures");
+  return all.is_array() && all.size() == 1 && all[0].is_string() ? all[0].get<std::string>() : "";
+}
+
+void read_deepspec(const JsonFields& top, FirstError& first_error, BlockConfig* config) {
+  const std::string type = architecture(top.raw());
+  config->eagle3 = type == kDeepSpecEagle3;
+  if (!config->eagle3 && type != kDeepSpecBlock)
+    return top.fail(Errc::kUnsupported, "architectures", type,
+                    fmt::format("{} or {}", kDeepSpecBlock, kDeepSpecEagle3));
+  read_gemma_layers(top, first_error, config);
+  config->scales_embedding = true;
+  config->draft_vocab_size = config->vocab_size;
+  config->num_target_layers = top.integer("num_target_layers", std::nullopt, 1, kLayersMax * 16);
+  config->hidden_layers = read_hidden_layers(top, "target_layer_ids", 0);
+  if (config->eagle3) {
+    // Each of its layers has the embedding beside its input, the speculators' first one alone.
+    if (config->sliding.size() > 1) top.wrong("num_hidden_layers", "1 in EAGLE-3");
+    return;
+  }
+  config->block_size = static_cast<std::int32_t>(top.integer("block_size", std::nullopt, 2, kBlockMax));
+  config->drafts_from_anchor = true;
+  config->mask_token_id = static_cast<TokenId>(top.integer("mask_token_id", std::nullopt, 0, config->vocab_size - 1));
+  read_markov_head(top, 0, config);
+}
+
 Result<void> check_target(const BlockConfig& config, const TextConfig& target, const std::string& name) {
   const auto compare = [&](const char* what, std::int64_t seen, std::int64_t wanted) -> Result<void> {
     if (seen == wanted) return {};
@@ -136,6 +195,8 @@ Result<void> check_target(const BlockConfig& config, const TextConfig& target, c
   };
   RETURN_IF_ERROR(compare("vocab_size", config.vocab_size, target.vocab_size));
   RETURN_IF_ERROR(compare("hidden_size", config.hidden_size, target.hidden_size));
+  if (config.num_target_layers > 0)
+    RETURN_IF_ERROR(compare("num_target_layers", config.num_target_layers, target.num_hidden_layers));
   // Hugging Face's list has the normed output of the last layer.
   const int highest = std::ranges::max(config.hidden_layers);
   if (highest + 1 < target.num_hidden_layers) return {};
@@ -160,20 +221,24 @@ bool is_block_drafter(const std::filesystem::path& model) {
 }
 
 bool is_eagle3_drafter(const std::filesystem::path& model) {
-  return member(config_of(model), "speculators_model_type") == "eagle3";
+  const json config = config_of(model);
+  return member(config, "speculators_model_type") == "eagle3" || architecture(config) == kDeepSpecEagle3;
 }
 
 Result<BlockConfig> parse_block_config(std::string_view json_text, std::string_view file) {
-  return read_json_object(json_text, file, [](const JsonFields& top, FirstError&) {
+  return read_json_object(json_text, file, [](const JsonFields& top, FirstError& first_error) {
     BlockConfig config{};
     if (top.find("speculators_model_type") != nullptr) {
       read_speculators(top, &config);
     } else if (top.find("dflash_config") != nullptr) {
       read_dflash(top, &config);
+    } else if (top.find("target_layer_ids") != nullptr) {
+      read_deepspec(top, first_error, &config);
     } else {
       top.wrong("speculators_model_type",
-                "a DSpark, DFlash or EAGLE-3 drafter in the format of speculators, or dflash_config");
+                "a DSpark, DFlash or EAGLE-3 drafter in the format of speculators, dflash_config or target_layer_ids");
     }
+    if (config.hidden_size % 2 != 0) top.fail(Errc::kMalformed, "hidden_size", config.hidden_size, "an even number");
     return config;
   });
 }

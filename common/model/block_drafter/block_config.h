@@ -13,17 +13,22 @@
 namespace outrider {
 
 /// The config.json of a drafter with hidden rows: a DFlash, DSpark or EAGLE-3 checkpoint of
-/// github.com/vllm-project/speculators, or a DFlash checkpoint in z-lab's format. Every value has been checked against
-/// bounds that keep sizes computed from it well inside 64 bits.
+/// github.com/vllm-project/speculators or, with Gemma's layers, of github.com/deepseek-ai/DeepSpec, or a DFlash
+/// checkpoint in z-lab's format. Every value has been checked against bounds that keep sizes computed from it well
+/// inside 64 bits.
 struct BlockConfig {
   std::int64_t vocab_size;        ///< the target's
   std::int64_t draft_vocab_size;  ///< rows of the drafter's own head
   std::int64_t hidden_size, intermediate_size;
   std::int64_t num_attention_heads, num_key_value_heads, head_dim;
   float rms_norm_eps;
-  double rope_theta;
-  bool silu;                       ///< the MLP's activation; else GELU by tanh
-  bool qk_norm;                    ///< Q and K have norms, as Qwen3's; else Llama's layers
+  RopeConfig rope;
+  bool silu;     ///< the MLP's activation; else GELU by tanh
+  bool qk_norm;  ///< Q and K have norms, as Qwen3's and Gemma's; else Llama's layers
+  /// Gemma's layers: what attention and MLP add is normed first, V is normed, scores are not scaled, and a factor
+  /// (layer_scalar) ends the layer.
+  bool gemma;
+  bool k_eq_v;                     ///< V is the raw k_proj output
   std::vector<bool> sliding;       ///< by layer: attends only to the last sliding_window rows before the block
   std::int64_t sliding_window;     ///< 0: no layer slides
   bool sliding_causal;             ///< in sliding layers a position of the block does not attend to later ones
@@ -33,6 +38,7 @@ struct BlockConfig {
   bool scales_embedding;           ///< by sqrt(hidden_size), as the target does; speculators trains without
   TokenId mask_token_id;           ///< token of the other positions
   std::vector<int> hidden_layers;  ///< target layers whose outputs a row concatenates, in this order
+  std::int64_t num_target_layers;  ///< 0: not told
   std::int64_t markov_rank;        ///< rank of DSpark's Markov head; 0: none
   // EAGLE-3, whose block_size is 0:
   bool eagle3;

@@ -49,7 +49,7 @@ void BlockDrafter::add_rows(KvCache& text, Matrix<const float> rows) {
   for (std::size_t l = 0; l < layers_.size(); ++l) write_kv(l, context, places);
 }
 
-void BlockDrafter::attention(std::size_t l, std::span<const Place> places, Matrix<float> h) {
+Matrix<const float> BlockDrafter::attention(std::size_t l, std::span<const Place> places, Matrix<const float> h) {
   write_kv(l, h, places);
   std::vector<Position> positions;
   std::vector<AttendRow> keys;
@@ -64,7 +64,7 @@ void BlockDrafter::attention(std::size_t l, std::span<const Place> places, Matri
   }
   const Matrix<float> q = queries(l, h, positions), mixed = workspace_.attention.view(h.size(0), q.size(1));
   attend(q, keys, mixed);
-  layers_[l].o.forward(mixed, h);
+  return mixed;
 }
 
 Matrix<const float> BlockDrafter::draft(std::span<const Block> blocks) {
@@ -83,9 +83,7 @@ Matrix<const float> BlockDrafter::draft(std::span<const Block> blocks) {
   const Matrix<float> h = workspace_.normed.view(count, config_.hidden_size);
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     rms_norm(x, layers_[l].input_norm, config_.rms_norm_eps, h);
-    attention(l, places, h);
-    add_in_place(x, h);
-    add_mlp(layers_[l], x);
+    finish_layer(layers_[l], attention(l, places, h), x);
   }
   for (const Block& block : blocks) block.text->truncate(block.text->length() - size);
   const std::int64_t drafts = config_.drafts(), out = std::ssize(blocks) * drafts;
@@ -96,8 +94,7 @@ Matrix<const float> BlockDrafter::draft(std::span<const Block> blocks) {
   }
   rms_norm(selected, norm_, config_.rms_norm_eps, selected);
   const Matrix<float> scores = scratch_.scores.view(out, config_.draft_vocab_size);
-  head_.forward(selected, scores);
-  if (config_.final_logit_softcapping > 0) softcap_in_place(scores, config_.final_logit_softcapping);
+  score(selected, scores);
   return scores;
 }
 

@@ -10,8 +10,8 @@
 
 namespace outrider {
 
-/// A block drafter (DFlash, arXiv 2602.06036; DSpark): a few decoder layers like Qwen3's, whose K/V are computed from
-/// the target's hidden rows. A block is the sequence's last token followed by mask tokens; one pass predicts all of its
+/// A block drafter (DFlash, arXiv 2602.06036; DSpark): a few decoder layers, whose K/V are computed from the target's
+/// hidden rows. A block is the sequence's last token followed by mask tokens; one pass predicts all of its
 /// positions. DSpark's Markov head adds scores that depend on the preceding token. One pass at a time.
 class BlockDrafter final : public RowsDrafter {
  public:
@@ -45,8 +45,8 @@ class BlockDrafter final : public RowsDrafter {
   Result<void> load_markov_head(const WeightReader& weights);
   /// Writes layer l's K and V of these rows, normed and rotated, at their positions.
   void write_kv(std::size_t l, Matrix<const float> x, std::span<const Place> places);
-  /// h := o(attention of h), rows of blocks.
-  void attention(std::size_t l, std::span<const Place> places, Matrix<float> h);
+  /// Returns attention's output for rows of blocks, valid until the next call.
+  Matrix<const float> attention(std::size_t l, std::span<const Place> places, Matrix<const float> h);
 
   Linear markov_head_;
   std::optional<Embedding> markov_rows_;

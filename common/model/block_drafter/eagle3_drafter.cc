@@ -78,10 +78,7 @@ void Eagle3Drafter::add_rows(KvCache& text, Matrix<const float> hidden, std::spa
     std::vector<AttendRow> keys;
     for (const Position position : positions) keys.push_back({text.layer(l).view(), 0, position + 1});
     attend(q, keys, mixed);
-    const Matrix<float> out = workspace_.normed.view(count, config_.hidden_size);
-    layers_[l].o.forward(mixed, out);
-    add_in_place(x, out);
-    add_mlp(layers_[l], x);
+    finish_layer(layers_[l], mixed, x);
   }
 }
 
@@ -131,17 +128,14 @@ Matrix<const float> Eagle3Drafter::step(std::span<const Step> steps) {
       attend_step(l, steps[i], q.rows(r, 1), kv[r].span(), mixed.rows(r, 1));
       states_[i].insert(states_[i].end(), kv[r].span().begin(), kv[r].span().end());
     }
-    const Matrix<float> out = workspace_.normed.view(count, width);
-    layers_[l].o.forward(mixed, out);
-    add_in_place(x, out);
-    add_mlp(layers_[l], x);
+    finish_layer(layers_[l], mixed, x);
   }
   const Matrix<float> normed = scratch_.normed.view(count, width);
   rms_norm(x, norm_, config_.rms_norm_eps, normed);
   for (std::int64_t r = 0; r < count; ++r)
     std::ranges::copy((config_.norm_output ? normed : x)[r].span(), states_[static_cast<std::size_t>(r)].begin());
   const Matrix<float> scores = scratch_.scores.view(count, config_.draft_vocab_size);
-  head_.forward(normed, scores);
+  score(normed, scores);
   return scores;
 }
 

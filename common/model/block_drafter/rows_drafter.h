@@ -13,8 +13,8 @@
 
 namespace outrider {
 
-/// What drafters with hidden rows have in common: a few decoder layers like Qwen3's or Llama's behind `fc`, and a
-/// vocabulary, both often the target's in part.
+/// What drafters with hidden rows have in common: a few decoder layers like Qwen3's, Llama's or Gemma's behind `fc`,
+/// and a vocabulary, both often the target's in part.
 class RowsDrafter {
  public:
   /// Most rows of a pass.
@@ -28,8 +28,10 @@ class RowsDrafter {
 
  protected:
   struct Layer {
-    std::vector<float> input_norm, post_attention_norm, q_norm, k_norm;
-    Linear q, kv, o, gate_up, down;  ///< kv: k, then v
+    std::vector<float> input_norm, mlp_input_norm, q_norm, k_norm;
+    std::vector<float> attention_output_norm, mlp_output_norm;  ///< Gemma's
+    float scalar = 1;
+    Linear q, kv, o, gate_up, down;  ///< kv: k, then v unless k_eq_v
   };
   RowsDrafter() = default;
   /// Loads all but what is one family's own. @pre config_ is set
@@ -41,8 +43,11 @@ class RowsDrafter {
   Matrix<float> keys_and_values(std::size_t l, Matrix<const float> x, std::span<const Position> positions);
   /// Returns layer l's queries of rows x, normed, rotated and scaled, valid until the next call.
   Matrix<float> queries(std::size_t l, Matrix<const float> x, std::span<const Position> positions);
-  /// x += down(activation(gate(h)) * up(h)), with h the normed x
-  void add_mlp(const Layer& layer, Matrix<float> x);
+  /// Computes the rest of a layer on its residual: x += o(mixed); x += down(activation(gate(h)) * up(h)), with h the
+  /// normed x. @param mixed  attention's output
+  void finish_layer(const Layer& layer, Matrix<const float> mixed, Matrix<float> x);
+  /// Writes the head's scores of normed rows.
+  void score(Matrix<const float> normed, Matrix<float> scores);
 
   BlockConfig config_{};
   std::optional<Embedding> embedding_;

@@ -10,6 +10,7 @@
 
 #include "common/base/json_fields.h"
 #include "common/base/text.h"
+#include "common/model/gemma4/config_fields.h"
 
 namespace outrider {
 namespace {
@@ -171,9 +172,10 @@ std::vector<LayerConfig> read_layers(const JsonFields& text, const TextConfig& c
   return layers;
 }
 
-/// @param text  text_config, or the top level of a text-only export
-/// @param default_type  model_type if text_config has none
-TextConfig read_text(const JsonFields& text, const std::string& default_type, bool assistant, FirstError& first_error) {
+}  // namespace
+
+TextConfig read_text_fields(const JsonFields& text, const std::string& default_type, bool assistant,
+                            FirstError& first_error) {
   TextConfig config;
   config.model_type = text.choice("model_type", default_type, {"gemma4_text", "gemma4_unified_text"});
   const bool unified = config.model_type == "gemma4_unified_text";
@@ -215,7 +217,6 @@ TextConfig read_text(const JsonFields& text, const std::string& default_type, bo
   text.choice("use_bidirectional_attention", "vision", {"vision"});
   text.choice("hidden_activation", "gelu_pytorch_tanh", {"gelu_pytorch_tanh"});
   text.only("attention_bias", false);
-  text.only("tie_word_embeddings", true);
 
   const std::int64_t count = config.num_hidden_layers;
   std::int64_t shared = text.integer("num_kv_shared_layers", 0, 0, assistant ? count : count - 1);
@@ -235,8 +236,6 @@ TextConfig read_text(const JsonFields& text, const std::string& default_type, bo
   return config;
 }
 
-}  // namespace
-
 int TextConfig::last_owner(AttentionKind kind) const {
   for (int i = first_shared - 1; i >= 0; --i) {
     if (layers[static_cast<std::size_t>(i)].kind == kind) return i;
@@ -254,8 +253,9 @@ Result<TextConfig> parse_text_config(std::string_view json_text, std::string_vie
     }
     top.only("tie_word_embeddings", true);
     const std::string default_type = type.starts_with("gemma4_unified") ? "gemma4_unified_text" : "gemma4_text";
-    return read_text(nested ? top.object("text_config") : top, default_type,
-                     /*assistant=*/false, first_error);
+    const JsonFields text = nested ? top.object("text_config") : top;
+    text.only("tie_word_embeddings", true);
+    return read_text_fields(text, default_type, /*assistant=*/false, first_error);
   });
 }
 
@@ -266,9 +266,10 @@ Result<AssistantConfig> parse_assistant_config(std::string_view json_text, std::
     top.only("tie_word_embeddings", true);
 
     AssistantConfig config{};
-    config.text =
-        read_text(top.object("text_config"), type == "gemma4_unified_assistant" ? "gemma4_unified_text" : "gemma4_text",
-                  /*assistant=*/true, first_error);
+    const JsonFields text = top.object("text_config");
+    text.only("tie_word_embeddings", true);
+    config.text = read_text_fields(text, type == "gemma4_unified_assistant" ? "gemma4_unified_text" : "gemma4_text",
+                                   /*assistant=*/true, first_error);
     config.backbone_hidden_size = top.integer("backbone_hidden_size", 1536, 1, kWidthMax);
     config.use_ordered_embeddings = top.boolean("use_ordered_embeddings", false);
     if (config.use_ordered_embeddings) {
