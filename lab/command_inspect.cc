@@ -15,6 +15,7 @@
 
 #include "common/compute/kernels/packed_matrix.h"
 #include "common/model/audio/audio_config.h"
+#include "common/model/block_drafter/block_config.h"
 #include "common/model/checkpoint/checkpoint.h"
 #include "common/model/checkpoint/pack.h"
 #include "common/model/gemma4/backbone.h"
@@ -312,6 +313,34 @@ Inspection inspect(const InspectFlags& flags, const std::filesystem::path& path)
           fmt::format("{}: configuration\n{}\n{}\n{}", kind, key_lines(values), table(layers), table(tensors))};
 }
 
+/// Reports a drafter with hidden rows, without its target.
+void inspect_block_drafter(const InspectFlags& flags, const std::filesystem::path& path) {
+  const ModelFiles files = open_model(path);
+  const ModelText text = or_throw(files.need_config_json());
+  const BlockConfig config = or_throw(parse_block_config(text.text, text.name));
+  const std::vector<Stored> stored = stored_tensors(files);
+  const Sizes sizes(stored);
+  const char* kind = config.eagle3 ? "EAGLE-3 drafter" : config.markov_rank > 0 ? "DSpark drafter" : "DFlash drafter";
+  const std::int64_t layers = std::ssize(config.sliding);
+  const std::vector<Row> tensors = tensor_rows(stored, flags.tensors);
+  const Row values = {{"drafts_per_pass", config.eagle3 ? 1 : config.drafts()},
+                      {"target_layers", config.hidden_layers},
+                      {"row_bytes_bf16", 2 * config.target_row()},
+                      {"kv_bytes_per_position_bf16", 4 * layers * config.num_key_value_heads * config.head_dim},
+                      {"vocab_size", config.vocab_size},
+                      {"hidden_size", config.hidden_size},
+                      {"num_hidden_layers", layers},
+                      {"num_attention_heads", config.num_attention_heads},
+                      {"num_key_value_heads", config.num_key_value_heads},
+                      {"head_dim", config.head_dim},
+                      {"parameters", sizes.total}};
+  write_report(
+      flags.report,
+      {{"path", path.string()}, {"kind", kind}, {"config", values}, {"parts", sizes.parts}, {"tensors", tensors}},
+      fmt::format("{}: {}\n{}\n{}\n{}", path.string(), kind, key_lines(values), key_lines(sizes.parts),
+                  table(tensors)));
+}
+
 /// Returns the assistant that belongs to a backbone by its name.
 std::string assistant_line(const std::filesystem::path& backbone, Row& report) {
   const std::filesystem::path found = assistant_beside(backbone);
@@ -327,6 +356,7 @@ void inspect(const InspectFlags& flags) {
                     std::filesystem::exists(flags.path / "backbone", ignored);
   if (!pair) {
     const std::filesystem::path path = or_throw(model_path(flags.path));
+    if (is_block_drafter(path)) return inspect_block_drafter(flags, path);
     auto [report, memory, details] = inspect(flags, path);
     if (!load_assistant_config(open_model(path))) memory += "\n" + assistant_line(path, report);
     return write_report(flags.report, report, memory + "\n" + details);

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/model/audio/sound_encoder.h"
+#include "common/model/block_drafter/block_config.h"
 #include "common/model/checkpoint/checkpoint.h"
 #include "common/model/gemma4/assistant.h"
 #include "common/model/gemma4/backbone.h"
@@ -527,6 +528,10 @@ void add_validate_command(Command& app) {
     }
     flags->target = or_throw(model_path(flags->target));
     flags->assistant = or_throw(model_path(flags->assistant));
+    if (is_block_drafter(flags->assistant))
+      throw CommandError(
+          "{}: a block drafter or EAGLE-3, wanted an assistant: `outrider bench pair --draft-model` runs it",
+          flags->assistant.string());
     if (!Validation(*flags).run()) throw ExitStatus(1);
   });
 }

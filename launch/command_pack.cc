@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "common/model/audio/sound_encoder.h"
+#include "common/model/block_drafter/block_config.h"
 #include "common/model/checkpoint/model_files.h"
 #include "common/model/checkpoint/pack.h"
 #include "common/model/gemma4/assistant.h"
@@ -74,6 +75,8 @@ void report(const fs::path& dir) {
 
 void pack_backbone(const fs::path& source, const fs::path& out, WeightType type) {
   const ModelFiles files = open_model(source);
+  if (is_block_drafter(source))
+    throw CommandError("{}: a block drafter or EAGLE-3, which is not packed: it runs as it is", source.string());
   if (load_assistant_config(files)) {
     throw CommandError("{}: an assistant is packed together with its target: pack --pair TARGET {}", source.string(),
                        source.string());

@@ -98,6 +98,12 @@ Result<PairPaths> take_models(const ModelFlags& model, DrafterOptions& options) 
   return PairPaths{options.assistant, {}};
 }
 
+Result<PairPaths> take_models(const ModelFlags& model, VerifierOptions& options) {
+  if (!options.hidden_rows_for.empty())
+    options.hidden_rows_for = or_throw(model_path(options.hidden_rows_for, HubNeed::kText));
+  return take_models<VerifierOptions>(model, options);
+}
+
 /// Adds a worker's command. @param run  receives its options with the paths of the model flags
 template <class Options>
 void add_worker(Command& app, const char* name, const char* about,
