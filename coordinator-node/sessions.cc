@@ -76,8 +76,17 @@ std::optional<SessionId> Sessions::next_queued() const {
   });
 }
 
+bool Sessions::lacks_room() const {
+  const auto moves = [](const auto& entry) {
+    const SessionState& state = entry.second->state();
+    return state.phase == Phase::kMoving && !state.client.empty() && state.has_verifier();
+  };
+  return std::ranges::any_of(all_, moves) || (queue_.waiting() > 0 && environment_.fleet.has_verifier({}) &&
+                                              (next_queued() || queue_.is_full()));
+}
+
 void Sessions::make_room() {
-  if (queue_.waiting() == 0 || !environment_.fleet.has_verifier({}) || !(next_queued() || queue_.is_full())) return;
+  if (!lacks_room()) return;
   const auto longest =
       std::ranges::max_element(all_, {}, [](const auto& entry) { return entry.second->state().paused_for(); });
   const Duration paused = longest->second->state().paused_for();

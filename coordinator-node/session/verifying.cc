@@ -15,6 +15,8 @@ Next Verifying::prefill() {
   const Generate& request = sequence_.request;
   const PairFacts& facts = verifier_.hello().facts;
   verifier_.scored = 1;
+  // Again, since soft tokens have other sizes than the pixels and samples that they replace.
+  if (sequence_.encoded > 0) verifier_.set_aside(std::min(sequence_.positions(), facts.context_max));
   state_.enter(Phase::kPrefill);
   const Position end = sequence_.committed();
   Prefill prefill{.tokens = {sequence_.tokens.begin(), sequence_.tokens.begin() + end},

@@ -1297,6 +1297,24 @@ TEST_F(Admission, MediaNeedAVerifiersMemoryToo) {
   EXPECT_EQ(verifier_of(11, {}), "1");
 }
 
+// Soft tokens are mostly larger than the pixels. Their verifier would refuse the prompt, while others take what room
+// there is.
+TEST_F(Admission, SoftTokensNeedAVerifiersMemoryInPlaceOfThePixels) {
+  Hello verifier = hello(Role::kVerifier);
+  verifier.capacity = {.kv_cost = {.bytes_per_position = 100}, .kv_bytes_max = 5000};
+  core_.on_message("v", {.body = verifier}, now_);
+  core_.on_message("e", {.body = hello(Role::kEncoder)}, now_);
+  Generate generate{.prompt = {1, 1, 1, 1}, .max_tokens = 7, .stop_ids = {}, .wait_ms = 1000};
+  generate.media = {{.first = 1, .content = zeros({4})}};
+  core_.on_message("a", {.session = SessionId{10}, .body = std::move(generate)}, now_);
+  const auto reserved = [&] { return core_.fleet().workers().at("v").kv_bytes; };
+  EXPECT_EQ(reserved(), 10 * 100 + 4 * 4);
+  core_.on_message("e", {.session = SessionId{50}, .base = 1, .body = Encoded{{.first = 1, .content = zeros({3, 2})}}},
+                   now_);
+  EXPECT_NE(find<Prefill>(core_.take_outgoing(), "v"), nullptr);
+  EXPECT_EQ(reserved(), 10 * 100 + 6 * 4);
+}
+
 TEST_F(Admission, AVerifierWhoseBooksDifferIsAskedAgain) {
   join(10);
   ask("a", 10);
@@ -1494,6 +1512,40 @@ TEST_F(Stepwise, WhoTakesNoStepLosesHisPlaceOnceSomebodyWaitsForIt) {
   ASSERT_NE(find<Failed>(out, "c"), nullptr);
   EXPECT_EQ(find<Failed>(out, "c")->code, Errc::kUnavailable);
   EXPECT_NE(find<Prefill>(out, "v"), nullptr) << "of the one who waited";
+}
+
+TEST_F(Stepwise, WhoTakesNoStepLosesHisPlaceToASequenceWhoseVerifierDied) {
+  restart(core_, {.instance = 50});  // a sequence may lose verifiers
+  Hello full = hello(Role::kVerifier);
+  full.capacity.sessions_max = 1;
+  const auto ask = [&](const PeerId& client, bool stepwise) {
+    core_.on_message(
+        client,
+        {.session = SessionId{9},
+         .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 5, .stop_ids = {}, .wait_ms = 1000, .stepwise = stepwise}},
+        now_);
+  };
+  const auto first_token = [&](const PeerId& verifier, std::uint64_t session) {
+    core_.on_message(
+        verifier,
+        {.session = SessionId{session}, .body = Verdict{.next_token = 40, .committed = 3, .kv = rows(0, 3)}}, now_);
+  };
+  core_.on_message("v", {.body = full}, now_);
+  ask("c", true);
+  first_token("v", 50);
+  core_.on_message("w", {.body = full}, now_);
+  ask("modest", false);
+  first_token("w", 51);
+  core_.on_peer_gone("w", now_);
+  sent();
+  rest(9);
+  EXPECT_EQ(find<Prefill>(sent(), "v"), nullptr);
+  rest(3);
+  const auto out = sent();
+  ASSERT_NE(find<Failed>(out, "c"), nullptr);
+  EXPECT_EQ(find<Failed>(out, "c")->code, Errc::kUnavailable);
+  ASSERT_NE(find<Prefill>(out, "v"), nullptr) << "of the one whose verifier died";
+  EXPECT_EQ(find<Failed>(out, "modest"), nullptr);
 }
 
 // ---- rejections ----
