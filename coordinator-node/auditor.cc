@@ -7,7 +7,9 @@
 namespace outrider {
 
 void Auditor::add(Audit audit) {
-  if (waiting_.size() < kWaitingMax)
+  std::int64_t bytes = media_bytes(audit.request.media);
+  for (const Audit& other : waiting_) bytes += media_bytes(other.request.media);
+  if (waiting_.size() < kWaitingMax && bytes <= config_.media_bytes_max)
     waiting_.push_back(std::move(audit));
   else
     ++counts_.skipped;

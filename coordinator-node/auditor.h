@@ -17,6 +17,7 @@ namespace outrider {
 struct AuditConfig {
   double share = 0;        ///< of the answers that can be verified again
   std::uint64_t seed = 1;  ///< selects them. Must be unpredictable, so that a verifier cannot foresee the selection
+  std::int64_t media_bytes_max = 1 << 28;  ///< pictures and sounds of the answers that wait for their audit
 };
 
 /// An answer of one verifier. `request` asks for the same answer, with its prompt and length.

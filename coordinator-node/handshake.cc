@@ -11,8 +11,8 @@ namespace outrider {
 namespace {
 
 std::string describe_hidden(const DonorFacts& d) {
-  return fmt::format("hidden rows of {} layers, {} numbers each (list {:x})", d.num_key_value_heads, 2 * d.head_dim,
-                     d.layer);
+  return fmt::format("hidden rows of {} layers, {} numbers each (list {:x})", d.num_key_value_heads,
+                     2 * std::int64_t{d.head_dim}, d.layer);
 }
 std::string describe(const DonorFacts& d) {
   return fmt::format("layer {} ({}, {} K/V heads of {}, window {})", d.layer, d.sliding ? "sliding" : "full",

@@ -128,6 +128,15 @@ TEST(Auditor, TakesItsShareAndBoundsWhatWaits) {
   EXPECT_NEAR(wanted, 2500, 150);
   for (int i = 0; i < 20; ++i) auditor.add({});
   EXPECT_EQ(auditor.counts().skipped, 4);
+
+  Auditor small({.share = 1, .media_bytes_max = 20});
+  const auto with_sound = [](std::int64_t samples) {
+    Audit audit;
+    audit.request.media.push_back({.first = 1, .content = zeros({samples})});
+    return audit;
+  };
+  for (const std::int64_t samples : {4, 2, 1}) small.add(with_sound(samples));
+  EXPECT_EQ(small.counts().skipped, 1) << "8 bytes beside 16 are too many, 4 are not";
 }
 
 }  // namespace

@@ -53,6 +53,9 @@ TEST(PairFacts, ABlockDrafterNeedsTheRowsThatAreKept) {
   for (const std::vector<int>& other : {std::vector{4, 1}, {1, 5}, {1}})
     EXPECT_NE(mismatch(verifier, with_layers(other)).value_or("").find("what is sent: verifier has hidden rows of 2"),
               std::string::npos);
+  PairFacts huge = with_layers({1, 4});
+  huge.donors[0].head_dim = std::numeric_limits<std::int32_t>::max();
+  EXPECT_NE(mismatch(verifier, huge).value_or("").find("4294967294 numbers each"), std::string::npos);
   EXPECT_NE(mismatch(verifier, small_facts()).value_or("").find("drafter has K/V rows of an assistant's"),
             std::string::npos);
   EXPECT_EQ(mismatch(verifier, token_hello().facts, "drafter", DraftInput::kTokens), std::nullopt);
