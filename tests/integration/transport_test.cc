@@ -956,6 +956,7 @@ class PumpTest : public testing::Test {
         outgoing, [&](const Message&, std::size_t) { ++sent_; }, [&](const PeerId& peer) { gone_.push_back(peer); });
   }
   static Message text(std::int64_t index) { return {SessionId{1}, {}, 0, Tokens{.index = index, .tokens = {7}}}; }
+  static Message scores(Position first) { return {SessionId{1}, {}, 0, PromptScores{first, {{}}}}; }
 
   TransportContext context_;
   std::unique_ptr<Endpoint> bound_, sleeper_, reader_;
@@ -967,12 +968,13 @@ class PumpTest : public testing::Test {
 
 TEST_F(PumpTest, TextWaitsInOrderForAClientThatReadsLate) {
   constexpr std::int64_t kTexts = 3000;
-  for (std::int64_t i = 0; i < kTexts; ++i) send({{sleeper_id_, text(i)}});
+  for (std::int64_t i = 0; i < kTexts; ++i) send({{sleeper_id_, i % 2 == 0 ? scores(i) : text(i)}});
   EXPECT_LT(sent_, kTexts) << "nothing had to wait";
   std::int64_t read = 0;
   for (const TimePoint start = now(); read < kTexts && now() - start < kHang;) {
     if (const auto received = sleeper_->receive()) {
-      ASSERT_EQ(std::get<Tokens>(received->message->body).index, read++);
+      ASSERT_EQ(*received->message, read % 2 == 0 ? scores(read) : text(read));
+      ++read;
     } else {
       send({});
     }

@@ -47,7 +47,7 @@ class Pump {
   }
 
   /// Sends; reports to the core by on_sent(message, bytes) and on_gone(peer). Never blocks. The session protocol
-  /// repeats whatever a full queue rejects, except a client's answer, which is queued here.
+  /// repeats whatever a full queue rejects, except messages that are sent once, which are queued here.
   template <typename OnSent, typename OnGone>
   void send(const std::vector<Outgoing>& outgoing, OnSent on_sent, OnGone on_gone) {
     const auto sent = [&](const PeerId& to, const Message& message, const Result<std::size_t>& bytes) {
@@ -66,9 +66,10 @@ class Pump {
       queue = messages.empty() ? waiting_.erase(queue) : std::next(queue);
     }
     for (const Outgoing& out : outgoing) {
-      const bool keep = is_text(out);
-      if (const auto queue = waiting_.find(out.to); keep && queue != waiting_.end()) {
-        queue->second.push_back(out.message);  // keeps the order of messages
+      const bool once = is_sent_once(out);
+      if (const auto queue = waiting_.find(out.to); queue != waiting_.end()) {
+        if (!once) continue;  // it would overtake those that wait
+        queue->second.push_back(out.message);
         if (queue->second.size() <= kWaitingMax) continue;
         waiting_.erase(queue);  // a client that does not read is treated as gone
         on_gone(out.to);
@@ -76,7 +77,7 @@ class Pump {
       }
       const Result<std::size_t> bytes = endpoint_.send(out.to, out.message);
       if (sent(out.to, out.message, bytes)) continue;
-      if (keep) {
+      if (once) {
         waiting_[out.to].push_back(out.message);
       } else if (!std::holds_alternative<Heartbeat>(out.message.body)) {
         warn_limited("event=send_dropped reason=\"" + bytes.error().message + "\"");
@@ -104,13 +105,15 @@ class Pump {
 
  private:
   static constexpr int kBurstMax = 64;
-  static constexpr std::size_t kWaitingMax = 4'096;  ///< messages that one client may leave unread: some 2 MiB
-  /// Messages to a client that are sent once only. Their number is bounded by the answer's length.
-  static bool is_text(const Outgoing& out) {
+  /// Messages that one client may leave unread: some 2 MiB, ten times as many with log-probabilities.
+  static constexpr std::size_t kWaitingMax = 4'096;
+  /// Returns true for messages that nobody asks for again. Their number is bounded by the sequence's length.
+  static bool is_sent_once(const Outgoing& out) {
     const Body& body = out.message.body;
     const bool to_client = !out.to.empty();  // not a drafter's, which its coordinator can do without
-    return std::holds_alternative<Tokens>(body) || std::holds_alternative<Done>(body) ||
-           std::holds_alternative<Failed>(body) || (std::holds_alternative<Candidates>(body) && to_client);
+    return std::holds_alternative<Tokens>(body) || std::holds_alternative<PromptScores>(body) ||
+           std::holds_alternative<Done>(body) || std::holds_alternative<Failed>(body) ||
+           (std::holds_alternative<Candidates>(body) && to_client);
   }
   void reject(const Received& received);
   /// Logs why the coordinator cannot be reached: each reason at once, and again while it lasts.
