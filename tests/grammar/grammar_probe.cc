@@ -19,6 +19,7 @@
 #include "common/decoding/grammar/grammar_text.h"
 #include "common/model/tokenizer/answer_controls.h"
 #include "common/model/tokenizer/chat_parser.h"
+#include "tests/support/compiled_grammar.h"
 #include "tests/support/model_at.h"
 
 namespace outrider {
@@ -51,7 +52,7 @@ class Probe {
     const Result<std::string> grammar =
         call ? call_grammar(request["parameters"]) : grammar_of_schema(request["schema"]);
     if (!grammar) return {{"error", grammar.error().message}};
-    const auto made = compiler_.wait_for(*grammar);
+    const auto made = compiled(compiler_, *grammar);
     if (!made) return {{"error", made.error().message}};
     Json reply = Json::object();
     for (const Json& text : request.value("instances", Json::array()))

@@ -8,6 +8,7 @@
 #include "common/model/gemma4/assistant.h"
 #include "common/model/tokenizer/tokenizer.h"
 #include "drafter-node/families.h"
+#include "tests/support/compiled_grammar.h"
 #include "tests/support/message_text.h"
 #include "tests/support/test_assistant.h"
 #include "tests/support/test_pairs.h"
@@ -418,7 +419,7 @@ TEST(DraftEngine, TextsOfAGrammarInOnePassGetWhatTheyGetAlone) {
   const Tokenizer tokenizer = Tokenizer::load(model_at(in_source(nano.backbone))).value();
   GrammarCompiler grammars([&] { return Result(grammar_vocabulary(tokenizer, tokenizer.vocab_size())); });
   const std::string grammar = "root ::= [a-c] [a-c] [a-c] [a-c]+ \"!\"";
-  ASSERT_TRUE(grammars.wait_for(grammar));
+  ASSERT_TRUE(compiled(grammars, grammar));
   std::unique_ptr<Assistant> assistant = load_assistant(nano);
   CounterRng rng(11);
   std::vector<Text> texts;

@@ -30,6 +30,7 @@
 #include "common/decoding/sampling/sampler.h"
 #include "common/model/tokenizer/answer_controls.h"
 #include "common/model/tokenizer/chat_parser.h"
+#include "tests/support/compiled_grammar.h"
 
 namespace {
 /// Allocations until the one that fails, of this thread; -1: none does.
@@ -65,7 +66,7 @@ GrammarCompiler& nano_grammars() {
   });
   return compiler;
 }
-GrammarState state_of(const std::string& grammar) { return {nano_grammars().wait_for(grammar).value(), {eos()}}; }
+GrammarState state_of(const std::string& grammar) { return {compiled(nano_grammars(), grammar).value(), {eos()}}; }
 bool is_allowed(std::span<const std::uint32_t> allowed, TokenId token) {
   return allowed.empty() || (allowed[static_cast<std::size_t>(token) / 32] >> (token % 32) & 1U) != 0;
 }
@@ -294,11 +295,11 @@ TEST(Grammar, TextsOfAnybodyAreErrorsOrBounded) {
   for (int i = 0; i < 5000; ++i) wide["properties"][std::to_string(i)] = Json::object();
   EXPECT_EQ(grammar_of_schema(wide).error().code, Errc::kOutOfRange);
   // A token beyond the vocabulary, and one that text does not name.
-  EXPECT_FALSE(nano_grammars().wait_for("root ::= Token(99999999)"));
+  EXPECT_FALSE(compiled(nano_grammars(), "root ::= Token(99999999)"));
   for (const char* text :
        {"root ::= \"a\"{0,2000000000}", "root ::= ((\"a\"{1,999} \"b\"){1,999} \"c\"){1,999}",
         "root ::= a b\na ::= \"\" | b a\nb ::= \"\" | a b", "root ::= s\ns ::= \"a\" | s s | s s s"}) {
-    EXPECT_TRUE(nano_grammars().wait_for(text)) << text;
+    EXPECT_TRUE(compiled(nano_grammars(), text)) << text;
   }
 }
 
@@ -308,32 +309,42 @@ TEST(GrammarCompiler, MakesATextOnceAndRemembersWhatFailed) {
     ++loads;
     return GrammarVocabulary{{"", "a", "b", "ab"}};
   });
-  const auto first = compiler.wait_for("root ::= \"a\"");
+  const auto first = compiled(compiler, "root ::= \"a\"");
   ASSERT_TRUE(first);
   EXPECT_EQ(compiler.want("root ::= \"a\"")().value(), *first);
-  EXPECT_FALSE(compiler.wait_for("root ::= x"));
+  EXPECT_FALSE(compiled(compiler, "root ::= x"));
   EXPECT_FALSE(compiler.want("root ::= x")()) << "at once";
-  for (int i = 0; i < 200; ++i) EXPECT_TRUE(compiler.wait_for("root ::= \"a\"{" + std::to_string(i + 1) + "}"));
+  for (int i = 0; i < 200; ++i) EXPECT_TRUE(compiled(compiler, "root ::= \"a\"{" + std::to_string(i + 1) + "}"));
   EXPECT_EQ(loads, 1);
 
   GrammarCompiler without([]() -> Result<GrammarVocabulary> { return Error{Errc::kNotFound, "no tokenizer.json"}; });
-  const auto none = without.wait_for("root ::= \"a\"");
+  const auto none = compiled(without, "root ::= \"a\"");
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().code, Errc::kUnsupported);
   EXPECT_NE(none.error().message.find("no tokenizer.json"), std::string::npos);
+}
+
+TEST(GrammarCompiler, AVocabularyThatCouldNotBeReadOnceIsReadAgain) {
+  int loads = 0;
+  GrammarCompiler compiler([&]() -> Result<GrammarVocabulary> {
+    if (++loads == 1) return Error{Errc::kIo, "too many open files"};
+    return GrammarVocabulary{{"", "a"}};
+  });
+  EXPECT_FALSE(compiled(compiler, "root ::= \"a\""));
+  EXPECT_TRUE(compiled(compiler, "root ::= \"a\""));
 }
 
 TEST(GrammarCompiler, RefusesWhatWouldTakeTooLongAndNamesTheRule) {
   GrammarVocabulary vocabulary;
   for (int i = 0; i < 20000; ++i) vocabulary.tokens.push_back("w" + std::to_string(i));
   GrammarCompiler compiler([&]() -> Result<GrammarVocabulary> { return vocabulary; }, /*seconds_max=*/0);
-  const auto made = compiler.wait_for("root ::= \"a\" many{1,3}\nmany ::= [0-9]{1,77}\nother ::= \"b\"{3}");
+  const auto made = compiled(compiler, "root ::= \"a\" many{1,3}\nmany ::= [0-9]{1,77}\nother ::= \"b\"{3}");
   ASSERT_FALSE(made);
   EXPECT_EQ(made.error().code, Errc::kUnsupported);
   EXPECT_NE(made.error().message.find("for 20000 tokens, wanted at most 0"), std::string::npos) << made.error().message;
   EXPECT_TRUE(made.error().message.ends_with("its longest rule is many ::= [0-9]{1,77}")) << made.error().message;
   GrammarCompiler patient([&]() -> Result<GrammarVocabulary> { return vocabulary; });
-  EXPECT_TRUE(patient.wait_for("root ::= [0-9]{1,77}"));
+  EXPECT_TRUE(compiled(patient, "root ::= [0-9]{1,77}"));
 }
 
 /// Short, and seconds of processor time for a mask: for the first one, or after a token or two.
@@ -345,7 +356,7 @@ std::string slow_to_follow(int levels) {
 const std::string kSlowLater = "root ::= \"a\" " + slow_to_follow(5);
 
 TEST(GrammarCompiler, RefusesWhatTakesTooLongToFollow) {
-  const auto made = nano_grammars().wait_for("root ::= " + slow_to_follow(12));
+  const auto made = compiled(nano_grammars(), "root ::= " + slow_to_follow(12));
   ASSERT_FALSE(made);
   EXPECT_EQ(made.error().code, Errc::kUnsupported);
   EXPECT_NE(made.error().message.find("processor time"), std::string::npos) << made.error().message;
@@ -372,7 +383,7 @@ TEST(GrammarState, IsSpentWhereTheAnswerTakesTooLongLater) {
 TEST(GrammarState, AnExceptionOfXGrammarIsAnErrorThatSaysSo) {
   SamplingParams params;
   params.grammar = "root ::= (\"a\" | \"b\" root){1,9}";
-  Sampler sampler(params, {eos()}, 0, nano_grammars().wait_for(params.grammar).value());
+  Sampler sampler(params, {eos()}, 0, compiled(nano_grammars(), params.grammar).value());
   const std::vector<float> row(static_cast<std::size_t>(nano_tokenizer().vocab_size()), 0.0f);
   SamplingScratch scratch;
   ASSERT_TRUE(sampler.choose(row, scratch));
@@ -389,7 +400,7 @@ TEST(GrammarState, AnExceptionOfXGrammarIsAnErrorThatSaysSo) {
 TEST(Sampler, SaysThatItsGrammarIsSpent) {
   SamplingParams params;
   params.grammar = kSlowLater;
-  Sampler sampler(params, {eos()}, 0, nano_grammars().wait_for(params.grammar).value());
+  Sampler sampler(params, {eos()}, 0, compiled(nano_grammars(), params.grammar).value());
   const TokenId a = nano_tokenizer().encode("a").back();
   const std::vector<float> row(static_cast<std::size_t>(nano_tokenizer().vocab_size()), 0.0f);
   SamplingScratch scratch;
@@ -419,7 +430,7 @@ TEST(GrammarCompiler, WhatNobodyWaitsForIsNotMade) {
   const GrammarWait also = compiler.want("root ::= \"c\"", "other");
   dropped = shared = nullptr;
   may_begin.set_value();
-  EXPECT_FALSE(compiler.wait_for("root ::= \"d\""));
+  EXPECT_FALSE(compiled(compiler, "root ::= \"d\""));
   EXPECT_FALSE(also()) << "somebody else waits for it";
   EXPECT_EQ(tried, 3);
 }
@@ -433,7 +444,7 @@ TEST(GrammarCompiler, AGrammarThatTakesLongHoldsUpNobody) {
   for (int i = 0; i < 400; ++i) slow += "[a-z]? ";
   std::vector<GrammarWait> slow_waits;
   for (int i = 0; i < 8; ++i) slow_waits.push_back(compiler.want(slow + "\"" + std::to_string(i) + "\"", "slow"));
-  const auto quick = compiler.wait_for("root ::= [0-9]");
+  const auto quick = compiled(compiler, "root ::= [0-9]");
   EXPECT_TRUE(quick);
   const auto is_ready = [](const GrammarWait& wait) {
     const auto grammar = wait();
@@ -660,7 +671,7 @@ TEST(Grammar, WhatHasNoEndIsRefusedWhenItIsRead) {
        {"root ::= root", "root ::= a\na ::= b\nb ::= a", "root ::= \"a\" root", "root ::= \"(\" root \")\"",
         "root ::= [^\\x00-\\U0010ffff]", "root ::= a{2}\na ::= \"x\" a", "root ::= Regex(\"a[^\\\\s\\\\S]\")"}) {
     EXPECT_FALSE(grammar_of_ebnf(text)) << text;
-    EXPECT_FALSE(nano_grammars().wait_for(text)) << text;
+    EXPECT_FALSE(compiled(nano_grammars(), text)) << text;
   }
   EXPECT_FALSE(grammar_of_regex("[^\\s\\S]"));
   EXPECT_FALSE(grammar_of_regex("a[^\\w\\W]+|[^\\s\\S]b"));
@@ -942,7 +953,7 @@ class GrammarSampling : public testing::Test {
     vocabulary_.tokens = {"", "a", "b", "ab", "ba", "1", "2", "{", "}", ",", "c", "abc"};
     compiler_ = std::make_unique<GrammarCompiler>([this]() -> Result<GrammarVocabulary> { return vocabulary_; });
     params_.grammar = "root ::= \"{\" item (\",\" item){0,9} \"}\"\nitem ::= [ab]{1,4} [12]";
-    grammar_ = compiler_->wait_for(params_.grammar).value();
+    grammar_ = compiled(*compiler_, params_.grammar).value();
   }
   Sampler sampler() const { return Sampler(params_, {kStop}, 0, grammar_); }
   std::vector<TokenId> plain() {
@@ -1054,7 +1065,7 @@ TEST_F(GrammarSampling, AnAnswerGoesOnElsewhereWhereItWas) {
 TEST_F(GrammarSampling, AGrammarThatIsThroughEndsTheAnswerBeforeMinTokens) {
   params_.grammar = "root ::= \"ab\"";
   params_.min_tokens = 9;
-  grammar_ = compiler_->wait_for(params_.grammar).value();
+  grammar_ = compiled(*compiler_, params_.grammar).value();
   const std::vector<TokenId> text = plain();
   EXPECT_LE(text.size(), 3u);
   expect_in_grammar(text);

@@ -343,27 +343,15 @@ GrammarWait GrammarCompiler::want(const std::string& text, const std::string& cl
     changed_.notify_all();
   }
   known->used = ++uses_;
-  std::shared_ptr<const bool> share = known->waited_for.lock();
-  if (share == nullptr) known->waited_for = share = std::make_shared<const bool>();
-  return [this, entry = known, share]() -> Result<std::shared_ptr<const Grammar>> {
-    const std::lock_guard look(mutex_);
-    return entry->made.value_or(std::shared_ptr<const Grammar>());
+  return [entry = known]() -> Made {
+    const bool is_made = entry->made.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+    return is_made ? entry->made.get() : std::shared_ptr<const Grammar>();
   };
-}
-
-Result<std::shared_ptr<const Grammar>> GrammarCompiler::wait_for(const std::string& text) {
-  const GrammarWait made = want(text);
-  for (;;) {
-    ASSIGN_OR_RETURN(std::shared_ptr<const Grammar> grammar, made());
-    if (grammar != nullptr) return grammar;
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::milliseconds(10));
-  }
 }
 
 GrammarCompiler::EntryPtr GrammarCompiler::next() {
   std::erase_if(queue_,
-                [&](const EntryPtr& entry) { return entry->waited_for.expired() && entries_.erase(entry->text) > 0; });
+                [&](const EntryPtr& entry) { return !is_wanted(entry) && entries_.erase(entry->text) > 0; });
   std::erase_if(turns_, [&](const auto& client) {
     return std::ranges::none_of(queue_, [&](const EntryPtr& entry) { return entry->client == client.first; });
   });
@@ -376,35 +364,36 @@ GrammarCompiler::EntryPtr GrammarCompiler::next() {
   return entry;
 }
 
-bool GrammarCompiler::make(Engine& engine, Entry& entry, const std::stop_token& stop) {
+bool GrammarCompiler::others_are_wanted() {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::any_of(queue_, is_wanted);
+}
+
+std::optional<GrammarCompiler::Made> GrammarCompiler::make(Engine& engine, const EntryPtr& entry,
+                                                           const std::stop_token& stop) {
   double taken = 0;
   const EngineBudget budget([&](double seconds) {
     taken = seconds;
-    const std::lock_guard lock(mutex_);
-    const bool others = std::ranges::any_of(queue_, [](const EntryPtr& other) { return !other->waited_for.expired(); });
-    const bool over = others && seconds > std::ldexp(kTurnSeconds, entry.turns);
-    return !stop.stop_requested() && !entry.waited_for.expired() && seconds <= seconds_max_ && !over;
+    const bool over = seconds > std::ldexp(kTurnSeconds, entry->turns) && others_are_wanted();
+    return !stop.stop_requested() && is_wanted(entry) && seconds <= seconds_max_ && !over;
   });
   bool interrupted = false;
-  Result<std::shared_ptr<const Grammar>> made = no_throw([&]() -> Result<std::shared_ptr<const Grammar>> {
+  Made made = no_throw([&]() -> Made {
     try {
-      return engine.make(entry.text, entry.turns);
+      return engine.make(entry->text, entry->turns);
     } catch (const EngineSpent&) {
       interrupted = taken <= seconds_max_;
-      return engine.too_long(entry.text, taken);
+      return engine.too_long(entry->text, taken);
     }
   });
-  const std::lock_guard lock(mutex_);
-  if (interrupted)
-    ++entry.turns;
-  else
-    entry.made = std::move(made);
-  return !interrupted;
+  return interrupted ? std::nullopt : std::optional(std::move(made));
 }
 
 void GrammarCompiler::run(const std::stop_token& stop) {
-  // It may take seconds, in parallel with forward passes that clients wait for.
-  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);
+  // It may take seconds beside forward passes that clients wait for. With a lower priority than this, its own client
+  // would starve on a crowded machine (docs/lab/cluster.md, "A soak"). A verifier's only thread locks the same mutex,
+  // which this slower thread therefore holds for microseconds only.
+  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 5);
   std::unique_ptr<Engine> engine;  // made with the vocabulary
   std::unique_lock lock(mutex_);
   while (changed_.wait(lock, stop, [&] { return !queue_.empty(); })) {
@@ -418,15 +407,21 @@ void GrammarCompiler::run(const std::stop_token& stop) {
       engine = std::make_unique<Engine>(vocabulary, seconds_max_);
       return {};
     });
-    const bool made = !ready || make(*engine, *entry, stop);
+    std::optional<Made> made =
+        ready ? make(*engine, entry, stop)
+              : Made(Error{Errc::kUnsupported, "no grammar can be followed: " + ready.error().message});
+    const std::size_t bytes = made && *made ? (**made)->compiled.MemorySizeBytes() : 0;
     lock.lock();
-    if (!ready) entry->made = Error{Errc::kUnsupported, "no grammar can be followed: " + ready.error().message};
     if (!made) {
+      ++entry->turns;
       queue_.push_back(entry);
       turns_.try_emplace(entry->client, turn_);
+    } else {
+      entry->bytes = entry->text.size() + bytes;
+      if (!ready) entries_.erase(entry->text);  // the vocabulary may be readable next time
+      entry->promise.set_value(std::move(*made));
     }
     trim();
-    changed_.notify_all();
   }
 }
 
@@ -435,9 +430,8 @@ void GrammarCompiler::trim() {
     std::size_t bytes = 0;
     auto oldest = entries_.end();
     for (auto it = entries_.begin(); it != entries_.end(); ++it) {
-      const auto& made = it->second->made;
-      if (!made) continue;
-      bytes += it->first.size() + (*made ? (**made)->compiled.MemorySizeBytes() : 0);
+      if (!it->second->bytes) continue;
+      bytes += *it->second->bytes;
       if (oldest == entries_.end() || it->second->used < oldest->second->used) oldest = it;
     }
     // The newest stays, however large: its client is about to use it.

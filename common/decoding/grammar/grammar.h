@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -65,8 +66,8 @@ class GrammarState {
 /// Masks the scores of disallowed tokens. @param allowed  from GrammarState::allowed()
 void mask_scores(std::span<const std::uint32_t> allowed, std::span<float> scores);
 
-/// Polled until a grammar is compiled: returns null before that. A grammar is not compiled once all of its GrammarWaits
-/// are gone.
+/// Polled until a grammar is compiled: returns null before that, at once. A grammar is not compiled once all of its
+/// GrammarWaits are gone.
 using GrammarWait = std::function<Result<std::shared_ptr<const Grammar>>()>;
 
 /// Compiles grammars for one vocabulary, one at a time on a thread of its own, and caches the most recent ones. Texts
@@ -85,24 +86,29 @@ class GrammarCompiler {
   /// @return a function that returns kInvalidArgument, kUnsupported or kOutOfRange for a text that is no grammar or
   /// takes too much (of time: kUnsupported, and the message names the rule)
   GrammarWait want(const std::string& text, const std::string& client = "");
-  /// The same, but waits for the result.
-  Result<std::shared_ptr<const Grammar>> wait_for(const std::string& text);
 
  private:
   class Engine;
+  using Made = Result<std::shared_ptr<const Grammar>>;
   struct Entry {
     std::string text, client;
-    std::optional<Result<std::shared_ptr<const Grammar>>> made = {};
-    std::uint64_t used = 0;                     ///< time of last use, counted in uses
-    int turns = 0;                              ///< unsuccessful turns
-    std::weak_ptr<const bool> waited_for = {};  ///< shared with everyone who waits for it
+    std::promise<Made> promise = {};
+    std::shared_future<Made> made = promise.get_future().share();  ///< polled without the mutex
+    std::optional<std::size_t> bytes = {};                         ///< of the result, once it is there
+    std::uint64_t used = 0;                                        ///< time of last use, counted in uses
+    int turns = 0;                                                 ///< unsuccessful turns
   };
+  /// Shared with the GrammarWaits.
   using EntryPtr = std::shared_ptr<Entry>;
+  /// Returns true if anybody waits for an entry whose result is not there: besides `entries_`, either the queue or the
+  /// thread has it.
+  static bool is_wanted(const EntryPtr& entry) { return entry.use_count() > 2; }
   void run(const std::stop_token& stop);
   /// Takes the next entry out of the queue, and drops entries that nobody waits for; null: none.
   EntryPtr next();
-  /// Runs one turn. @return true when the grammar is now compiled, or refused
-  bool make(Engine& engine, Entry& entry, const std::stop_token& stop);
+  /// Runs one turn. @return none: the turn is over before the grammar is compiled or refused
+  std::optional<Made> make(Engine& engine, const EntryPtr& entry, const std::stop_token& stop);
+  bool others_are_wanted();
   void trim();
 
   std::function<Result<GrammarVocabulary>()> vocabulary_;
