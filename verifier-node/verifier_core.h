@@ -136,7 +136,8 @@ class VerifierCore {
   Output take_output();
 
   const Membership& membership() const { return membership_; }
-  std::size_t session_count() const { return sessions_.size(); }
+  /// Number of sessions, those included whose grammar is being compiled: a drain waits for them.
+  std::size_t session_count() const { return sessions_.size() + held_.size(); }
   /// Returns the K/V memory reserved for sessions; cached_bytes() returns the memory of ended sequences.
   std::int64_t kv_bytes() const { return kv_bytes_; }
   std::int64_t cached_bytes() const { return cache_.bytes(); }

@@ -145,6 +145,7 @@ TEST(VerifierGrammar, APromptWaitsForItsGrammarAndOthersDoNot) {
   core.on_tick(now);
   core.take_output();
   EXPECT_NE(find<Heartbeat>(prefill(1, "slow").send, ""), nullptr) << "it is in work";
+  EXPECT_EQ(core.session_count(), 1u) << "a node that drains does not end without it";
   const auto other = prefill(2, "");
   ASSERT_EQ(other.batch.size(), 1u);
   EXPECT_EQ(other.batch[0].session, SessionId{2});
