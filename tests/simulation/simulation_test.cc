@@ -811,6 +811,10 @@ Text drawn_text(std::uint64_t seed, std::uint64_t number, double pictures) {
   if (rng.below(3) == 0) text.pause = std::chrono::milliseconds(rng.below(3000));
   CounterRng more(mix64(seed * 104729 + number));
   if (pictures > 0 && more.uniform() < pictures) add_pictures(text, more);
+  if (!text.stop_ids.empty()) {  // a grammar could not end without
+    CounterRng grammars(mix64(seed * 15485863 + number));
+    if (grammars.below(2) == 0) text.sampling.grammar = std::to_string(grammars.below(4) * 1300);
+  }
   return text;
 }
 

@@ -32,6 +32,12 @@ WireTensor tensor_of(const std::vector<std::uint64_t>& hashes, std::vector<std::
   return {.dtype = dtype, .shape = std::move(shape), .data = SharedBytes(owner, *owner)};
 }
 
+/// A grammar's text here is the number of milliseconds that it takes to compile; it constrains nothing.
+SamplingParams without_grammar(SamplingParams sampling) {
+  sampling.grammar.clear();
+  return sampling;
+}
+
 bool is_rejection(const Draft& draft) { return draft.sampling && draft.sampling->rule == SamplingRule::kRejection; }
 
 /// Whose connection this is.
@@ -163,6 +169,13 @@ void Simulator::start(Verifier& verifier) {
   config.reuse_min = 4;
   config.capacity = {.kv_cost = kKvCost, .kv_bytes_max = layout_.kv_bytes_max};
   if (!layout_.no_towers) config.soft_tokens = soft_tokens_of;
+  config.want_grammar = [this, &verifier](const std::string& text, const std::string&) -> VerifierConfig::GrammarWait {
+    const Duration takes = std::chrono::milliseconds(std::stoi(text));
+    return [this, ready = verifier.grammars.try_emplace(text, now_ + takes).first->second] {
+      const std::shared_ptr<const Grammar> grammar(std::make_shared<int>(), reinterpret_cast<const Grammar*>(this));
+      return now_ < ready ? std::shared_ptr<const Grammar>() : grammar;
+    };
+  };
   verifier = {};
   verifier.dials = has_standby();
   verifier.clock = some_clock();
@@ -424,7 +437,7 @@ void Simulator::request(std::uint64_t number, std::vector<TokenId> prompt, std::
                         std::vector<WireMedium> media) {
   answers_[number];
   ++open_;
-  sampled_ = sampled_ || !(sampling == SamplingParams{});
+  sampled_ = sampled_ || !(without_grammar(sampling) == SamplingParams{});
   Client& client = clients_[number];
   client.peer = fmt::format("client-{}", starts_++);
   if (has_standby() && !find_coordinator(client)) cut(client), client.dials = true;
@@ -809,8 +822,10 @@ VerifyOutcome Simulator::choose_tokens(Verifier& verifier, const VerifyWork& wor
                                        const std::vector<std::uint64_t>& rows, TokenId& next_token) {
   auto& samplers = verifier.samplers;
   VerifyOutcome outcome;
-  if ((work.base == 0 || work.reuse) && !(work.sampling == SamplingParams{})) {
-    samplers.emplace(work.session, Sampler(work.sampling, work.stop_ids, 0))
+  const SamplingParams sampling = without_grammar(work.sampling);
+  if (!work.sampling.grammar.empty() && work.grammar == nullptr) violated("a prompt is computed before its grammar");
+  if ((work.base == 0 || work.reuse) && !(sampling == SamplingParams{})) {
+    samplers.emplace(work.session, Sampler(sampling, work.stop_ids, 0))
         .first->second.add_text(work.reuse ? work.reuse->tokens : std::vector<TokenId>(),
                                 work.reuse ? work.reuse->answered : 0);
   }

@@ -249,6 +249,7 @@ class Simulator {
     std::unique_ptr<VerifierCore> core;
     std::map<SessionId, Cache> caches;      ///< its K/V
     std::map<SessionId, Sampler> samplers;  ///< of the sessions that sample
+    std::map<std::string, TimePoint> grammars = {};  ///< when each is compiled
     std::vector<VerifyResult> results;
     TimePoint busy_until{};  ///< it computes
     Duration taken{};        ///< of that pass: the cores were the drafters'
