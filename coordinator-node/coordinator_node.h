@@ -28,7 +28,7 @@ void declare_options(Visitor&& visit, CoordinatorOptions& options) {
                  "and +table",
          .of_cluster = true});
   visit("--drafters-per-sequence", options.core.drafters_per_sequence,
-        {"Drafters that are asked for each round's drafts: the first that answers has drafted", {1, 8}});
+        {"Drafters that are asked for each round's drafts; the first answer is used", {1, 8}});
   visit("--rejection-log", options.rejection_log,
         {.help = "File to append a JSON line to for every round that loses a draft: which, where, and how far the "
                  "drafter was off",
@@ -38,16 +38,16 @@ void declare_options(Visitor&& visit, CoordinatorOptions& options) {
          "and counted",
          {0, 1}});
   visit("--max-requests", options.requests_max,
-        {"Texts written at once; 0: 1024. The others wait for their turn", {0, 1024}});
+        {"Sequences that run at once; 0: 1024. Others wait in the queue", {0, 1024}});
   FailoverConfig& failover = options.core.failover;
   visit("--failover-wait", options.failover_wait_s,
-        {"Seconds that a text whose verifier died waits for one that would give the same bytes", {0, 86'400}});
+        {"Seconds that a sequence whose verifier died waits for another of its numeric class", {0, 86'400}});
   visit("--failover-limit", failover.limit,
-        {"Verifiers that one text may lose before it fails; 0: it fails with the first", {0, 1 << 20}});
+        {"Verifiers that one sequence may lose before it fails; 0: it fails with the first", {0, 1 << 20}});
   visit("--peer-timeout", options.peer_timeout_s,
         {"Seconds without a byte of a worker after which it counts as gone", {1, 86'400}});
   visit("--allow-inexact-failover", failover.allow_inexact,
-        {"Then let it go on at any verifier of the model, though its bytes may differ from there on"});
+        {"After that wait, continue at any verifier of the model; the bytes may differ from there on"});
 }
 
 /// Serves until `stop` (then Ok), or returns the error that prevents its start. on_listening gets the actual address

@@ -51,7 +51,7 @@ void declare_options(Visitor&& visit, DrafterOptions& options) {
          .of_cluster = true});
   visit("--wire", options.wire,
         {.help = "What K/V and hidden rows are rounded to on their way to the drafter: exact, int8, int4; auto: int8 "
-                 "while the link is thin",
+                 "while the link is slow",
          .of_cluster = true});
   visit("--memory", options.memory_mib,
         {"MiB for the K/V that --draft-model keeps of all sessions; 0: a quarter of what is free once it is loaded",

@@ -65,7 +65,7 @@ void declare_options(Visitor&& visit, VerifierOptions& options) {
   visit("--memory", options.memory_mib,
         {"MiB for the K/V of all sessions; 0: three quarters of what is free once the model is loaded", {0, 1 << 30}});
   visit("--synthetic-acceptance", options.synthetic_acceptance,
-        {"For measurements on random weights: a coin accepts at least 1, 2, ... drafts of a round at these rates",
+        {"For measurements on random weights: probabilities that at least 1, 2, ... drafts of a round are accepted",
          {0, 1}});
   visit("--added-verify-us", options.added_verify_us,
         {"For measurements of a larger model: forward passes of 1, 2, 4, 8, ... rows take so many microseconds longer; "
@@ -76,7 +76,7 @@ void declare_options(Visitor&& visit, VerifierOptions& options) {
          "K/V; of the directory config.json is read"});
   visit("--no-towers", options.no_towers, {"Load no towers: pictures and sounds are for 'outrider encoder' to encode"});
   visit("--drain-wait", options.drain_wait_s,
-        {"Seconds after SIGTERM that texts may go on here which no other verifier takes over", {0, 3600}});
+        {"Seconds after SIGTERM for the sequences that no other verifier takes over", {0, 3600}});
   visit("--exit-when-refused", options.core.link.exit_when_refused, kExitWhenRefused);
 }
 

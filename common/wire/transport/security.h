@@ -26,7 +26,7 @@ void declare_options(Visitor&& visit, Security& security) {
         {"The coordinator's public key, or a file of it; two while it changes (default: "
          "~/.config/outrider/known_coordinator)"});
   visit("--insecure", security.insecure,
-        {"Go without keys beyond this machine too: anybody on the way can read, and anybody may join"});
+        {"Use no keys between machines either: anybody on the network can read, and anybody may join"});
 }
 
 }  // namespace outrider

@@ -23,9 +23,9 @@ void declare_options(Visitor&& visit, WorkerOptions& options) {
   visit("--exit-when-alone", options.alone_seconds_max,
         {"Seconds without a coordinator after which it ends, with status 75; 0: it waits for ever", {0, 1 << 20}});
   visit("--peer-timeout", options.peer_timeout_s,
-        {"Seconds without a byte of the coordinator after which it is looked for anew", {1, 86'400}});
+        {"Seconds without a byte from the coordinator after which the worker connects again", {1, 86'400}});
   visit("--ready-file", options.ready_file,
-        {"A file that exists while a coordinator has this worker in its books: for a readiness probe"});
+        {"A file that exists while this worker has joined a coordinator, for a readiness probe"});
   visit("--verify-weights", options.verify_weights,
         {.help = "Read all of a packed model before it is used, and compare its checksums", .of_cluster = true});
 }
