@@ -104,7 +104,7 @@ BatchTokens& BatchTokens::operator+=(const BatchTokens& other) {
 }
 
 Result<BatchReply, BatchError> settle_reply(const BatchRequest& request, const std::string& reply_body) {
-  Json body = json_nesting(reply_body) > 2 * kJsonDepthMax ? Json() : parse_json(reply_body);
+  Json body = parse_json(reply_body);
   if (!body.is_object()) {
     return BatchError{.custom_id = request.custom_id,
                       .status = 200,
@@ -138,7 +138,7 @@ Result<BatchReply, BatchError> settle_reply(const BatchRequest& request, const s
 
 BatchError error_of(const BatchRequest& request, const HttpReply& reply) {
   BatchError error{.custom_id = request.custom_id, .status = reply.status, .code = {}, .message = {}};
-  error.body = json_nesting(reply.body) > kJsonDepthMax ? Json() : Json::parse(reply.body, nullptr, false);
+  error.body = parse_json(reply.body);
   if (error.body.is_discarded()) error.body = reply.body;
   const Json& details = member(error.body, "error");
   for (const char* key : {"type", "code"}) {

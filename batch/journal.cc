@@ -69,7 +69,7 @@ Error not_a_journal(const std::filesystem::path& path) {
 std::optional<Manifest> parse_manifest(std::string_view line) {
   const std::optional<std::string_view> rest = checked(line);
   if (!rest) return std::nullopt;
-  const Json json = Json::parse(line, nullptr, false);
+  const Json json = parse_json(line);
   const Json& fields = member(json, "manifest");
   if (!fields.is_object()) return std::nullopt;
   Manifest manifest;

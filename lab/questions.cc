@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_fields.h"
 #include "common/model/tokenizer/answer_reader.h"
 #include "common/model/tokenizer/chat.h"
 #include "common/model/tokenizer/stop_matcher.h"
@@ -41,7 +42,7 @@ std::vector<Question> user_turns(const TextSide& text, const std::vector<std::st
 
 std::vector<Question> read_golden_questions(const std::filesystem::path& path) {
   using nlohmann::json;
-  const json list = json::parse(or_throw(read_text(path)), nullptr, /*allow_exceptions=*/false);
+  const json list = parse_json(or_throw(read_text(path)));
   const auto malformed = [&] {
     return std::runtime_error(
         fmt::format("{}: wanted a list of objects with 'prompt_ids' and 'greedy', lists of token ids", path.string()));
@@ -81,7 +82,7 @@ std::vector<Conversations> read_question_file(const std::filesystem::path& path,
   for (std::string line; std::getline(file, line);) {
     ++number;
     if (line.find_first_not_of(" \t\r") == line.npos) continue;
-    const nlohmann::json object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const nlohmann::json object = parse_json(line);
     const auto text = [](const nlohmann::json& value) {
       return value.is_string() && !value.get<std::string>().empty();
     };

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/ids.h"
+#include "common/base/json_nesting.h"
 #include "common/base/result.h"
 #include "common/decoding/drafting/policies.h"
 #include "common/decoding/sampling/params.h"
@@ -29,9 +30,6 @@ using ApiResult = Result<T, ApiError>;
 /// Parses a body that is a JSON object of no more than kJsonDepthMax levels.
 ApiResult<nlohmann::json> parse_object(std::string_view body);
 
-/// Returns the nesting depth of brackets in a text that may be JSON. Checked before a parser builds a tree, whose
-/// copies and texts are made recursively.
-int json_nesting(std::string_view json);
 /// Limit of a request's nesting: arguments and schemas have kChatJsonDepthMax, some levels below the body.
 inline constexpr int kJsonDepthMax = kChatJsonDepthMax + 8;
 

@@ -235,25 +235,6 @@ bool read_thinking(const JsonFields& fields) {
 
 }  // namespace
 
-int json_nesting(std::string_view json) {
-  int depth = 0, deepest = 0;
-  bool quoted = false;
-  for (std::size_t i = 0; i < json.size(); ++i) {
-    const char c = json[i];
-    if (quoted) {
-      if (c == '\\') ++i;
-      if (c == '"') quoted = false;
-    } else if (c == '"') {
-      quoted = true;
-    } else if (c == '{' || c == '[') {
-      deepest = std::max(deepest, ++depth);
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
-  return deepest;
-}
-
 ApiResult<Json> parse_object(std::string_view body) {
   if (json_nesting(body) > kJsonDepthMax)
     return ApiError{.message = fmt::format("the request nests deeper than {} levels", kJsonDepthMax)};

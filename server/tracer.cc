@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_fields.h"
 #include "common/os/files.h"
 #include "server/endpoint.h"
 
@@ -187,7 +188,7 @@ std::optional<std::string> Tracer::post(const char* path, std::string body) {
       {.method = "POST", .path = path, .body = std::move(body), .client = "", .key = nullptr, .gone = late});
   if (reply.status < 200 || reply.status > 299)
     return reply.status == 0 ? reply.body : fmt::format("the collector says {}", reply.status);
-  const nlohmann::json reply_json = nlohmann::json::parse(reply.body, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json reply_json = parse_json(reply.body);
   if (reply_json.is_object() && reply_json.contains("partialSuccess") && !reply_json["partialSuccess"].empty())
     return "the collector took a part: " + reply.body.substr(0, 200);
   return std::nullopt;

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "common/base/edit_distance.h"
+#include "common/base/json_nesting.h"
 
 namespace outrider {
 using nlohmann::json;
@@ -64,7 +65,27 @@ std::string place_of_error(std::string_view text) {
 
 }  // namespace
 
+int json_nesting(std::string_view text) {
+  int depth = 0, deepest = 0;
+  bool quoted = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (quoted) {
+      if (c == '\\') ++i;
+      if (c == '"') quoted = false;
+    } else if (c == '"') {
+      quoted = true;
+    } else if (c == '{' || c == '[') {
+      deepest = std::max(deepest, ++depth);
+    } else if (c == '}' || c == ']') {
+      --depth;
+    }
+  }
+  return deepest;
+}
+
 json parse_json(std::string_view text) {
+  if (json_nesting(text) > kJsonNestingMax) return json(json::value_t::discarded);
   json root;
   ExactReader reader(root, /*allow_exceptions=*/false);
   if (!json::sax_parse(text, &reader)) return json(json::value_t::discarded);
@@ -104,6 +125,8 @@ const json& member(const json& object, const char* key) {
 Result<json> parse_json_object(std::string_view text, std::string_view file, std::size_t bytes_max) {
   if (text.size() > bytes_max)
     return Error(Errc::kOutOfRange, "{}: {} bytes long, wanted at most {}", file, text.size(), bytes_max);
+  if (json_nesting(text) > kJsonNestingMax)
+    return Error(Errc::kMalformed, "{}: nests deeper than {} levels", file, kJsonNestingMax);
   json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (parsed.is_object()) return parsed;
   return Error(Errc::kMalformed, "{}: {}, wanted a JSON object", file,

@@ -17,8 +17,8 @@
 
 namespace outrider {
 
-/// Parses an untrusted JSON text; discarded: a syntax error. Integers beyond 64 bits keep their digits: such a value is
-/// neither number nor text (is_binary()), and to_text() writes it unchanged.
+/// Parses an untrusted JSON text; discarded: a syntax error, or too deep (json_nesting.h). Integers beyond 64 bits keep
+/// their digits: such a value is neither number nor text (is_binary()), and to_text() writes it unchanged.
 nlohmann::json parse_json(std::string_view text);
 /// Returns the digits of such a value.
 std::string_view digits_of(const nlohmann::json& long_integer);
@@ -33,7 +33,7 @@ std::string show(const nlohmann::json& value);
 const nlohmann::json& member(const nlohmann::json& object, const char* key);
 
 /// @param file  its name in messages
-/// @return kMalformed unless the text is one JSON object, kOutOfRange if it is longer than `bytes_max`
+/// @return kMalformed unless the text is one JSON object of limited depth, kOutOfRange if it exceeds `bytes_max`
 Result<nlohmann::json> parse_json_object(std::string_view text, std::string_view file, std::size_t bytes_max = 1 << 20);
 
 /// The first error in a file or a request. Reading continues with defaults, so that the reading code needs no branches;

@@ -16,7 +16,7 @@ Result<std::vector<Json>> parse_lines(std::string_view text, const std::filesyst
   std::vector<Json> lines;
   whole = 0;
   for (std::size_t end; (end = text.find('\n', whole)) != std::string_view::npos; whole = end + 1) {
-    lines.push_back(Json::parse(text.substr(whole, end - whole), nullptr, /*allow_exceptions=*/false));
+    lines.push_back(parse_ordered(text.substr(whole, end - whole)));
     if (!lines.back().is_object()) return file_error(Errc::kMalformed, path, "line {} is no JSON object", lines.size());
   }
   return lines;

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "common/base/complain.h"
+#include "common/base/json_fields.h"
+#include "common/base/json_nesting.h"
 #include "common/base/text.h"
 #include "common/os/durable_file.h"
 #include "common/os/files.h"
@@ -38,6 +40,18 @@ TEST(Lines, AreTheSameWhicheverEditorWroteThem) {
     EXPECT_EQ(lines_of(read_text(dir.write("list", text)).value()), wanted) << text;
   EXPECT_EQ(read_text(dir.write("marked", "\xEF\xBB\xBF")).value(), "");
   EXPECT_EQ(read_text(dir.write("within", "a\xEF\xBB\xBF")).value(), "a\xEF\xBB\xBF");
+}
+
+TEST(JsonText, IsReadToALimitedDepth) {
+  const auto nested = [](int levels) {
+    return R"({"a":)" + std::string(static_cast<std::size_t>(levels - 1), '[') +
+           std::string(static_cast<std::size_t>(levels - 1), ']') + "}";
+  };
+  EXPECT_TRUE(parse_json_object(nested(kJsonNestingMax), "f"));
+  const auto deep = parse_json_object(nested(1 << 20), "f", /*bytes_max=*/4 << 20);  // a copy overflows the stack
+  ASSERT_FALSE(deep);
+  EXPECT_EQ(deep.error().message, "f: nests deeper than 512 levels");
+  EXPECT_TRUE(parse_json(nested(kJsonNestingMax + 1)).is_discarded());
 }
 
 TEST(ReplacedFile, IsTheOneBehindALinkAndKeepsItsMode) {

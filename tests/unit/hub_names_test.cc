@@ -139,6 +139,9 @@ TEST(HubFiles, OfAnIndexLieBesideIt) {
   for (const char* wrong : {"", "[]", "{}", R"({"weight_map": {"a": 1}})", R"({"weight_map": {"a": "../x"}})",
                             R"({"weight_map": {"a": "x/y"}})", R"({"weight_map": {"a": ""}})"})
     EXPECT_FALSE(shards_of_index(wrong, "index")) << wrong;
+  constexpr std::size_t kLevels = 200'000;
+  const std::string deep = std::string(kLevels, '[') + std::string(kLevels, ']');
+  EXPECT_FALSE(shards_of_index(R"({"weight_map": {"a": )" + deep + "}}", "index"));
 }
 
 TEST(PairFacts, AKindOfLayersThatIsNotThereIsLeftOut) {

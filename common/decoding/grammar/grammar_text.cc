@@ -8,6 +8,7 @@
 #include <xgrammar/xgrammar.h>
 
 #include "common/base/json_fields.h"
+#include "common/base/json_nesting.h"
 #include "common/decoding/grammar/dead_ends.h"
 #include "common/decoding/grammar/engine.h"
 #include "common/decoding/grammar/json_schema.h"
@@ -107,6 +108,8 @@ Result<std::string> grammar_of_schema(const nlohmann::ordered_json& schema, std:
 
 Result<std::string> grammar_of_schema_file(const std::filesystem::path& path) {
   ASSIGN_OR_RETURN(const std::string text, read_text(path));
+  if (json_nesting(text) > kJsonNestingMax)
+    return Error(Errc::kMalformed, "{}: nests deeper than {} levels", path.string(), kJsonNestingMax);
   const auto schema = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (schema.is_discarded()) return Error{Errc::kMalformed, path.string() + ": no JSON, wanted a JSON schema"};
   Result<std::string> grammar = grammar_of_schema(schema);
