@@ -29,8 +29,6 @@ constexpr std::int64_t kBytesPerScore = 250;
 /// Memory of a token's text or bytes in a reply of /tokenize.
 constexpr std::int64_t kBytesPerPiece = 400;
 
-HttpReply json_reply(const Json& json) { return {.status = 200, .body = to_text(json)}; }
-
 /// Returns OpenTelemetry's gen_ai.operation.name of a request.
 std::string_view operation_of(std::string_view path, bool chat) {
   if (path.starts_with("/v1/audio/")) return "generate_content";
@@ -907,8 +905,10 @@ HttpReply ApiServer::apply_template(const HttpRequest& http) const {
   if (!parsed) return error_reply(parsed.error());
   const auto* conversation = std::get_if<Conversation>(&parsed->text);
   if (conversation == nullptr) return error_reply({.message = "messages is missing", .param = "messages"});
+  if (const auto refused = count_body(http, parsed->source, parsed->media)) return error_reply(*refused);
   const ApiResult<std::vector<TokenId>> rendered = render(parsed->source, *conversation);
   if (!rendered) return error_reply(rendered.error());
+  spend(http.key, std::ssize(*rendered));
   return json_reply({{"prompt", text_.tokenizer.decode(*rendered, /*skip_special=*/false)}});
 }
 

@@ -64,6 +64,9 @@ void read_data(const JsonFields& fields, MediumFile& file) {
   file.bytes = *std::move(bytes);
 }
 
+/// Pictures of a video that is given as pictures, one per second. Each takes memory, however small it is.
+constexpr std::size_t kVideoPicturesMax = 4096;
+
 /// Reads a file, its location, or a video's pictures.
 Result<void> read_url(std::string_view url, MediumFile& file) {
   const std::string scheme = in_lower_case(url.substr(0, 8));
@@ -75,6 +78,8 @@ Result<void> read_url(std::string_view url, MediumFile& file) {
   std::string decoded;
   url = data_of_url(url, decoded);
   do {
+    if (file.frames.size() == kVideoPicturesMax)
+      return Error(Errc::kOutOfRange, "is a video of more than {} pictures", kVideoPicturesMax);
     const std::size_t end = std::min(url.find(','), url.size());
     ASSIGN_OR_RETURN(std::string picture, decode_base64(url.substr(0, end)));
     file.frames.push_back(std::move(picture));

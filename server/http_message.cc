@@ -1,6 +1,7 @@
 #include "server/http_message.h"
 
 #include <algorithm>
+#include <system_error>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -23,6 +24,8 @@ std::string error_body(const ApiError& error) {
   return to_text({{"error", std::move(body)}});
 }
 
+HttpReply json_reply(const nlohmann::json& json) { return {.status = 200, .body = to_text(json)}; }
+
 HttpReply error_reply(const ApiError& error) {
   HttpReply reply{.status = error.status, .body = error_body(error), .error = error};
   if (error.status == 429 || error.status == 503)
@@ -32,6 +35,9 @@ HttpReply error_reply(const ApiError& error) {
 
 ApiError internal_error(std::string_view request_id, std::string_view path, const std::exception& thrown) {
   log_error("event=request_failed request_id={} path={} reason=\"{}\"", request_id, printable(path), thrown.what());
+  const auto* system = dynamic_cast<const std::system_error*>(&thrown);
+  if (system != nullptr && system->code() == std::errc::resource_unavailable_try_again)
+    return {503, "too many threads"};
   return {500, "internal error"};
 }
 

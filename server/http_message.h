@@ -69,6 +69,8 @@ struct HttpReply {
   std::optional<ApiError> error = {};
 };
 
+/// Makes a reply with status 200.
+HttpReply json_reply(const nlohmann::json& json);
 /// Makes an error reply, with Retry-After if a retry may succeed.
 HttpReply error_reply(const ApiError& error);
 

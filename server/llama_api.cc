@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string_view>
 #include <tuple>
@@ -70,7 +71,7 @@ Json take(Json& body, const char* key) {
 }
 
 /// Returns an object with the wanted fields of a reply.
-Json pick(const Json& object, const std::vector<std::string>& names) {
+Json pick(const Json& object, const std::set<std::string>& names) {
   if (names.empty()) return object;
   Json picked = Json::object();
   for (const std::string& name : names) {
@@ -104,7 +105,7 @@ Json settings_of(const Json& request) {
 struct LlamaCompletion {
   CompletionRequest completion;
   Json settings;                             ///< the request's settings, repeated in the reply
-  std::vector<std::string> response_fields;  ///< of the reply, "a/b" for nested ones; empty: all
+  std::set<std::string> response_fields;     ///< of the reply, "a/b" for nested ones; empty: all
   bool several = false;                      ///< a list of prompts: a list of answers
   bool return_tokens = false;
   std::size_t probs = 0;  ///< alternatives per token; 0: no probabilities
@@ -130,7 +131,7 @@ ApiResult<LlamaCompletion> parse_llama_completion(std::string_view body, const T
   if (request.probs > 0) json["logprobs"] = request.probs;
   request.return_tokens = take(json, "return_tokens") == true;
   for (const Json& name : take(json, "response_fields"))
-    if (name.is_string()) request.response_fields.push_back(name.get<std::string>());
+    if (name.is_string()) request.response_fields.insert(name.get<std::string>());
   if (const Json& heat = member(json, "temperature"); heat.is_number() && heat < 0) json["temperature"] = 0;
   if (const Json given = take(json, "logit_bias"); !given.is_null()) {
     json["logit_bias"] = biases_of(given, tokenizer);
@@ -289,7 +290,7 @@ std::vector<HttpRoute> llama_routes(ApiServer& api) {
   const auto count = [&api](const HttpRequest& http) {
     const ApiResult<std::int64_t> tokens = api.count(http, parse_tokenize(http.body, api.defaults()));
     if (!tokens) return error_reply(tokens.error());
-    return HttpReply{.status = 200, .body = to_text({{"input_tokens", *tokens}})};
+    return json_reply({{"input_tokens", *tokens}});
   };
   const auto props = [&api](const HttpRequest&) {
     const TextSide& text = api.text();
@@ -298,25 +299,23 @@ std::vector<HttpRoute> llama_routes(ApiServer& api) {
       return id ? Json(text.tokenizer.token_text(*id)) : Json("");
     };
     const std::vector<TokenId>& stops = text.stop_ids();
-    return HttpReply{
-        .status = 200,
-        .body = to_text({{"model_path", api.model_name()},  // clients do not see its path
-                         {"model_alias", api.model_name()},
-                         {"build_info", api.version()},
-                         {"total_slots", 1},  // no slots: sequences share the memory
-                         {"default_generation_settings",
-                          {{"n_ctx", text.context_max},
-                           {"params",
-                            {{"temperature", advised.temperature},
-                             {"top_k", advised.top_k},
-                             {"top_p", advised.top_p},
-                             {"min_p", advised.min_p},
-                             {"repeat_penalty", advised.repetition_penalty},
-                             {"n_predict", -1},
-                             {"seed", -1}}}}},
-                         {"bos_token", spelled(text.tokenizer.find("<bos>"))},
-                         {"eos_token", spelled(stops.empty() ? std::nullopt : std::optional(stops.front()))},
-                         {"modalities", {{"vision", text.vision.has_value()}, {"audio", text.audio.has_value()}}}})};
+    return json_reply({{"model_path", api.model_name()},  // clients do not see its path
+                       {"model_alias", api.model_name()},
+                       {"build_info", api.version()},
+                       {"total_slots", 1},  // no slots: sequences share the memory
+                       {"default_generation_settings",
+                        {{"n_ctx", text.context_max},
+                         {"params",
+                          {{"temperature", advised.temperature},
+                           {"top_k", advised.top_k},
+                           {"top_p", advised.top_p},
+                           {"min_p", advised.min_p},
+                           {"repeat_penalty", advised.repetition_penalty},
+                           {"n_predict", -1},
+                           {"seed", -1}}}}},
+                       {"bos_token", spelled(text.tokenizer.find("<bos>"))},
+                       {"eos_token", spelled(stops.empty() ? std::nullopt : std::optional(stops.front()))},
+                       {"modalities", {{"vision", text.vision.has_value()}, {"audio", text.audio.has_value()}}}});
   };
   const auto slots = [](const HttpRequest&) {
     return error_reply({.status = 501, .message = "there are no slots: /v1/outrider/status says what is at work"});

@@ -142,6 +142,18 @@ Json empty_message(const ReplyHead& head) {
           {"content", Json::array()}, {"stop_reason", nullptr}, {"stop_sequence", nullptr}};
 }
 
+/// Returns an error in Anthropic's form.
+Json error_json(const ApiError& error) {
+  const char* type = error.status == 401   ? "authentication_error"
+                     : error.status == 403 ? "permission_error"
+                     : error.status == 404 ? "not_found_error"
+                     : error.status == 413 ? "request_too_large"
+                     : error.status == 429 ? "rate_limit_error"
+                     : error.status >= 500 ? "api_error"
+                                           : "invalid_request_error";
+  return {{"type", "error"}, {"error", {{"type", type}, {"message", error.message}}}};
+}
+
 class MessagesWriter final : public ReplyWriter {
  public:
   std::string event(const ReplyHead& head, const ChoiceEvent& event) override {
@@ -162,8 +174,7 @@ class MessagesWriter final : public ReplyWriter {
   }
 
   std::string end(const ApiError* error) override {
-    if (error != nullptr)
-      return named_event({{"type", "error"}, {"error", {{"type", "api_error"}, {"message", error->message}}}});
+    if (error != nullptr) return named_event(error_json(*error));
     std::string events = close();
     end_["delta"] = stop_;
     return events + named_event(end_) + named_event({{"type", "message_stop"}});
@@ -231,18 +242,6 @@ class MessagesWriter final : public ReplyWriter {
   Json stop_, end_ = {{"type", "message_delta"}};
 };
 
-/// An error in Anthropic's form.
-std::string messages_error(const ApiError& error) {
-  const char* type = error.status == 401   ? "authentication_error"
-                     : error.status == 403 ? "permission_error"
-                     : error.status == 404 ? "not_found_error"
-                     : error.status == 413 ? "request_too_large"
-                     : error.status == 429 ? "rate_limit_error"
-                     : error.status >= 500 ? "api_error"
-                                           : "invalid_request_error";
-  return to_text({{"type", "error"}, {"error", {{"type", type}, {"message", error.message}}}});
-}
-
 }  // namespace
 
 ApiResult<CompletionRequest> parse_messages(std::string_view body, const ApiDefaults& defaults) {
@@ -275,15 +274,17 @@ ApiResult<TokenizeRequest> parse_messages_prompt(std::string_view body, const Ap
 
 std::vector<HttpRoute> messages_routes(const ChatBackend& backend) {
   HttpRoute messages{"POST", "/v1/messages", [backend](const HttpRequest& http) {
-                       return backend.chat(http, parse_messages(http.body, backend.defaults),
-                                           std::make_shared<MessagesWriter>());
+                       HttpReply reply = backend.chat(http, parse_messages(http.body, backend.defaults),
+                                                      std::make_shared<MessagesWriter>());
+                       reply.headers.emplace_back("request-id", http.request_id);  // for Anthropic's clients
+                       return reply;
                      }};
   HttpRoute count{"POST", "/v1/messages/count_tokens", [backend](const HttpRequest& http) {
                     const auto tokens = backend.count(http, parse_messages_prompt(http.body, backend.defaults));
                     if (!tokens) return error_reply(tokens.error());
-                    return HttpReply{.status = 200, .body = to_text({{"input_tokens", *tokens}})};
+                    return json_reply({{"input_tokens", *tokens}});
                   }};
-  messages.error_form = count.error_form = messages_error;
+  messages.error_form = count.error_form = [](const ApiError& error) { return to_text(error_json(error)); };
   return {std::move(messages), std::move(count)};
 }
 

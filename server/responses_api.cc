@@ -407,20 +407,20 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
     if (!read) return error_reply(read.error());
     const ApiResult<std::int64_t> tokens = backend_.count(http, parse_responses_prompt(*read, backend_.defaults));
     if (!tokens) return error_reply(tokens.error());
-    return {.status = 200, .body = to_text({{"object", "response.input_tokens"}, {"input_tokens", *tokens}})};
+    return json_reply({{"object", "response.input_tokens"}, {"input_tokens", *tokens}});
   }
 
   /// Removes a response, and ends one in progress.
   HttpReply remove(const HttpRequest& http) {
     background_.cancel(http.id, http.owner());
     if (!store_.forget(http.id, http.owner())) return not_found(http);
-    return {.status = 200, .body = to_text({{"id", http.id}, {"object", "response"}, {"deleted", true}})};
+    return json_reply({{"id", http.id}, {"object", "response"}, {"deleted", true}});
   }
 
   HttpReply retrieve(const HttpRequest& http) const {
     const ApiResult<Json> response = remembered(http);
     if (!response) return error_reply(response.error());
-    return response->is_null() ? not_found(http) : HttpReply{.status = 200, .body = to_text(*response)};
+    return response->is_null() ? not_found(http) : json_reply(*response);
   }
 
   /// Cancels a response. A finished one stays unchanged.
@@ -431,7 +431,7 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
     if (response->is_null()) return not_found(http);
     if (member(*response, "background") != true)
       return error_reply({.message = "Cannot cancel a synchronous response."});
-    return {.status = 200, .body = to_text(*response)};
+    return json_reply(*response);
   }
 
  private:
@@ -479,7 +479,7 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
     };
     if (auto refusal = background_.begin(id, http, response, chat, finish)) return *std::move(refusal);
     response["status"] = "queued";
-    return {.status = 200, .body = to_text(response)};
+    return json_reply(response);
   }
 
   /// Parses a stored response once there is memory for it beside the request's body. @return null if there is none

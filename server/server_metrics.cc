@@ -95,20 +95,20 @@ std::vector<MetricFamily> families_of(const Status& status) {
     if (is_verifier(worker)) used += number(worker.kv_bytes), all += number(worker.kv_bytes_max);
   const FailoverCounts& failovers = status.failovers;
   const AuditCounts& audits = status.audits;
-  return {gauges("num_requests_running", "Texts that the coordinator has under way, of all its clients",
+  return {gauges("num_requests_running", "Requests that the coordinator is running, of all its clients",
                  {{number(status.sessions - status.waiting)}}),
-          gauges("num_requests_waiting", "Texts that wait for their turn", {{number(status.waiting)}}),
-          gauges("kv_cache_usage_perc", "Share of the verifiers' K/V memory that is set aside; 1 is all",
+          gauges("num_requests_waiting", "Requests in the coordinator's queue", {{number(status.waiting)}}),
+          gauges("kv_cache_usage_perc", "Reserved share of the verifiers' K/V memory, 0 to 1",
                  {{all > 0 ? used / all : 0}}),
-          counts("failovers_total", "Texts that lost their verifier or coordinator, by what became of them",
+          counts("failovers_total", "Requests that lost their verifier or coordinator, by outcome",
                  {{number(failovers.exact), {{"result", "exact"}}},
                   {number(failovers.inexact), {{"result", "inexact"}}},
                   {number(failovers.failed), {{"result", "failed"}}},
                   {number(failovers.resumed), {{"result", "resumed"}}}}),
           counts("failover_resume_seconds_total",
-                 "Of sequences that went on: from when a verifier was missed until another was there",
+                 "Of requests that continued: from the loss of their verifier until another one took over",
                  {{seconds_of_ns(failovers.resume_ns)}}),
-          counts("audits_total", "Answers that another verifier was to verify again, by the result",
+          counts("audits_total", "Answers that another verifier was asked to verify again, by result",
                  {{number(audits.same), {{"result", "same"}}},
                   {number(audits.different), {{"result", "different"}}},
                   {number(audits.skipped), {{"result", "skipped"}}}}),
@@ -121,18 +121,18 @@ std::vector<MetricFamily> families_of(const Status& status) {
                  each(has_rtt, &WorkerStatus::rtt_ns, 1e9)),
           gauges("worker_sessions", "Sequences that a worker holds", each(is_anybody, &WorkerStatus::sessions)),
           gauges("worker_draining", "1: the worker takes no new sequences", each(is_anybody, &WorkerStatus::draining)),
-          gauges("drafter_yield", "Share of a drafter's last rounds whose first draft held",
+          gauges("drafter_yield", "Share of a drafter's last rounds whose first draft was accepted",
                  each(is_drafter, &WorkerStatus::yield)),
-          counts("draft_rounds_total", "Rounds that wanted a drafter's drafts, by whether a drafter made them in time",
+          counts("draft_rounds_total", "Rounds that asked a drafter for drafts, by whether they came in time",
                  {{number(status.drafts_made), {{"result", "made"}}},
                   {number(status.drafts_missed), {{"result", "missed"}}}}),
-          counts("drafter_late_rounds_total", "Rounds that went on without a drafter's answer",
+          counts("drafter_late_rounds_total", "Rounds that continued without a drafter's answer",
                  each(is_drafter, &WorkerStatus::late_rounds)),
-          gauges("drafter_paused", "1: the drafter gets no sequences, since others' drafts hold",
+          gauges("drafter_paused", "1: the drafter gets no sequences, since other drafters' drafts are accepted",
                  each(is_drafter, &WorkerStatus::paused)),
           gauges("worker_shards", "Processes that compute a verifier's backbone together",
                  each(is_verifier, &WorkerStatus::shards)),
-          gauges("worker_kv_bytes", "K/V memory that is set aside for a worker's sequences",
+          gauges("worker_kv_bytes", "K/V memory that is reserved for a worker's sequences",
                  each(keeps_kv, &WorkerStatus::kv_bytes)),
           gauges("worker_kv_bytes_max", "K/V memory that a worker has", each(keeps_kv, &WorkerStatus::kv_bytes_max))};
 }
@@ -218,28 +218,28 @@ struct ServerMetrics::Families {
   Histogram& e2e_request_latency = histogram(
       "e2e_request_latency_seconds", "Arrival of a request to its end, of those that succeeded", kRequestSeconds);
   Histogram& request_queue_time =
-      histogram("request_queue_time_seconds", "In the coordinator's line, of each choice", kRequestSeconds);
-  Histogram& request_prefill_time =
-      histogram("request_prefill_time_seconds", "From its turn to the first token, of each choice", kRequestSeconds);
+      histogram("request_queue_time_seconds", "Time in the coordinator's queue, of each choice", kRequestSeconds);
+  Histogram& request_prefill_time = histogram(
+      "request_prefill_time_seconds", "From leaving the queue to the first token, of each choice", kRequestSeconds);
   Histogram& request_decode_time =
-      histogram("request_decode_time_seconds", "First token to last, of each choice", kRequestSeconds);
+      histogram("request_decode_time_seconds", "From the first token to the last, of each choice", kRequestSeconds);
   Histogram& request_prompt_tokens = histogram("request_prompt_tokens", "Tokens of a prompt, of each choice", kTokens);
   Histogram& request_generation_tokens =
       histogram("request_generation_tokens", "Tokens of an answer, of each choice", kTokens);
-  Counter& prompt_tokens = counter("prompt_tokens_total", "Tokens of prompts that were answered");
+  Counter& prompt_tokens = counter("prompt_tokens_total", "Prompt tokens of requests that got an answer");
   Counter& generation_tokens = counter("generation_tokens_total", "Tokens of answers");
-  Family<Counter>& request_success = counters(
-      "request_success_total",
-      "Answers that came to an end, by its reason; of requests, abort: the client went away, error: it failed");
+  Family<Counter>& request_success =
+      counters("request_success_total",
+               "Finished answers, by reason; of requests, abort: the client disconnected, error: the request failed");
   Counter& prefix_cache_queries = counter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache");
 
   // Ours.
   Family<Counter>& decode_tokens =
-      counters("decode_tokens_total", "Tokens after an answer's first, by whether it was drafted for");
+      counters("decode_tokens_total", "Tokens after an answer's first, by whether the answer had drafts");
   Family<Counter>& decode_seconds =
-      counters("decode_seconds_total", "First token to last of an answer, by whether it was drafted for");
+      counters("decode_seconds_total", "From an answer's first token to its last, by whether the answer had drafts");
   Counter& broken_tool_calls =
-      counter("broken_tool_calls_total", "Tool calls that the model began and did not write as such: content");
+      counter("broken_tool_calls_total", "Tool calls that the model did not write correctly; they became content");
   Family<Counter>& http_responses = counters("http_responses_total", "Answers over HTTP by status");
 
   // Headline metrics of the last answer, as printed by `outrider run`.

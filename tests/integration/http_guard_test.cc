@@ -128,10 +128,12 @@ TEST(KeysOfServer, EachNameIsAClientOfItsOwnWithItsOwnLimits) {
 
 TEST(KeysOfServer, TokensAreCountedAndBounded) {
   TemporaryDir dir;
-  const auto file = dir.write(
-      "keys", "alice sha256:8ed3f6ad685b959ead7022518e1af76cd816f8e8ec7ccdda1ed4018e8f2223f8 tokens_per_minute=20\n");
+  const auto file =
+      dir.write("keys",
+                "alice sha256:8ed3f6ad685b959ead7022518e1af76cd816f8e8ec7ccdda1ed4018e8f2223f8 tokens_per_minute=20\n"
+                "bob sha256:f44e64e75f3948e9f73f8dfa94721c4ce8cbb4f265c4790c702b2d41cfbf2753 tokens_per_minute=20\n");
   Serve serve({"--api-keys", file}, /*wait_until_ready=*/false);
-  const std::string alice = "Authorization: Bearer alpha\r\n";
+  const std::string alice = "Authorization: Bearer alpha\r\n", bob = "Authorization: Bearer beta\r\n";
   ASSERT_TRUE(eventually([&] { return get(serve.port, "/ready", alice).status == 200; }));
   const std::string body = R"({"prompt": "Once upon a time", "max_tokens": 40, "ignore_eos": true})";
   EXPECT_EQ(post(serve.port, "/v1/completions", body, alice).status, 200) << "the first is taken, however long";
@@ -139,6 +141,9 @@ TEST(KeysOfServer, TokensAreCountedAndBounded) {
   EXPECT_EQ(refused.status, 429);
   EXPECT_EQ(json_of(refused)["error"]["message"], "the key 'alice' has used its 20 tokens a minute");
   EXPECT_EQ(get(serve.port, "/v1/models", alice).status, 200);
+  const std::string chat = Json{{"messages", {{{"role", "user"}, {"content", std::string(4000, 'x')}}}}}.dump();
+  EXPECT_EQ(post(serve.port, "/apply-template", chat, bob).status, 200);
+  EXPECT_EQ(post(serve.port, "/apply-template", chat, bob).status, 429);
   Program wrong({"serve", "--api-keys", dir.write("wrong", "alice alpha\n")});
   EXPECT_EQ(describe(wrong.wait()), "exit 1");
   EXPECT_NE(wrong.err().find("wrong:1: 'alpha' of alice, wanted sha256:"), std::string::npos) << wrong.err();

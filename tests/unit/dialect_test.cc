@@ -4,8 +4,11 @@
 #include <atomic>
 #include <optional>
 #include <span>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <tuple>
+#include <utility>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -273,9 +276,12 @@ TEST(Messages, AReplyIsTheSameStreamedAndNot) {
     const std::vector<HttpRoute> routes = messages_routes(
         backend_of([&](const auto&, const auto& request, const auto& writer) { return told.to(request, *writer); }));
     HttpRequest http;
+    http.request_id = "req_1";
     http.body =
         Json{{"messages", {{{"role", "user"}, {"content", "Hi"}}}}, {"max_tokens", 5}, {"stream", stream}}.dump();
-    return routes.front().handler(http);
+    HttpReply reply = routes.front().handler(http);
+    EXPECT_EQ(reply.headers.back(), (std::pair<std::string, std::string>("request-id", "req_1")));
+    return reply;
   };
   const Json whole = Json::parse(ask(answer(), false).body);
   EXPECT_EQ(
@@ -299,10 +305,11 @@ TEST(Messages, AReplyIsTheSameStreamedAndNot) {
   EXPECT_EQ(events[12]["usage"], whole["usage"]);
   EXPECT_EQ(events[9]["content_block"]["id"], whole["content"][2]["id"]);
   Answer broken = answer();
-  broken.error = ApiError{503, "gone"};
-  const Json last = data_of(all_of(ask(broken, true))).back();
-  EXPECT_EQ(last["type"], "error");
-  EXPECT_EQ(last["error"]["message"], "gone");
+  for (const auto& [status, type] : {std::pair(503, "api_error"), std::pair(429, "rate_limit_error")}) {
+    broken.error = ApiError{status, "gone"};
+    EXPECT_EQ(data_of(all_of(ask(broken, true))).back(),
+              (Json{{"type", "error"}, {"error", {{"type", type}, {"message", "gone"}}}}));
+  }
 }
 
 TEST(Messages, AnErrorIsWordedAsAnthropicsAre) {
@@ -707,6 +714,16 @@ TEST(BackgroundResponses, OfOneThatBreaksTheClientHearsNothingOfTheServersInside
   Background background;
   background.breaks = background.may_end = true;
   EXPECT_EQ(background.over(background.begin())["error"]["message"], "internal error");
+}
+
+TEST(Replies, WithoutAThreadTheClientMayTryAgain) {
+  const auto no_thread = [](const HttpRequest&) -> HttpReply {
+    throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+  };
+  const HttpReply reply = answer_with(no_thread, {});
+  EXPECT_EQ(reply.status, 503);
+  ASSERT_EQ(reply.headers.size(), 1u);
+  EXPECT_EQ(reply.headers[0].first, "Retry-After");
 }
 
 TEST(BackgroundResponses, AreBoundedByClient) {

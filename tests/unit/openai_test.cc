@@ -283,7 +283,7 @@ TEST(ChatCompletion, FieldsThatNobodyKnowsAreNamedWithTheirNearest) {
 TEST(ChatCompletion, EveryFieldOfTheManualIsKnown) {
   std::ifstream file(std::string(OUTRIDER_SOURCE_DIR) + "/docs/http.md");
   const std::string page(std::istreambuf_iterator<char>(file), {});
-  const std::size_t begin = page.find("\n## Fields"), end = page.find("\n## Pictures from elsewhere");
+  const std::size_t begin = page.find("\n## Fields"), end = page.find("\n## Media from URLs");
   ASSERT_LT(begin, end);
   Json request;
   std::istringstream lines(page.substr(begin, end - begin));
