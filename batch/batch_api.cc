@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <initializer_list>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -54,7 +55,7 @@ Json published(Json json) {
   json.erase(kOutputSeconds);
   return json;
 }
-HttpReply json_reply(Json json) { return {.status = 200, .body = to_text(published(std::move(json)))}; }
+HttpReply published_reply(Json json) { return json_reply(published(std::move(json))); }
 HttpReply not_there(const HttpRequest& http) {
   return error_reply({.status = 404, .message = fmt::format("there is no {}", http.path)});
 }
@@ -223,12 +224,12 @@ void BatchApi::forget_old() {
     batches_.erase(batch);
     stored_bytes_ -= kEntryBytes;
   }
+  std::set<std::string> wanted;  // by batches that are not over
+  for (const auto& [id, batch] : batches_)
+    if (!is_over(batch)) wanted.insert(batch["input_file_id"].get<std::string>());
   for (auto it = files_.begin(); it != files_.end();) {
     const auto file = it++;
-    const bool wanted = std::ranges::any_of(batches_, [&](const auto& batch) {
-      return !is_over(batch.second) && batch.second["input_file_id"] == file->first;
-    });
-    if (!wanted && file->second.value("expires_at", std::int64_t{0}) < swept_) forget_file(file);
+    if (file->second.value("expires_at", std::int64_t{0}) < swept_ && !wanted.contains(file->first)) forget_file(file);
   }
 }
 
@@ -261,13 +262,15 @@ HttpReply BatchApi::list(const Table& table, const HttpRequest& http) const {
   const std::size_t limit = limit_text.empty() ? table.size() : to_number<std::size_t>(limit_text).value_or(0);
   if (!limit_text.empty() && limit == 0)
     return refused("limit", "limit is no number above 0");
+  const std::string purpose = query_value(http.query, "purpose");
   std::vector<Json> data;
   for (const auto& [id, object] : table) {
     if (object.value(kOwner, "") != http.owner()) continue;
-    data.push_back(published(object));
+    if (purpose.empty() || member(object, "purpose") == purpose) data.push_back(published(object));
   }
   std::ranges::stable_sort(data, std::greater<>(),
                            [](const Json& one) { return one.value("created_at", std::int64_t{0}); });
+  if (query_value(http.query, "order") == "asc") std::ranges::reverse(data);
   if (!after.empty()) {
     const auto last = std::ranges::find_if(data, [&](const Json& one) { return one["id"] == after; });
     if (last == data.end())
@@ -282,12 +285,12 @@ HttpReply BatchApi::list(const Table& table, const HttpRequest& http) const {
     reply["last_id"] = data.back()["id"];
   }
   reply["data"] = std::move(data);
-  return json_reply(std::move(reply));
+  return json_reply(reply);
 }
 
 HttpReply BatchApi::one(Table& table, const HttpRequest& http) {
   const Json* const found = find(table, http);
-  return found == nullptr ? not_there(http) : json_reply(*found);
+  return found == nullptr ? not_there(http) : published_reply(*found);
 }
 
 BatchApi::Json* BatchApi::find(Table& table, const HttpRequest& http) {
@@ -335,7 +338,7 @@ HttpReply BatchApi::add_file(const HttpRequest& http) {
   if (!written) return disk_reply(written.error());
   if (const auto saved = save(kFiles, object); !saved) return disk_reply(saved.error());
   keep_file(object);
-  return json_reply(std::move(object));
+  return published_reply(std::move(object));
 }
 
 HttpReply BatchApi::delete_file(const HttpRequest& http) {
@@ -405,7 +408,7 @@ HttpReply BatchApi::add_batch(const HttpRequest& http) {
   batches_[object["id"]] = object;
   stored_bytes_ += kEntryBytes;
   changed_.notify_all();
-  return json_reply(object);
+  return published_reply(object);
 }
 
 HttpReply BatchApi::cancel_batch(const HttpRequest& http) {
@@ -418,7 +421,7 @@ HttpReply BatchApi::cancel_batch(const HttpRequest& http) {
   changed.update({{"status", "cancelling"}, {"cancelling_at", unix_seconds()}});
   if (const auto saved = save(kBatches, changed); !saved) return disk_reply(saved.error());
   *batch = changed;
-  return json_reply(std::move(changed));
+  return published_reply(std::move(changed));
 }
 
 // ---- jobs ----

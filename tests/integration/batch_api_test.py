@@ -127,6 +127,10 @@ class BatchApi(unittest.TestCase):
 
     def test_lists_come_in_pages_and_files_expire_when_asked_to(self):
         files = [self.client.files.create(file=(f"{i}.jsonl", b"\n"), purpose="batch") for i in range(3)]
+        self.assertEqual([file.id for file in self.client.files.list(order="asc")],
+                         [file.id for file in self.client.files.list()][::-1])
+        self.assertEqual(len(list(self.client.files.list(purpose="batch"))), len(files))
+        self.assertEqual(list(self.client.files.list(purpose="batch_output")), [])
         page = self.client.files.list(limit=2)
         self.assertEqual((len(page.data), page.has_more), (2, True))
         self.assertEqual(sorted(file.id for file in page), sorted(file.id for file in files))  # the client turns the page
