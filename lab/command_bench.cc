@@ -217,12 +217,12 @@ void bench_pair(const BenchFlags& flags) {
     rows.push_back(run.row());
   }
   Row report = {{"model", pair.backbone.string()},
-                {"dtype", to_string(options.weight_type)},
                 {"read_bandwidth_gb_s", bandwidth},
-                {"processes", options.processes ? 3 : 1},
                 {"clients", flags.clients},
                 {"synthetic", !flags.verifier.synthetic_acceptance.empty()},
                 {"runs", rows}};
+  if (flags.connect.empty())  // else unknown
+    report.add({{"dtype", to_string(options.weight_type)}, {"processes", options.processes ? 3 : 1}});
   const std::filesystem::path& draft_model = flags.drafter.draft_model;
   if (!draft_model.empty()) report.push_back({"draft_model", draft_model.string()});
   report.add(machine_row(thread_count(flags.verifier.threads)));
@@ -236,36 +236,40 @@ void bench_pair(const BenchFlags& flags) {
 }  // namespace
 
 void add_bench_command(Command& app) {
-  Command* bench = app.add_subcommand("bench", "Measure how fast a pair or a published shape is here");
+  Command* bench = app.add_subcommand("bench", "Benchmark a pair or a published shape on this machine");
   bench->require_subcommand();
   add_bench_ask_command(*bench);
   add_bench_engine_commands(*bench);
   add_bench_towers_command(*bench);
-  Command* command = bench->add_subcommand("pair", "Plain and speculative decoding side by side");
+  Command* command = bench->add_subcommand("pair", "Measure plain and speculative decoding side by side");
   auto flags = std::make_shared<BenchFlags>();
   flags->model.add_to(*command);
   add_node_options(*command, flags->verifier,
                    named({"--verify-weights", "--threads", "--synthetic-acceptance", "--added-verify-us"}));
   add_node_options(*command, flags->drafter, named({"--draft-model", "--wire", "--added-draft-us"}));
-  command->add_option("--draft-lengths", flags->draft_lengths, "Draft lengths or policies, one run each")
+  command
+      ->add_option("--draft-lengths", flags->draft_lengths,
+                   "Draft lengths or policies, each measured in a run of its own")
       ->delimiter(',')
       ->check(check_draft_length)
       ->capture_default_str();
   command
       ->add_option("--rtt", flags->round_trips_ms,
-                   "Round trips between drafter and coordinator, ms, emulated; one set of runs each, over TCP")
+                   "Emulated round trips between drafter and coordinator in ms, over TCP; one set of runs for each")
       ->delimiter(',')
       ->check(CLI::Range(0.0, 10000.0));
   command->add_option("--prompt", flags->prompts, "User messages (default: five kinds of text)");
-  add_number(*command, "--max-tokens", flags->max_tokens, 1, 1 << 20, "Longest answer");
-  add_number(*command, "--repeat", flags->repeat, 1, 1 << 20, "Times each prompt is answered");
-  add_number(*command, "--clients", flags->clients, 1, 256, "Clients that ask all prompts at once; rates are of all");
+  add_number(*command, "--max-tokens", flags->max_tokens, 1, 1 << 20, "Maximum number of tokens per answer");
+  add_number(*command, "--repeat", flags->repeat, 1, 1 << 20, "Number of answers to each prompt");
+  add_number(*command, "--clients", flags->clients, 1, 256,
+             "Concurrent clients, each with all prompts; rates are totals");
   add_number(*command, "--drafter-threads", flags->drafter.threads, kThreadsOfFamily, kThreadsMax,
-             "Threads of the drafter; 0: every core; -1: as 'outrider drafter'");
-  auto* processes = command->add_flag("--processes", flags->processes, "Three processes over TCP instead of one");
+             "Threads of the drafter; 0: every core; -1: as in 'outrider drafter'");
+  auto* processes =
+      command->add_flag("--processes", flags->processes, "Three processes connected over TCP instead of one process");
   auto* connect =
       command->add_option("--connect", flags->connect,
-                          "Measure the cluster of the coordinator at tcp://HOST:PORT, which runs the same pair");
+                          "Measure the cluster of the coordinator at tcp://HOST:PORT, which must run the same pair");
   connect->excludes(processes);
   for (const char* option : {"--rtt", "--threads", "--dtype", "--draft-model", "--wire"}) connect->excludes(option);
   add_security_options(*command, flags->security, /*listens=*/false);

@@ -86,7 +86,7 @@ class Experiment {
       if (!rig_) rig_ = std::make_unique<Rig>(context_, connect_);
       return;
     }
-    if (rig_ && running_.same_rig(axes)) return;
+    if (rig_ && running_.rig() == axes.rig()) return;
     rig_.reset();  // frees its cores and memory first
     const TimePoint start = now();
     rig_ = launched() ? std::make_unique<Rig>(plan_, axes, new_run_folder())
@@ -211,7 +211,7 @@ void dry_run(Experiment& experiment) {
   std::vector<Row> rows;
   for (std::size_t i = 0; i < plan.cells.size(); ++i) {
     const Axes& axes = plan.cells[i];
-    if (i == 0 || !plan.cells[i - 1].same_rig(axes)) seconds += experiment.prepare_s();
+    if (i == 0 || plan.cells[i - 1].rig() != axes.rig()) seconds += experiment.prepare_s();
     const double cell_s = experiment.expected_s(axes, bandwidth_s);
     seconds += cell_s;
     const auto prediction = experiment.predicted(axes);
@@ -247,7 +247,7 @@ Json take_lock(const fs::path& dir, Json lock) {
     or_throw(replace_text(path, lock.dump(2) + "\n"));
     return lock;
   }
-  const Json before = Json::parse(or_throw(read_text(path)), nullptr, /*allow_exceptions=*/false);
+  const Json before = parse_ordered(or_throw(read_text(path)));
   for (const char* part : {"plan", "machine", "program", "cluster"}) {
     const Json seen = before.is_object() ? before.value(part, Json::object()) : Json::object();
     const Json wanted = lock.value(part, Json::object());
@@ -344,7 +344,7 @@ void read_launch(ExperimentPlan& plan, const ExperimentFlags& flags) {
     const fs::path file = flags.plan.parent_path() / plan.launch.get<std::string>();
     const std::string text = or_throw(read_text(file));
     or_throw(parse_json_object(text, file.string(), /*bytes_max=*/16 << 20));
-    plan.launch = Json::parse(text);  // keeps its order
+    plan.launch = parse_ordered(text);
     plan.launch.erase("lock");
   }
   if (const auto model = plan.launch.find("model");
@@ -365,7 +365,7 @@ void experiment(const ExperimentFlags& flags) {
 }
 
 void report(const fs::path& dir) {
-  const Json lock = Json::parse(or_throw(read_text(dir / "lock.json")), nullptr, /*allow_exceptions=*/false);
+  const Json lock = parse_ordered(or_throw(read_text(dir / "lock.json")));
   if (!lock.is_object()) throw std::runtime_error((dir / "lock.json").string() + ": not a JSON object");
   write_reports(dir, lock, or_throw(read_journal(dir / "cells.jsonl")));
   fmt::print("{}\n", (dir / "report.html").string());
@@ -379,16 +379,16 @@ void add_experiment_command(Command& app) {
   auto flags = std::make_shared<ExperimentFlags>();
   command->add_option("PLAN", flags->plan, "The plan, a JSON file (docs/experiments.md), or a lock.json");
   command->add_option("--out", flags->out, "Folder for cells.jsonl, requests.jsonl, cells.csv, lock.json, report.html");
-  command->add_flag("--resume", flags->resume, "Go on with what is in the folder");
+  command->add_flag("--resume", flags->resume, "Continue the experiment in the folder");
   command->add_flag("--dry-run", flags->dry_run,
-                    "Calibrate, then say what would be run, predicted, and how long it takes");
+                    "Calibrate, then print the cells, the predictions and the expected duration");
   auto* connect = command->add_option("--connect", flags->connect,
-                                      "Measure the cluster of the coordinator at tcp://HOST:PORT, as it is, against "
-                                      "plain decoding; of several with commas between, the first that answers");
+                                      "Measure the running cluster of the coordinator at tcp://HOST:PORT against plain "
+                                      "decoding; of several separated by commas, the first that answers");
   connect->excludes(command->get_option("--dry-run"));
   add_security_options(*command, flags->security, /*listens=*/false);
   for (const char* option : {"--key", "--coordinator-key", "--insecure"}) command->get_option(option)->needs(connect);
-  Command* of = command->add_subcommand("report", "Write cells.csv and report.html anew from what was measured");
+  Command* of = command->add_subcommand("report", "Write cells.csv and report.html again from the measurements");
   of->add_option("DIR", flags->report_of, "The --out of an experiment")->required();
   command->callback(
       [flags, command] { command->get_subcommands().empty() ? experiment(*flags) : report(flags->report_of); });

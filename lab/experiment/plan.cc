@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <random>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -117,12 +119,17 @@ std::vector<json> combinations(const nlohmann::ordered_json& sweep, const JsonFi
 
 /// Returns each cell once, with those adjacent that the same processes can run.
 std::vector<Axes> in_order(const std::vector<Axes>& cells) {
-  std::vector<Axes> ordered;
+  std::set<std::string> seen;
+  std::map<std::string, std::size_t> places;  // in `rigs`
+  std::vector<std::vector<Axes>> rigs;
   for (const Axes& cell : cells) {
-    if (std::ranges::find(ordered, cell) != ordered.end()) continue;
-    const auto last = std::find_if(ordered.rbegin(), ordered.rend(), [&](const Axes& o) { return o.same_rig(cell); });
-    ordered.insert(last == ordered.rend() ? ordered.end() : last.base(), cell);
+    if (!seen.insert(to_json(cell).dump()).second) continue;
+    const auto [place, is_new] = places.try_emplace(to_json(cell.rig()).dump(), rigs.size());
+    if (is_new) rigs.emplace_back();
+    rigs[place->second].push_back(cell);
   }
+  std::vector<Axes> ordered;
+  for (const std::vector<Axes>& rig : rigs) ordered.insert(ordered.end(), rig.begin(), rig.end());
   return ordered;
 }
 
@@ -167,10 +174,10 @@ bool Axes::drafts_ahead() const {
   return chain && link.rtt_ms >= 1 && drafts->ahead.value_or(1) > 0;
 }
 
-bool Axes::same_rig(const Axes& other) const {
-  Axes alike = asked_as(*this, other);
-  alike.link = link;
-  return alike == *this;
+Axes Axes::rig() const {
+  Axes rig = asked_as({}, *this);
+  rig.link = {};
+  return rig;
 }
 
 std::optional<std::string> axis_of_rig(const Axes& axes) { return first_difference(axes, asked_as(axes, {})); }
@@ -202,7 +209,7 @@ std::string plain_text(const Json& value) { return value.is_string() ? value.get
 Result<ExperimentPlan> parse_plan(std::string_view text, std::string_view file) {
   ASSIGN_OR_RETURN(const json object, parse_json_object(text, file, /*bytes_max=*/64 << 20));
   // Parsed again for the order of the axes: the last one runs fastest.
-  const Json in_text_order = Json::parse(text);
+  const Json in_text_order = parse_ordered(text);
   const bool lock = object.contains("plan");
   FirstError first_error{.file = std::string(file)};
   const JsonFields whole(object, "", first_error);
@@ -245,7 +252,10 @@ Result<ExperimentPlan> parse_plan(std::string_view text, std::string_view file) 
   fields.each("sweeps", "a list of objects", [&](const JsonFields& axes) {
     axes.refuse_others(axis_names.names);
     const std::string prefix = fmt::format("sweeps[{}].", sweep);
-    for (const json& combination : combinations(ordered["sweeps"][sweep], axes)) {
+    const std::vector<json> objects = combinations(ordered["sweeps"][sweep], axes);
+    if (cells.size() + objects.size() > kCellsMax)
+      return fields.refuse("sweeps", fmt::format("make more than {} cells", kCellsMax));
+    for (const json& combination : objects) {
       const JsonFields one(combination, prefix, first_error);
       AxesReader read{one};
       Axes::fields(read, cells.emplace_back());

@@ -93,8 +93,8 @@ struct Axes {
   bool drafts_ahead() const;
   bool synthetic() const { return !acceptance.empty(); }
   bool open_loop() const { return arrivals.rate > 0; }
-  /// @return true if the same processes can run both: only the link, and the options of each request, differ
-  bool same_rig(const Axes& other) const;
+  /// Returns the axes without the link and the options of requests: equal for cells that the same processes can run.
+  Axes rig() const;
 };
 /// Returns the first axis about the cluster itself, rather than its requests, that is not the default; none: the cell
 /// can be measured on a running cluster.

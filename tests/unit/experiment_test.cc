@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <numeric>
 #include <thread>
 
 #include <fmt/format.h>
@@ -85,6 +86,20 @@ TEST(ExperimentPlan, CellsOfTheSameProcessesStandTogether) {
   std::vector<std::string> cells;
   for (const Axes& cell : plan->cells) cells.push_back(fmt::format("{} {}", cell.drafter_added_ms, cell.link.rtt_ms));
   EXPECT_EQ(cells, (std::vector<std::string>{"0 0", "0 5", "2 0", "2 5"}));
+}
+
+TEST(ExperimentPlan, MayHaveManyCells) {
+  std::vector<int> times(300);
+  std::iota(times.begin(), times.end(), 0);
+  const Json axes = {{"drafter_added_ms", times}, {"rtt_ms", times}};
+  EXPECT_EQ(parse_plan(Json{{"sweeps", {axes}}}.dump(), "p").value().cells.size(), 90'000u);
+  EXPECT_EQ(error_of(Json{{"sweeps", {axes, axes}}}.dump()), "p.json: sweeps make more than 100000 cells");
+}
+
+TEST(ExperimentPlan, OfAnyDepthCrashesNothing) {
+  constexpr std::size_t kLevels = 200'000;
+  EXPECT_EQ(error_of(R"({"launch": )" + std::string(kLevels, '[') + std::string(kLevels, ']') + "}"),
+            "p.json: nests deeper than 512 levels");
 }
 
 TEST(ExperimentPlan, RunsAgainFromALockFile) {
