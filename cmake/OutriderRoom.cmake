@@ -1,6 +1,7 @@
-# One CMake target per room. outrider_room(NAME SOURCES ... COLD ... COMMANDS ... PUBLIC ... PRIVATE ...) makes the static
-# library outrider_NAME with the alias outrider::NAME. COLD sources do nothing that must be fast. Each of COMMANDS is a
+# One CMake target per room. outrider_room(NAME SOURCES ... COLD ... COMMANDS ... TEXTS ... PUBLIC ... PRIVATE ...) makes the
+# static library outrider_NAME with the alias outrider::NAME. COLD sources do nothing that must be fast. Each of COMMANDS is a
 # source: of run it is command_run.cc, with add_run_command(). add_NAME_commands() calls these in the order of the list.
+# Each of TEXTS is a file that goes into the program: of style.css std::string_view style_css(), which its user declares.
 # The PUBLIC and PRIVATE edges are the project's dependency diagram; tests/tidy rejects an #include that has no edge.
 
 add_library(outrider_build_flags INTERFACE)
@@ -45,8 +46,26 @@ function(outrider_write_commands output name)
     "namespace CLI {\nclass App;\n}\nnamespace outrider {\nusing Command = CLI::App;\n${declarations}void add_${name}_commands(Command& app) {\n${calls}}\n}\n")
 endfunction()
 
+# Writes OUTPUT with a function for each text file.
+function(outrider_write_texts output)
+  set(code "#include <string_view>\n\nnamespace outrider {\n")
+  foreach(file ${ARGN})
+    file(READ ${file} text)
+    get_filename_component(name ${file} NAME)
+    string(MAKE_C_IDENTIFIER ${name} name)
+    string(APPEND code "std::string_view ${name}() { return R\"text(${text})text\"; }\n")
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+  endforeach()
+  file(WRITE ${output}.in "${code}}\n")
+  configure_file(${output}.in ${output} COPYONLY)  # keeps the time of one that does not change
+endfunction()
+
 function(outrider_room name)
-  cmake_parse_arguments(ROOM "" "" "SOURCES;COLD;COMMANDS;PUBLIC;PRIVATE" ${ARGN})
+  cmake_parse_arguments(ROOM "" "" "SOURCES;COLD;COMMANDS;TEXTS;PUBLIC;PRIVATE" ${ARGN})
+  if(ROOM_TEXTS)
+    outrider_write_texts(${CMAKE_CURRENT_BINARY_DIR}/${name}_texts.cc ${ROOM_TEXTS})
+    list(APPEND ROOM_COLD ${CMAKE_CURRENT_BINARY_DIR}/${name}_texts.cc)
+  endif()
   if(ROOM_COMMANDS)
     list(TRANSFORM ROOM_COMMANDS REPLACE "(.+)" "command_\\1.cc" OUTPUT_VARIABLE command_sources)
     outrider_write_commands(${CMAKE_CURRENT_BINARY_DIR}/commands.cc ${name} ${ROOM_COMMANDS})

@@ -1,6 +1,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -9,6 +10,9 @@
 #include "launch/command_line.h"
 
 namespace outrider {
+
+std::string_view manual_roff();  ///< the sections of the manual page after those of the commands
+
 namespace {
 
 /// Quotes text with single quotes, for bash and zsh.
@@ -164,49 +168,15 @@ void print_man(const std::vector<CommandText>& commands) {
                 roff(command.help).c_str());
     print_arguments(command, /*with_help=*/false);
   }
-  std::printf(
-      ".SH EXIT STATUS\n"
-      ".TP\n.B 0\nSuccess.\n"
-      ".TP\n.B 1\nIt could not do what it should; a line says why.\n"
-      ".TP\n.B 2\nA wrong command line.\n"
-      ".TP\n.B 3\nOf\n.BR batch :\nsome lines have errors. Those of\n.B launch\nare in docs/launch.md.\n"
-      ".TP\n.B 75\nNot now: the same command goes on later.\n"
-      ".TP\n.BR 130 ,\\~ 141 ,\\~ 143\nEnded by SIGINT, by a pipe that nobody reads any more, or by SIGTERM.\n"
-      ".SH FILES\n"
-      ".TP\n.I \\(ti/.config/outrider/id_outrider\nThis machine's private key.\n"
-      ".TP\n.I \\(ti/.config/outrider/known_coordinator\nThe public key of the coordinator that this machine joins or "
-      "asks.\n"
-      ".TP\n.I \\(ti/.config/outrider/authorized_keys\nWho may connect to a coordinator of this machine, and as what.\n"
-      ".TP\n.I \\(ti/.cache/huggingface/hub\nModels that were downloaded by their names.\n"
-      ".TP\n.I \\(ti/.local/state/outrider/chat_history\nWhat was asked in\n.BR outrider\\~chat .\n");
-  std::printf(
-      ".SH ENVIRONMENT\n"
-      ".TP\n.B OUTRIDER_ISA\nA weaker instruction set than the CPU's: scalar, avx2, avx2_vnni, avx512 or amx; on\n"
-      "aarch64 scalar, neon, dotprod or i8mm.\n"
-      ".TP\n.B OUTRIDER_GEMM\nWho multiplies bf16 and f32: onednn or own; unset, onednn f32 only.\n"
-      ".TP\n.B OUTRIDER_LOG\nThe lowest level of messages: info, warn, error or off.\n"
-      ".TP\n.B OUTRIDER_LOG_FORMAT\nWhat a message is: text, or json, an object a line.\n"
-      ".TP\n.B OUTRIDER_API_KEY\nThe key that clients of\n.B outrider serve\nmust send.\n"
-      ".TP\n.BR HF_HOME ,\\~ HF_HUB_CACHE ,\\~ HF_TOKEN ,\\~ HF_ENDPOINT ,\\~ HF_HUB_OFFLINE\nModels by name: as "
-      "huggingface_hub reads them.\n"
-      ".TP\n.B NO_COLOR\nIf it is set and not empty, a terminal shows the text alone, as with\n.BR \\-\\-plain .\n"
-      ".SH EXAMPLES\n"
-      ".TP\n.B outrider run \\(aqTell me a story about a fox.\\(aq \\-\\-compare\nOne answer of the demo model, with "
-      "drafts "
-      "and without.\n"
-      ".TP\n.B outrider run \\-m google/gemma\\-4\\-E4B\\-it \\(aqWhy is the sky blue?\\(aq\nA published "
-      "model, which is downloaded once with its assistant.\n"
-      ".TP\n.B outrider serve \\-m DIR \\-\\-dtype int8\nOpenAI's API at http://127.0.0.1:8000.\n"
-      ".TP\n.B outrider bench pair \\-m DIR\nWhat drafts bring here.\n"
-      ".SH SEE ALSO\nThe folder docs of the sources; docs/commands.md first.\n");
+  std::printf("%s", std::string(manual_roff()).c_str());
 }
 
 }  // namespace
 
 void add_completion_command(Command& app) {
-  Command* command = app.add_subcommand("completion", "Print a shell's completion of this program, or its manual page");
+  Command* command = app.add_subcommand("completion", "Print a shell completion script or the manual page");
   auto form = std::make_shared<std::string>();
-  command->add_option("FORM", *form, "What to print: a script for a shell, or man: the page outrider(1)")
+  command->add_option("FORM", *form, "bash, zsh or fish: a completion script; man: the page outrider(1)")
       ->required()
       ->check(CLI::IsMember({"bash", "zsh", "fish", "man"}));
   command->callback([&app, form] {

@@ -16,6 +16,9 @@
 #include "lab/statistics.h"
 
 namespace outrider {
+
+std::string_view style_css();  ///< of the page
+
 namespace {
 
 using Cells = std::vector<const Json*>;
@@ -333,29 +336,7 @@ std::string machine_html(const Json& lock) {
 constexpr const char* kHead = R"(<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">
 <title>Outrider experiment</title>)";
-constexpr const char* kStyle = R"(<style>
-:root{color-scheme:light dark;--surface:#fff;--ink:#1c1f23;--muted:#5c646d;--rule:#d5d9de;
---good:#1a7f64;--bad:#c2502e;--c0:#6b7280;--c1:#b7791f;--c2:#2563a8;--c3:#8b3fa8}
-@media screen and (prefers-color-scheme:dark){:root{--surface:#16191d;--ink:#e6e8ea;--muted:#9aa3ad;--rule:#363c43;
---good:#34b391;--bad:#e07a54;--c0:#9aa3ad;--c1:#e0a84c;--c2:#6ea8e6;--c3:#c98be0}}
-body{background:var(--surface);color:var(--ink);font:15px/1.5 system-ui,sans-serif;max-width:1160px;margin:2rem auto;
-padding:0 1rem}
-h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2.2rem}
-.verdict{font-size:1.1rem;border-left:4px solid var(--good);padding-left:1rem}
-code{overflow-wrap:anywhere}.note,small{color:var(--muted)}.note{max-width:75ch}
-figure{margin:1rem 0;break-inside:avoid}figcaption{grid-column:1/-1;color:var(--muted)}.pair{display:grid;gap:1rem;
-grid-template-columns:repeat(auto-fit,minmax(min(100%,420px),1fr))}
-svg{width:100%;max-width:620px;height:auto;font:12px system-ui,sans-serif}svg text{fill:var(--ink)}
-svg .title{font-weight:600;font-size:13px}.grid{stroke:var(--rule)}.axis{stroke:var(--muted);fill:none}
-.even{stroke:var(--ink);stroke-width:3;fill:none}.line{fill:none;stroke-width:1.8}
-.s0{stroke:var(--c0);fill:var(--c0)}.s1{stroke:var(--c1);fill:var(--c1)}
-.s2{stroke:var(--c2);fill:var(--c2)}.s3{stroke:var(--c3);fill:var(--c3)}.line.s0,.line.s1,.line.s2,.line.s3{fill:none}
-.scroll{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
-th,td{padding:.25rem .6rem;border-bottom:1px solid var(--rule);text-align:left;vertical-align:top}
-.facts td{overflow-wrap:anywhere}
-@media print{body{font-size:10pt;max-width:none;margin:0}.scroll{overflow:visible}table{font-size:7.5pt}
-.pair{grid-template-columns:1fr 1fr}*{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
-</style>)";
+std::string style() { return fmt::format("<style>\n{}</style>", style_css()); }
 
 /// Returns the cell predicted to tolerate the longest round trip, of those with one client and a fixed number of
 /// drafts; nullptr if there is none.
@@ -605,7 +586,7 @@ std::string csv(const std::vector<Json>& cells) {
 }
 
 std::string report_html(const Json& lock, const std::vector<Json>& cells) {
-  std::string html = std::string(kHead) + kStyle + "</head><body>\n";
+  std::string html = kHead + style() + "</head><body>\n";
   html += "<h1>Outrider: when do two tiers pay?</h1>\n";
   if (cells.empty()) return html + "<p>No cell has been measured yet.</p></body></html>\n";
   html += "<p class='verdict'>" + escaped(verdict(cells)) + "</p>\n";
@@ -623,7 +604,7 @@ std::vector<std::string> figures(const std::string& report) {
   for (std::size_t at = 0; (at = report.find(kBegin, at)) != std::string::npos;) {
     const std::size_t inside = report.find('>', at) + 1, end = report.find(kEnd, inside) + kEnd.size();
     const std::string attributes = report.substr(at + kBegin.size(), inside - at - kBegin.size());
-    figures.push_back("<svg xmlns='http://www.w3.org/2000/svg' " + attributes + kStyle +
+    figures.push_back("<svg xmlns='http://www.w3.org/2000/svg' " + attributes + style() +
                       report.substr(inside, end - inside) + "\n");
     at = end;
   }

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -18,121 +19,15 @@
 #include "common/pair/pair_files.h"
 
 namespace outrider {
+
+// Files of launch/kubernetes and its base.
+std::string_view kustomization_yaml(), coordinator_yaml(), verifier_yaml(), drafter_yaml(), serve_yaml(),
+    network_policy_yaml(), shards_yaml(), shard_policy_yaml();
+
 namespace {
 
 constexpr const char *kService = "tcp://outrider-coordinator:7070", *kImageModel = "/usr/share/outrider/models/nano";
 constexpr const char* kPod = "/spec/template/spec";
-
-/// The shards of a verifier on hosts of their own. {0}: the verifier's number, {1}: their number.
-constexpr const char* kShards = R"yaml(---
-# The other shards of outrider-verifier-{0}, which they dial; nobody dials them.
-apiVersion: apps/v1
-kind: StatefulSet
-metadata:
-  name: outrider-shard-{0}
-  labels:
-    app.kubernetes.io/component: shard
-spec:
-  serviceName: outrider-verifier
-  replicas: {1}
-  podManagementPolicy: Parallel
-  selector:
-    matchLabels:
-      app.kubernetes.io/name: outrider
-      app.kubernetes.io/component: shard
-      outrider/verifier: "{0}"
-  template:
-    metadata:
-      labels:
-        app.kubernetes.io/name: outrider
-        app.kubernetes.io/component: shard
-        outrider/verifier: "{0}"
-    spec:
-      automountServiceAccountToken: false
-      # A draining verifier needs its shards.
-      terminationGracePeriodSeconds: 120
-      securityContext:
-        runAsNonRoot: true
-        runAsUser: 10001
-        runAsGroup: 10001
-        fsGroup: 10001
-        fsGroupChangePolicy: OnRootMismatch
-        seccompProfile:
-          type: RuntimeDefault
-      containers:
-        - name: shard
-          image: outrider
-          args:
-            - shard
-            - --join=tcp://outrider-verifier-{0}.outrider-verifier:7071
-            - --model=$(MODEL)
-            - --threads=$(CPUS)
-            - --key=/keys/verifier
-            - --coordinator-key=/keys/verifier.pub
-          env:
-            - name: MODEL
-              valueFrom:
-                configMapKeyRef:
-                  name: outrider-model
-                  key: verifier
-            - name: CPUS
-              valueFrom:
-                resourceFieldRef:
-                  containerName: shard
-                  resource: limits.cpu
-          resources:
-            requests:
-              cpu: "4"
-              memory: 4Gi
-            limits:
-              cpu: "4"
-              memory: 4Gi
-          securityContext:
-            allowPrivilegeEscalation: false
-            readOnlyRootFilesystem: true
-            capabilities:
-              drop: [ALL]
-          volumeMounts:
-            - name: packs
-              mountPath: /packs
-            - name: keys
-              mountPath: /keys
-              readOnly: true
-      volumes:
-        - name: keys
-          secret:
-            secretName: outrider-verifier-keys
-            defaultMode: 0400
-  volumeClaimTemplates:
-    - metadata:
-        name: packs
-      spec:
-        accessModes: [ReadWriteOnce]
-        resources:
-          requests:
-            storage: 64Gi
-)yaml";
-
-constexpr const char* kShardPolicy = R"yaml(# Shards reach their verifier. Nobody else reaches a worker.
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata:
-  name: outrider-shards
-spec:
-  podSelector:
-    matchLabels:
-      app.kubernetes.io/name: outrider
-      app.kubernetes.io/component: verifier
-  policyTypes: [Ingress]
-  ingress:
-    - from:
-        - podSelector:
-            matchLabels:
-              app.kubernetes.io/name: outrider
-              app.kubernetes.io/component: shard
-      ports:
-        - port: 7071
-)yaml";
 
 /// Quotes any text for YAML.
 std::string in_quotes(const std::string& text) { return nlohmann::json(text).dump(); }
@@ -450,9 +345,10 @@ PodSize verifier_size(const Plan& plan) {
 
 std::string Overlay::shards() const {
   if (!shards_elsewhere()) return "";
-  std::string text = kShardPolicy;
-  for (int i = 0; i < processes_.count("verifier"); ++i)
-    text += fmt::format(kShards, i, processes_.count("shard") / processes_.count("verifier"));
+  std::string text(shard_policy_yaml());
+  const int verifiers = processes_.count("verifier");
+  const std::string shards = replaced(shards_yaml(), "SHARDS", std::to_string(processes_.count("shard") / verifiers));
+  for (int i = 0; i < verifiers; ++i) text += "---\n" + replaced(shards, "VERIFIER", std::to_string(i));
   return text;
 }
 
@@ -618,6 +514,18 @@ Result<std::vector<RenderedFile>> render_sharded(const Plan& plan, const std::st
 }
 
 }  // namespace
+
+std::vector<RenderedFile> kubernetes_base() {
+  std::vector<RenderedFile> files;
+  for (const auto& [name, text] : {std::pair("kustomization", kustomization_yaml()),
+                                   {"coordinator", coordinator_yaml()},
+                                   {"verifier", verifier_yaml()},
+                                   {"drafter", drafter_yaml()},
+                                   {"serve", serve_yaml()},
+                                   {"network-policy", network_policy_yaml()}})
+    files.push_back({fmt::format("kubernetes/base/{}.yaml", name), std::string(text)});
+  return files;
+}
 
 Result<std::vector<RenderedFile>> render_kubernetes(const Plan& plan, const ProcessPlan& processes,
                                                     const std::string& version) {

@@ -11,7 +11,7 @@
 namespace outrider {
 
 /// The base of launch/kubernetes, compiled into the program: kubernetes/base/... in a run folder.
-const std::vector<RenderedFile>& kubernetes_base();
+std::vector<RenderedFile> kubernetes_base();
 
 /// Renders the plan as a Kustomize overlay of that base: kubernetes/... in a run folder. Hosts become an affinity to
 /// the nodes of these names; threads, whole CPUs; commands, a Job. @param version  of this program, for the image's tag

@@ -15,6 +15,11 @@
 #include "launch/cluster/run_folder.h"
 
 namespace outrider {
+
+// Parts of scripts, of launch/slurm: the start of each, the functions of a job, its end, and the loop of an array of
+// drafters, whose command is DRAFTER.
+std::string_view begin_sh(), job_sh(), end_sh(), drafters_sh();
+
 namespace {
 
 Error no_job(const std::string& why) { return {Errc::kInvalidArgument, "slurm: " + why}; }
@@ -212,85 +217,16 @@ std::string Renderer::steps(const Component& component, const std::string& nodes
   return text;
 }
 
-/// Start of every script. {0}: the header.
-constexpr const char* kBegin = R"sh(#!/bin/bash
-{0}# Rendered by `outrider launch`: lines may be changed and the script submitted by hand.
-run={1}
-# What this script starts has this pipe as its standard input: when the script ends, however it does, that drains.
-hold=$run/hold.$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}
-rm -f "$hold"
-mkfifo "$hold"
-exec 9<>"$hold"
-
-await() {{  # PID: its status, also past signals, which end a wait
-  wait "$1"; status=$?
-  while [ "$status" -gt 128 ] && kill -0 "$1" 2>/dev/null; do wait "$1"; status=$?; done
-  if [ "$status" -gt 128 ]; then wait "$1"; status=$?; fi
-}}
-)sh";
-
-constexpr const char* kFunctions = R"sh(
-rm -f "$run"/*.address "$run/ended" "$run"/logs/*.facts.log  # of the run before a requeue
-stopping=
-# shellcheck disable=SC2317,SC2329  # traps call it
-stop() { stopping=$1; [ -z "${command:-}" ] || kill -TERM "$command" 2>/dev/null; }
-trap 'stop USR' USR1 USR2  # before the time limit, and from `outrider launch down`
-trap 'stop TERM' TERM      # preempted or requeued: it will start again
-
-step() {  # LOG [--het-group=N] NODE COMMAND...: a step of its own, beside others on its node
-  local log=$run/logs/$1 group=()
-  shift
-  case $1 in --het-group=*) group=("$1"); shift ;; esac
-  local node=$1
-  shift
-  srun "${group[@]}" --overlap --nodes=1 --ntasks=1 --nodelist="$node" --kill-on-bad-exit=0 --no-kill \
-    --open-mode=append --output="${log//%/%%}" "$@" <"$hold" 9>&- &
-}
-await_address() {  # FILE: until the last step says in it where it listens
-  while [ ! -s "$run/$1" ] && kill -0 "$!" && [ -z "$stopping" ]; do sleep 0.2; done
-  address=$(paste -sd, "$run/$1")
-}
-run_command() {  # COMMAND...: to its end, also past signals
-  "$@" <"${input:-/dev/null}" 9>&- &
-  command=$!
-  await "$command"
-  command=
-}
-)sh";
-
-constexpr const char* kEnd = R"sh(
-exec 9>&-  # everything drains
-while [ -n "$(jobs -rp)" ]; do wait; done
-rm -f "$hold"
-if [ "$status" = 75 ]; then scontrol requeue "$SLURM_JOB_ID"; exit 75; fi  # 75: again, please
-[ "$stopping" = TERM ] || touch "$run/ended"
-exit "$status"
-)sh";
-
-/// Script of an array of drafters. {0}: the command.
-constexpr const char* kDrafter = R"sh(
-stopping=
-trap 'stopping=1; [ -z "${{drafter:-}}" ] || kill -TERM "$drafter" 2>/dev/null' TERM USR1 USR2
-status=75
-while [ -z "$stopping" ] && [ ! -e "$run/ended" ] && [ "$status" = 75 ]; do  # 75: no coordinator for a minute
-  if [ ! -s "$run/coordinator.address" ]; then sleep 1; continue; fi
-  {0} --join "$(paste -sd, "$run/coordinator.address")" <"$hold" 9>&- &
-  drafter=$!
-  await "$drafter"
-  drafter=
-done
-rm -f "$hold"
-if [ -e "$run/ended" ] || [ -n "$stopping" ]; then exit 0; fi
-exit "$status"
-)sh";
-
 std::string Renderer::begin(Lines lines, const SlurmHeader& changes, const char* job, const std::string& more) const {
   // In the name of a log, % begins a part that Slurm fills in.
   lines.insert(lines.end(), {{"--output", fmt::format("{}/logs/slurm-{}.log", replaced(run_, "%", "%%"), job)},
                              {"--open-mode", "append"},
                              {"--requeue", ""},
                              {"--signal", fmt::format("B:USR1@{}", plan_.slurm.drain_seconds)}});
-  return fmt::format(kBegin, header(lines, changes) + more, shell_line({run_}));
+  return fmt::format(
+      "#!/bin/bash\n{}# Rendered by `outrider launch`: lines may be changed and the script submitted by hand.\n"
+      "run={}\n{}",
+      header(lines, changes) + more, shell_line({run_}), begin_sh());
 }
 
 std::string Renderer::job() const {
@@ -299,7 +235,7 @@ std::string Renderer::job() const {
   for (auto& line : size_lines(main_)) lines.push_back(std::move(line));
   std::string text = begin(std::move(lines), slurm.header, "%j",
                            het() ? "#SBATCH hetjob\n" + header(size_lines(drafters_), slurm.drafter_header) : "") +
-                     "\nprogram=" + shell_line({program_}) + kFunctions + "\n";
+                     fmt::format("\nprogram={}{}\n", shell_line({program_}), job_sh());
   if (het()) {
     text +=
         "mapfile -t nodes < <(scontrol show hostnames \"$SLURM_JOB_NODELIST_HET_GROUP_0\")\n"
@@ -328,7 +264,7 @@ std::string Renderer::job() const {
         "while [ -z \"$stopping\" ] && [ \"$status\" = 0 ]; do\n  sleep 1\n  kill -0 \"$coordinator_step\" && "
         "continue\n{}  status=4\ndone\n",
         processes_.coordinator().has_deadline() ? "  if wait \"$coordinator_step\"; then break; fi\n" : "");
-  return text + kEnd;
+  return text.append(end_sh());
 }
 
 std::string Renderer::drafters(std::size_t group) const {
@@ -351,7 +287,7 @@ std::string Renderer::drafters(std::size_t group) const {
   const auto name = std::ranges::find(words, "--name") + 1;
   const std::string command = fmt::format("{} drafter.\"$SLURM_ARRAY_TASK_ID\" {}", shell_line({words.begin(), name}),
                                           shell_line({name + 1, words.end()}));
-  return begin(std::move(lines), changes, "%A_%a") + fmt::format(kDrafter, command);
+  return begin(std::move(lines), changes, "%A_%a") + replaced(drafters_sh(), "DRAFTER", command);
 }
 
 }  // namespace
