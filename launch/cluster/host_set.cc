@@ -9,7 +9,7 @@
 namespace outrider {
 namespace {
 
-constexpr std::size_t kNamesMax = 4096;
+constexpr std::size_t kNamesMax = 4096, kNameBytesMax = 200;
 constexpr int kBracketsMax = 5;  // in Slurm's names: racks, rows, ...
 
 Error bad(std::string_view set, std::string_view problem) {
@@ -37,6 +37,8 @@ Result<void> expand_part(std::string_view part, std::string prefix, int brackets
     const std::string name = prefix.append(part);
     if (names.size() == kNamesMax) return bad(name, fmt::format("more than {} hosts", kNamesMax));
     if (name.empty()) return bad(name, "empty");
+    if (name.size() > kNameBytesMax)
+      return bad(part.substr(0, kNameBytesMax), fmt::format("a name of {} bytes", name.size()));
     // It becomes an argument of ssh and the name of a file.
     if (name.find('/') != name.npos || name.front() == '-' || name.front() == '.')
       return bad(name, fmt::format("'{}' is no host's name", name));
