@@ -70,19 +70,19 @@ void bake_table(const BakeTableFlags& flags) {
 }  // namespace
 
 void add_bake_table_command(Command& app) {
-  Command* command = app.add_subcommand(
-      "bake-table", "Writes what a model's own answers go on with after their last tokens, for --draft-table");
+  Command* command =
+      app.add_subcommand("bake-table", "Write a table of how a model's own answers continue, for --draft-table");
   auto flags = std::make_shared<BakeTableFlags>();
   command->add_option("MODEL", flags->model.model, "A model, or the directory of a pair")->required();
   command
       ->add_option("FILE", flags->files,
-                   "Questions whose greedy answers are counted, as MT-bench and Spec-Bench have them: lines "
+                   "Questions whose greedy answers are counted, in the format of MT-bench and Spec-Bench: lines "
                    "{\"category\": \"...\", \"turns\": [\"...\"]}")
       ->required();
   command->add_option("-o,--out", flags->out, "File to write")->required();
   add_number(*command, "--order", flags->order, kTableOrderMin, kTableOrderMax,
-             "Tokens of the longest context that is counted");
-  add_number(*command, "--max-tokens", flags->max_tokens, 1, 1 << 20, "Longest answer");
+             "Length of the longest counted context, in tokens");
+  add_number(*command, "--max-tokens", flags->max_tokens, 1, 1 << 20, "Maximum number of tokens per answer");
   ModelFlags::add_dtype(*command, flags->model.dtype);
   add_node_options(*command, flags->cluster.verifier, named({"--threads"}));
   command->callback([flags] { bake_table(*flags); });

@@ -131,19 +131,20 @@ void bench_ask(const AskFlags& flags) {
 
 void add_bench_ask_command(Command& bench) {
   Command* command = bench.add_subcommand(
-      "ask", "A file of questions, plainly and with drafts: acceptance, tokens a round and speed-up by category");
+      "ask",
+      "Answer a file of questions with and without drafts: acceptance, tokens per round and speed-up by category");
   auto flags = std::make_shared<AskFlags>();
   command
       ->add_option(
           "FILE", flags->file,
-          "Questions as MT-bench and Spec-Bench have them: lines {\"category\": \"...\", \"turns\": [\"...\"]}")
+          "Questions in the format of MT-bench and Spec-Bench: lines {\"category\": \"...\", \"turns\": [\"...\"]}")
       ->required();
   flags->model.add_to(*command);
-  command->add_option("--draft-length", flags->draft_length, "Draft length or policy, as of run")
+  command->add_option("--draft-length", flags->draft_length, "Draft length or policy, as for run")
       ->check(check_draft_length)
       ->capture_default_str();
-  add_number(*command, "--max-tokens", flags->max_tokens, 1, 1 << 20, "Longest answer");
-  add_number(*command, "--limit", flags->limit, 0, 1 << 30, "Only the first so many questions; 0: all");
+  add_number(*command, "--max-tokens", flags->max_tokens, 1, 1 << 20, "Maximum number of tokens per answer");
+  add_number(*command, "--limit", flags->limit, 0, 1 << 30, "Use only the first N questions; 0: all");
   command->add_option("--csv", flags->csv, "Also write the table to this file");
   flags->report.add_to(*command);
   flags->cluster.add_to(*command);

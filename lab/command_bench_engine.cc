@@ -126,9 +126,9 @@ struct ShapeFlags {
   void add_to(Command& command) {
     command.add_option("--shape", shape, published_names() + ", or nano")->capture_default_str();
     ModelFlags::add_dtype(command, dtype);
-    add_number(command, "--context", context, 1, 1 << 20, "Positions in the K/V cache before the rows");
+    add_number(command, "--context", context, 1, 1 << 20, "Positions in the K/V cache before the measured rows");
     add_number(command, "--layers", layers, 0, 1024,
-               "Layers of the backbone, in the published pattern; 0: all. Results are of these layers, not scaled");
+               "Layers of the backbone, in the published pattern; 0: all. Results are for these layers, not scaled");
     add_node_options(command, verifier, named({"--threads"}));
     report.add_to(command);
   }
@@ -432,17 +432,17 @@ void bench_speculative(SpeculativeFlags flags) {
 
 void add_bench_engine_commands(Command& bench) {
   Command* command = bench.add_subcommand(
-      "engine", "Forward passes on random weights of a published shape, against the read bandwidth");
+      "engine", "Time forward passes with random weights of a published shape, and compare with the read bandwidth");
   auto flags = std::make_shared<EngineFlags>();
   flags->shape.add_to(*command);
-  add_number(*command, "--rows", flags->rows, 1, 256, "Rows of a forward pass, logits of all");
-  add_number(*command, "--prefill", flags->prefill, 1, 1 << 20, "Lengths of prompts");
-  add_number(*command, "--repeat", flags->repeat, 1, 1000, "Times each is measured; the best counts");
-  command->add_flag("--profile", flags->profile, "Share of each part of a forward pass");
+  add_number(*command, "--rows", flags->rows, 1, 256, "Rows of a forward pass, all with logits");
+  add_number(*command, "--prefill", flags->prefill, 1, 1 << 20, "Prompt lengths");
+  add_number(*command, "--repeat", flags->repeat, 1, 1000, "Number of measurements; the best counts");
+  command->add_flag("--profile", flags->profile, "Print the share of each part of a forward pass");
   command->callback([flags] { bench_engine(*flags); });
 
   Command* speculative =
-      bench.add_subcommand("speculative", "Whole rounds on random weights; drafts are accepted by a coin");
+      bench.add_subcommand("speculative", "Time whole rounds with random weights; drafts are accepted at random");
   auto round = std::make_shared<SpeculativeFlags>();
   round->shape.add_to(*speculative);
   speculative
@@ -450,8 +450,8 @@ void add_bench_engine_commands(Command& bench) {
                    "Rate at which at least 1, 2, ... drafts of a round are accepted")
       ->delimiter(',')
       ->capture_default_str();
-  add_number(*speculative, "--draft-length", round->draft_length, 0, 32, "Drafts of a round; 0: one for each rate");
-  add_number(*speculative, "--rounds", round->rounds, 1, 100000, "Rounds; times are their medians");
+  add_number(*speculative, "--draft-length", round->draft_length, 0, 32, "Drafts per round; 0: one per rate");
+  add_number(*speculative, "--rounds", round->rounds, 1, 100000, "Number of rounds; times are medians");
   speculative->callback([round] { bench_speculative(*round); });
 }
 

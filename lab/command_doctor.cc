@@ -85,7 +85,7 @@ void judge_drafts() {
 }  // namespace
 
 void add_doctor_command(Command& app) {
-  Command* command = app.add_subcommand("doctor", "Say what this machine can do, and verify packs");
+  Command* command = app.add_subcommand("doctor", "Report what this machine can run, and verify packs");
   auto paths = std::make_shared<std::vector<fs::path>>();
   command->add_option("PATH", *paths, "Packs, pairs or checkpoints to examine");
   command->callback([paths] {

@@ -57,10 +57,10 @@ void make_draft_vocabulary(const DraftVocabularyFlags& flags) {
 
 void add_draft_vocabulary_command(Command& app) {
   Command* command = app.add_subcommand(
-      "draft-vocabulary", "Writes the tokens that texts use most, for a drafter's --draft-vocabulary: one a line");
+      "draft-vocabulary", "Write the most frequent tokens of texts, one per line, for a drafter's --draft-vocabulary");
   auto flags = std::make_shared<DraftVocabularyFlags>();
-  command->add_option("FILE", flags->files, "Texts; control tokens are recognised")->required();
-  command->add_option("--model", flags->model, "Directory of a pair, whose tokenizer counts (default: the nano pair)");
+  command->add_option("FILE", flags->files, "Text files; control tokens in them are recognised")->required();
+  command->add_option("--model", flags->model, "Directory of a pair, for its tokenizer (default: the nano pair)");
   command->add_option("-o,--out", flags->out, "File to write")->capture_default_str();
   command->callback([flags] { make_draft_vocabulary(*flags); });
 }

@@ -1,10 +1,10 @@
 #include <algorithm>
-#include <cctype>
 #include <functional>
 #include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <regex>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -56,13 +56,8 @@ std::string part_of(const std::string& name) {
 
 /// "model.layers.3.mlp.x" -> "model.layers.*.mlp.x": common to all layers.
 std::string without_index(const std::string& name) {
-  std::string pattern;
-  for (std::size_t i = 0; i < name.size(); ++i) {
-    const bool digit = std::isdigit(static_cast<unsigned char>(name[i])) != 0;
-    if (!digit) pattern += name[i];
-    if (digit && !pattern.ends_with('*')) pattern += '*';
-  }
-  return pattern;
+  static const std::regex kDigits("[0-9]+");
+  return std::regex_replace(name, kDigits, "*");
 }
 
 /// One stored tensor, of a checkpoint or of a pack.

@@ -210,11 +210,11 @@ void add_layout_command(Command& app) {
       app.add_subcommand("layout", "Write layout_decode.json: every long-lived buffer of a pair while it decodes");
   auto flags = std::make_shared<LayoutFlags>();
   flags->model.add_to(*command);
-  add_number(*command, "--context", flags->context, 2, 1 << 20, "Positions of the session");
+  add_number(*command, "--context", flags->context, 2, 1 << 20, "Positions of the sequence");
   add_number(*command, "--draft-length", flags->draft_length, 1, 32, "Drafts per round");
   flags->report.add_to(*command);
   command->add_flag("--measure", flags->measure,
-                    "Run a text of that many positions and compare with what the process then takes");
+                    "Run a text of that many positions and compare with the process's memory");
   command->callback([flags] { layout(*flags); });
 }
 

@@ -203,8 +203,7 @@ bool parity(const fs::path& folder, const fs::path& model, WeightType type) {
 }  // namespace
 
 void add_parity_command(Command& app) {
-  Command* command =
-      app.add_subcommand("parity", "Compare with what Hugging Face transformers computes, tensor by tensor");
+  Command* command = app.add_subcommand("parity", "Compare with Hugging Face transformers, tensor by tensor");
   struct Flags {
     std::vector<fs::path> folders;
     fs::path model;
@@ -213,7 +212,7 @@ void add_parity_command(Command& app) {
   auto flags = std::make_shared<Flags>();
   command->add_option("DIR", flags->folders, "Golden folders")->required();
   command->add_option("--model", flags->model,
-                      "Directory with backbone/ and assistant/, where the golden folder has none");
+                      "Directory with backbone/ and assistant/, if the golden folder has none");
   ModelFlags::add_dtype(*command, flags->dtype);
   command->callback([flags] {
     bool ok = true;

@@ -143,18 +143,21 @@ void perplexity(const PerplexityFlags& flags) {
 
 void add_perplexity_command(Command& app) {
   Command* command = app.add_subcommand(
-      "perplexity", "What a type's rounding costs on text, against f32: perplexity, KL divergence, same top token");
+      "perplexity",
+      "Measure the loss of a weight type on text: perplexity, KL divergence and equal top tokens against f32");
   auto flags = std::make_shared<PerplexityFlags>();
-  command->add_option("FILE", flags->files, "Texts; control tokens are recognised")->required();
+  command->add_option("FILE", flags->files, "Text files; control tokens in them are recognised")->required();
   command->add_option("--model", flags->model.model,
                       "A Hugging Face directory or a .gguf file, or the directory of a pair; not packed (default: the "
                       "nano pair)");
   ModelFlags::add_dtype(*command, flags->model.dtype);
-  command->add_option("--base", flags->base, "What it is compared with: another such model (default: the same)");
+  command->add_option("--base", flags->base, "Model to compare with (default: the same)");
   command->add_option("--base-dtype", flags->base_dtype, "Its weights: f32, bf16")
       ->check(CLI::IsMember(std::vector<std::string>{"f32", "bf16"}))
       ->capture_default_str();
-  command->add_option("--within", flags->within, "Fail if the perplexity of all texts is more percent above the base's")
+  command
+      ->add_option("--within", flags->within,
+                   "Fail if the perplexity of all texts exceeds the base's by more than this percentage")
       ->check(CLI::PositiveNumber);
   flags->report.add_to(*command);
   command->callback([flags] { perplexity(*flags); });

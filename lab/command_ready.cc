@@ -145,11 +145,11 @@ void ready(const ReadyFlags& flags) {
 
 void add_ready_command(Command& app) {
   Command* command =
-      app.add_subcommand("ready", "Say whether a cluster is fit for use: handshake, equal text, acceptance, link");
+      app.add_subcommand("ready", "Check whether a cluster is ready for use: handshake, equal text, acceptance, link");
   auto flags = std::make_shared<ReadyFlags>();
   flags->model.add_to(*command);
   command->add_option("--golden", flags->golden,
-                      "Recorded prompts and greedy answers; only float32 can be expected to give all of them");
+                      "Recorded prompts and greedy answers; only float32 can be expected to reproduce all of them");
   flags->report.add_to(*command);
   flags->cluster.add_to(*command);
   command->callback([flags] { ready(*flags); });

@@ -496,8 +496,8 @@ class Validation {
 }  // namespace
 
 void add_validate_command(Command& app) {
-  Command* command = app.add_subcommand(
-      "validate", "Check in six steps that an assistant drafts for a target, and say what is wrong if not");
+  Command* command =
+      app.add_subcommand("validate", "Check in six steps that an assistant drafts for a target, and diagnose why not");
   auto flags = std::make_shared<ValidateFlags>();
   auto* target = command->add_option("TARGET", flags->target,
                                      "The backbone's checkpoint, or its name on the hub (default: the nano pair)");
@@ -506,12 +506,12 @@ void add_validate_command(Command& app) {
                    "The assistant's checkpoint (default: the one that belongs to the target by its name)")
       ->needs(target);
   flags->report.add_to(*command);
-  command->add_option("--golden", flags->golden, "Recorded reference: a folder as tests/goldens has them");
+  command->add_option("--golden", flags->golden, "Recorded reference: a folder in the form of tests/goldens");
   ModelFlags::add_dtype(*command, flags->dtype);
-  add_number(*command, "--max-tokens", flags->max_tokens, 2, 4096, "Longest answer to a prompt");
+  add_number(*command, "--max-tokens", flags->max_tokens, 2, 4096, "Maximum number of tokens per answer");
   command
       ->add_option("--acceptance-min", flags->acceptance_min,
-                   "Least share of drafts accepted, of 4 a round (default: half of what the golden recorded, else 0.1)")
+                   "Minimum acceptance rate, at 4 drafts per round (default: half of the golden's, else 0.1)")
       ->check(CLI::Range(0.0, 1.0));
   command->callback([flags] {
     init_logging("outrider", "warn");

@@ -136,10 +136,10 @@ std::string first_error_of(const std::filesystem::path& errors) {
   LineReader reader(*file);
   const auto line = reader.next();
   if (!line || !*line) return "";
-  const auto json = nlohmann::json::parse((*line)->text, nullptr, false);
+  const auto json = parse_json((*line)->text);
   const nlohmann::json& error = member(json, "error");
   const nlohmann::json& message = member(error, "message");
-  return fmt::format("line {}: {}", member(error, "line").dump(),
+  return fmt::format("line {}: {}", to_text(member(error, "line")),
                      message.is_string() ? message.get<std::string>() : "");
 }
 
@@ -265,56 +265,56 @@ void end_with(int code) {
 
 void add_run_options(Command& command, BatchFlags& flags) {
   command.add_option("--output", flags.job.output,
-                     "OUT.jsonl; OUT.errors.jsonl, OUT.journal and OUT.progress.json lie beside it");
+                     "OUT.jsonl; OUT.errors.jsonl, OUT.journal and OUT.progress.json are written beside it");
   flags.model.add_to(command);
   flags.draft_length.add_to(command);
   flags.cluster.add_to(command);
-  auto* endpoint = command.add_option("--endpoint", flags.endpoint,
-                                      "Ask the server at http://HOST:PORT/v1 instead; its key is OUTRIDER_API_KEY");
+  auto* endpoint = command.add_option(
+      "--endpoint", flags.endpoint,
+      "Send the requests to the server at http://HOST:PORT/v1, with the API key in OUTRIDER_API_KEY");
   for (const char* other : {"--connect", "--model", "--backbone", "--assistant", "--dtype", "--processes"})
     endpoint->excludes(command.get_option(other));
-  auto* plan = command.add_option("--plan", flags.plan,
-                                  "Launch this plan for the job, and end it with the job (docs/launch.md)");
+  auto* plan =
+      command.add_option("--plan", flags.plan, "Launch this plan for the job, and end it afterwards (docs/launch.md)");
   for (const char* other : {"--endpoint", "--connect", "--backbone"}) plan->excludes(command.get_option(other));
   for (const std::string& other : flags.cluster.chosen_there) plan->excludes(command.get_option(other));
-  command.add_option("--backend", flags.backend, "How the plan is launched: local (all on this machine), ssh or srun")
+  command.add_option("--backend", flags.backend, "How to launch the plan: local (all on this machine), ssh or srun")
       ->check(CLI::IsMember(kBackendNames))
       ->needs(plan)
       ->capture_default_str();
-  command.add_option("--run-dir", flags.run_dir, "Folder for all that the launch leaves (default: PLAN.TIME.X)")
-      ->needs(plan);
-  command.add_option("--served-model-name", flags.name, "What the lines call the model (default: its directory)");
-  command.add_option("--concurrency", flags.concurrency, "Lines under way at once, or auto")
+  command.add_option("--run-dir", flags.run_dir, "Folder for the run's files (default: PLAN.TIME.X)")->needs(plan);
+  command.add_option("--served-model-name", flags.name, "Name of the model in the requests (default: its directory)");
+  command.add_option("--concurrency", flags.concurrency, "Concurrent requests, or auto")
       ->check(CLI::IsMember({"auto"}) | CLI::Range(1, 1024))
       ->capture_default_str();
-  command.add_option("--shard", flags.shard, "I/N: of N parts of the input only the I-th")->capture_default_str();
+  command.add_option("--shard", flags.shard, "I/N: process only part I of N of the input")->capture_default_str();
   command
       .add_option("--order", flags.order,
-                  "Send lines in the order of the input, or those together that begin alike: prefix")
+                  "Order of the requests: as in the input, or prefix: prompts with equal starts together")
       ->check(CLI::IsMember({"input", "prefix"}))
       ->capture_default_str();
-  command.add_option("--deadline", flags.deadline, fmt::format("Stop before this: {}", kDeadlineForms));
-  command.add_flag("--retry-errors", flags.job.retry_errors, "Try the lines again that have errors");
-  command.add_flag("--check", flags.check, "Only say which lines are wrong");
-  command.add_flag("--restart", flags.job.restart, "Discard what was done before");
+  command.add_option("--deadline", flags.deadline, fmt::format("Stop before this time: {}", kDeadlineForms));
+  command.add_flag("--retry-errors", flags.job.retry_errors, "Retry lines that have errors");
+  command.add_flag("--check", flags.check, "Only check the lines and print the invalid ones");
+  command.add_flag("--restart", flags.job.restart, "Discard earlier results and start again");
 }
 
 }  // namespace
 
 void add_batch_command(Command& app) {
   Command* command = app.add_subcommand(
-      "batch", "Answer a file of OpenAI's batch lines, however often it is interrupted (docs/batch.md)");
+      "batch", "Answer a file of requests in OpenAI's batch format; continues after interruptions (docs/batch.md)");
   auto flags = std::make_shared<BatchFlags>();
   command->add_option("input", flags->job.input, "IN.jsonl");
   add_run_options(*command, *flags);
   command->require_subcommand(0, 1);
 
-  Command* status = command->add_subcommand("status", "How far a job is");
+  Command* status = command->add_subcommand("status", "Show the progress of a job");
   auto output = std::make_shared<std::filesystem::path>();
   status->add_option("output", *output, "OUT.jsonl of the job")->required();
   status->callback([output] { print_status(*output); });
 
-  Command* merge = command->add_subcommand("merge", "Make one output of those of all shards");
+  Command* merge = command->add_subcommand("merge", "Merge the outputs of all shards into one");
   auto parts = std::make_shared<std::vector<std::filesystem::path>>();
   merge->add_option("output", *output, "OUT.jsonl")->required();
   merge->add_option("shards", *parts, "The shards' outputs")->required();

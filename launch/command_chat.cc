@@ -57,8 +57,9 @@ struct AnswerFlags {
   bool thinking = false;
 
   void add_to(Command& command) {
-    command.add_option("--system", system, "What the model is told before the conversation");
-    command.add_flag("--thinking", thinking, "Let the model think first; on a terminal the thought is shown dimmed");
+    command.add_option("--system", system, "System prompt");
+    command.add_flag("--thinking", thinking,
+                     "Let the model think before it answers; a terminal shows the thought dimmed");
     draft_length.add_to(command);
     max_tokens.add_to(command);
   }
@@ -356,7 +357,7 @@ void chat(const ChatFlags& flags) {
       if (for_person) std::printf("\n");  // a terminal drops the typed text
     } else if (!quoted && conversation.obey(name, argument)) {
     } else if (!quoted && line.starts_with('/') && line.find_first_of(" /", 1) == line.npos) {
-      std::fprintf(stderr, "outrider: no command %s; see /help\n", line.c_str());
+      complain("no command {}; see /help", line);
     } else if (line.find_first_not_of(" \t\r\n") != line.npos) {
       conversation.ask(cluster.client, line, interrupt);
     }
@@ -367,7 +368,7 @@ void chat(const ChatFlags& flags) {
 }  // namespace
 
 void add_chat_command(Command& app) {
-  Command* command = app.add_subcommand("chat", "Talk: questions from the terminal or a pipe, one a line");
+  Command* command = app.add_subcommand("chat", "Chat: read questions from the terminal or a pipe, one per line");
   auto flags = std::make_shared<ChatFlags>();
   flags->model.add_to(*command);
   flags->sampling.add_to(*command);

@@ -69,7 +69,7 @@ void list_keys(const KeysFlags& flags) {
 }  // namespace
 
 void add_keys_command(Command& app) {
-  Command* keys = app.add_subcommand("keys", "Who may connect to a coordinator, and as what (docs/security.md)");
+  Command* keys = app.add_subcommand("keys", "Manage the keys that may connect to a coordinator (docs/security.md)");
   keys->require_subcommand();
   auto flags = std::make_shared<KeysFlags>();
   const auto add = [&](const char* name, const char* help, auto action, bool of_own_key) {
@@ -78,20 +78,20 @@ void add_keys_command(Command& app) {
       command->add_option("--key", flags->key, "The private key's file (default: ~/.config/outrider/id_outrider)");
     } else {
       command->add_option("--authorized", flags->authorized,
-                          "The list of a coordinator (default: ~/.config/outrider/authorized_keys)");
+                          "A coordinator's list of keys (default: ~/.config/outrider/authorized_keys)");
     }
     command->callback([flags, action] { action(*flags); });
     return command;
   };
-  add("new", "Make a key for this machine; prints its public half", make_key, true);
-  add("public", "Print the public half of this machine's key", print_public_key, true);
-  Command* command = add("authorize", "Let a key in", authorize, false);
-  command->add_option("role", flags->role, "What it may be: verifier, drafter, encoder or client")->required();
-  command->add_option("name", flags->name, "What its owner is called in logs and reports")->required();
-  command->add_option("key", flags->text, "The public key, or a file of it (default: read from standard input)");
-  command = add("revoke", "Let the keys of a name in no more", revoke, false);
-  command->add_option("name", flags->name, "As it was authorized")->required();
-  add("list", "Print who is authorized", list_keys, false);
+  add("new", "Make a key for this machine and print its public key", make_key, true);
+  add("public", "Print this machine's public key", print_public_key, true);
+  Command* command = add("authorize", "Authorize a key", authorize, false);
+  command->add_option("role", flags->role, "Its role: verifier, drafter, encoder or client")->required();
+  command->add_option("name", flags->name, "Name of its owner in logs and reports")->required();
+  command->add_option("key", flags->text, "The public key, or a file with it (default: read from standard input)");
+  command = add("revoke", "Revoke the keys of a name", revoke, false);
+  command->add_option("name", flags->name, "The name that was authorized")->required();
+  add("list", "List the authorized keys", list_keys, false);
 }
 
 }  // namespace outrider

@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/complain.h"
 #include "common/base/json_fields.h"
 #include "common/base/utf8.h"
 #include "common/os/files.h"
@@ -202,12 +203,12 @@ int wait_until_ready(const RunFolderFlags& flags, std::stop_token stop) {
       return 0;
     }
     if (state_of(folder) == "ended") {
-      std::fprintf(stderr, "outrider: the run has ended\n");
+      complain("the run has ended");
       return kLost;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
   } while (std::chrono::steady_clock::now() < deadline && !stop.stop_requested());
-  std::fprintf(stderr, "outrider: not ready after %d s: %s\n", flags.seconds, why.c_str());
+  complain("not ready after {} s: {}", flags.seconds, why);
   return kNotReady;
 }
 
@@ -232,7 +233,7 @@ void print_logs(const RunFolderFlags& flags, const std::string& only) {
 
 void down(const RunFolderFlags& flags) {
   const int killed = or_throw(take_down(or_throw(RunFolder::open(flags.run_dir)), flags.seconds));
-  if (killed > 0) std::fprintf(stderr, "outrider: %d processes had to be killed\n", killed);
+  if (killed > 0) complain("{} processes had to be killed", killed);
 }
 
 /// Called by Slurm's scripts in the job, after each host was asked for its facts.
@@ -272,19 +273,20 @@ void add_run_subcommands(Command& launch) {
     command->callback([flags, callback] { callback(*flags); });
     return command;
   };
-  add("status", "Say what of a run is alive; status 4 if nothing is", 0, nullptr, print_run_status);
-  add("wait", "Wait until all is ready; status 3 and what is missing if it does not become so, 4 if the run has ended",
+  add("status", "Show which processes of a run are alive; status 4 if none is", 0, nullptr, print_run_status);
+  add("wait",
+      "Wait until a run is ready; status 3 and a list of what is missing after the time-out, 4 if the run has ended",
       kReadySeconds, "Seconds to wait", wait);
   auto only = std::make_shared<std::string>();
-  add("logs", "Print the logs of a run, each line with its host and process in front", 0, nullptr,
+  add("logs", "Print the logs of a run, each line prefixed with host and process", 0, nullptr,
       [only](const RunFolderFlags& flags) { print_logs(flags, *only); })
-      ->add_option("NAME", *only, "Only those with this in their name: node3, drafter.1");
-  add("down", "End all that a run has started, and what does not end by itself", 30,
+      ->add_option("NAME", *only, "Only logs with this in their name: node3, drafter.1");
+  add("down", "End all processes of a run; kill those that do not end in time", 30,
       "Seconds for a process to end before it is killed", down);
-  add("lock", "Write lock.json of what the hosts have said of themselves; for Slurm's scripts", 60,
-      "Seconds for all to have said it", write_lock);
+  add("lock", "Write lock.json from the hosts' facts; used by Slurm scripts", 60, "Seconds to wait for the facts",
+      write_lock);
   Command* diff =
-      launch.add_subcommand("diff", "Say what differs between two runs or lock.json files; status 1 if any");
+      launch.add_subcommand("diff", "Show the differences of two runs or lock.json files; status 1 if there are any");
   auto paths = std::make_shared<std::vector<fs::path>>();
   diff->add_option("RUN_DIR", *paths, "Two run folders or files")->required()->expected(2, 2);
   diff->callback([paths] {
@@ -300,40 +302,45 @@ void add_launch_command(Command& app) {
   Command* command = app.add_subcommand("launch", "Start a plan's processes on hosts, and end them (docs/launch.md)");
   auto flags = std::make_shared<LaunchFlags>();
   command->add_option("PLAN", flags->plan, "A plan, or the lock.json of a run");
-  command->add_option("--backend", flags->backend, "How: local (all on this machine), ssh, srun, slurm or kubernetes")
+  command
+      ->add_option("--backend", flags->backend,
+                   "How to start the processes: local (all on this machine), ssh, srun, slurm or kubernetes")
       ->check(CLI::IsMember({"local", "ssh", "srun", "slurm", "kubernetes"}))
       ->capture_default_str();
-  command->add_option(
-      "--hosts", flags->hosts,
-      "File with 'HOST role=verifier slots=1' a line, in place of the plan's; or env: SkyPilot's, dstack's or Slurm's");
-  command->add_option("--run-dir", flags->run_dir, "Folder for all that the run leaves (default: PLAN.TIME.X)");
-  command->add_flag("--dry-run", flags->dry_run, "Print what would be started");
-  command->add_flag("--submit", flags->submit, "With --backend slurm: submit the scripts; else they are only written");
+  command->add_option("--hosts", flags->hosts,
+                      "File with a line 'HOST role=verifier slots=1' per host, instead of the plan's hosts; env: the "
+                      "hosts of SkyPilot, dstack or Slurm");
+  command->add_option("--run-dir", flags->run_dir, "Folder for the run's files (default: PLAN.TIME.X)");
+  command->add_flag("--dry-run", flags->dry_run, "Print the commands without running them");
+  command->add_flag("--submit", flags->submit,
+                    "With --backend slurm: submit the scripts, instead of only writing them");
   command->add_flag("--schema", flags->schema, "Print the JSON schema of plans");
-  command->add_flag("--strict", flags->options.strict,
-                    "With --backend local, ssh or srun: end if any host or drafter is missing, not only what text "
-                    "needs");
-  add_number(*command, "--ready-timeout", flags->options.ready_seconds, 1, 1 << 20, "Seconds until all must be ready");
+  command->add_flag(
+      "--strict", flags->options.strict,
+      "With --backend local, ssh or srun: end if any host or drafter is missing, not only an essential one");
+  add_number(*command, "--ready-timeout", flags->options.ready_seconds, 1, 1 << 20,
+             "Seconds until all processes must be ready");
   add_number(*command, "--grace", flags->options.grace_seconds, 1, 1 << 20,
              "Seconds for a process to end before it is killed");
   flags->lifetime.add_to(*command);
   flags->lifetime.add_deadline_to(*command);
   add_run_subcommands(*command);
   Command* push_command = command->add_subcommand(
-      "push", "Copy the program and the models to the hosts of a plan, over ssh; what is there is not sent again");
+      "push", "Copy the program and the models to the hosts of a plan, over ssh; unchanged files are skipped");
   auto pushed = std::make_shared<LaunchFlags>();
   auto sources = std::make_shared<PushSources>();
-  push_command->add_option("PLAN", pushed->plan, "A plan that has program")->required();
-  push_command->add_option("--hosts", pushed->hosts, "As of launch");
-  push_command->add_option("--program", sources->program, "What becomes the plan's program (default: this program)");
+  push_command->add_option("PLAN", pushed->plan, "A plan with the key program")->required();
+  push_command->add_option("--hosts", pushed->hosts, "As for launch");
+  push_command->add_option("--program", sources->program,
+                           "Local file to copy as the plan's program (default: this program)");
   push_command->add_option("--model", sources->model,
-                           "What becomes the plan's model (default: has the same path here)");
+                           "Local model to copy as the plan's model (default: the same path here)");
   push_command->callback([pushed, sources] {
     // Read here, since other commands must work without /proc, which a bare chroot lacks.
     if (sources->program.empty()) sources->program = fs::read_symlink("/proc/self/exe");
     push(*pushed, *sources);
   });
-  Command* facts = command->add_subcommand("facts", "Print what this host is, as it goes into lock.json");
+  Command* facts = command->add_subcommand("facts", "Print this host's facts, as in lock.json");
   struct FactsFlags {
     std::vector<std::string> models;
     std::string dtype;

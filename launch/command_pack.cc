@@ -114,8 +114,8 @@ void pack_pair(const PairPaths& pair, const fs::path& out, WeightType type, bool
 }  // namespace
 
 void add_pack_command(Command& app) {
-  Command* command =
-      app.add_subcommand("pack", "Write a model as this machine's kernels want it: it loads at once, mapped");
+  Command* command = app.add_subcommand(
+      "pack", "Convert a model to the layout of this machine's kernels, which is memory-mapped and loads at once");
   struct Flags {
     std::vector<fs::path> sources;
     fs::path out;
@@ -125,13 +125,17 @@ void add_pack_command(Command& app) {
   };
   auto flags = std::make_shared<Flags>();
   flags->model.whole = false;  // its host may be another
-  command->add_option("SRC", flags->sources, "A target; with --pair TARGET and ASSISTANT; paths or names on the hub")
+  command
+      ->add_option("SRC", flags->sources,
+                   "A target, or with --pair a target and an assistant; paths or names on the hub")
       ->required()
       ->expected(1, 2);
   command->add_option("-o,--out", flags->out, "Directory to write; must not exist")->required();
   ModelFlags::add_dtype(*command, flags->model.dtype);
   auto* pair = command->add_flag("--pair", flags->pair, "Pack both and write pair.json");
-  command->add_option("--for", flags->host, "drafter: of the target only the embedding that a drafter's host needs")
+  command
+      ->add_option("--for", flags->host,
+                   "drafter: pack only the target's embedding, which is all that a drafter's host needs")
       ->check(CLI::IsMember({"drafter"}))
       ->needs(pair);
   command->callback([flags] {

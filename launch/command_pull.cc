@@ -9,14 +9,14 @@
 namespace outrider {
 void add_pull_command(Command& app) {
   Command* command = app.add_subcommand(
-      "pull", "Download a model and its assistant from the Hugging Face hub into its cache, or what is new of them");
+      "pull", "Download a model and its assistant from the Hugging Face hub into its cache, or update them");
   struct Flags {
     std::string name;
     bool no_assistant = false;
   };
   auto flags = std::make_shared<Flags>();
-  command->add_option("NAME", flags->name, "ORG/NAME[@REVISION][:GGUF], as google/gemma-4-E4B-it")->required();
-  command->add_flag("--no-assistant", flags->no_assistant, "The model alone");
+  command->add_option("NAME", flags->name, "ORG/NAME[@REVISION][:GGUF], such as google/gemma-4-E4B-it")->required();
+  command->add_flag("--no-assistant", flags->no_assistant, "Without the assistant");
   command->callback([flags] {
     const auto name = HubName::parse(flags->name);
     if (!name) throw UsageError(fmt::format("pull: '{}', wanted ORG/NAME[@REVISION][:GGUF]", flags->name));

@@ -49,7 +49,7 @@ void say_address(const std::string& listening, const std::filesystem::path& file
 bool every(const char*, const OptionInfo&) { return true; }
 
 void add_coordinator(Command& app) {
-  Command* command = app.add_subcommand("coordinator", "Run the rounds: workers and clients connect here");
+  Command* command = app.add_subcommand("coordinator", "Run the coordinator, which workers and clients connect to");
   struct Flags {
     CoordinatorOptions options;
     Security security;
@@ -57,9 +57,10 @@ void add_coordinator(Command& app) {
     std::filesystem::path address_file;
   };
   auto flags = std::make_shared<Flags>();
-  command->add_option("--listen", flags->options.listen, "Address; port * takes a free one")->capture_default_str();
+  command->add_option("--listen", flags->options.listen, "Address to listen on; port *: any free port")
+      ->capture_default_str();
   command->add_option("--address-file", flags->address_file,
-                      "File that gets the addresses at which it can be dialled, one a line");
+                      "Write the addresses that others can connect to into this file, one per line");
   flags->lifetime.add_to(*command);
   flags->lifetime.add_deadline_to(*command);
   add_node_options(*command, flags->options, every);
@@ -122,18 +123,17 @@ void add_worker(Command& app, const char* name, const char* about,
   flags->lifetime.add_deadline_to(*command);
   command
       ->add_option("--join", flags->options.join,
-                   "The coordinator's address, tcp://HOST:PORT; of several with commas between, the first that answers")
+                   "The coordinator's address, tcp://HOST:PORT; of several separated by commas, the first that answers")
       ->required();
   add_node_options(*command, flags->options, every);
   add_security_options(*command, flags->security, /*listens=*/false);
   if constexpr (std::is_same_v<Options, VerifierOptions>) {
     CLI::Option* const listen = command->add_option(
         "--listen-shards", flags->options.remote.listen,
-        "Address where the other shards of --shards join from other hosts ('outrider shard --join'); port * takes a "
-        "free one");
+        "Address to listen on for the shards on other hosts ('outrider shard --join'); port *: any free port");
     command
         ->add_option("--address-file", flags->address_file,
-                     "File that gets the addresses at which shards can dial it, one a line")
+                     "Write the addresses that shards can connect to into this file, one per line")
         ->needs(listen);
     add_node_options(*command, flags->security, named({"--authorized"}));
   }
@@ -156,7 +156,7 @@ void add_worker(Command& app, const char* name, const char* about,
 /// Adds `shard`: with --join for people, and with hidden options for a verifier, which starts its other shards with
 /// them.
 void add_shard(Command& app) {
-  Command* command = app.add_subcommand("shard", "Compute a part of the backbone of a verifier on another host");
+  Command* command = app.add_subcommand("shard", "Compute a part of the backbone for a verifier on another host");
   struct Flags {
     ModelFlags model;
     RemoteShardOptions remote;
@@ -166,13 +166,13 @@ void add_shard(Command& app) {
   auto flags = std::make_shared<Flags>();
   RemoteShardOptions& remote = flags->remote;
   ShardOptions& local = flags->local;
-  command->add_option("-m,--model", flags->model.model, "The verifier's model as this host has it: as of 'verifier'");
-  command->add_option("--backbone", flags->model.backbone, "The target by itself: as of 'verifier'");
+  command->add_option("-m,--model", flags->model.model, "The verifier's model on this host, as for 'verifier'");
+  command->add_option("--backbone", flags->model.backbone, "The target by itself, as for 'verifier'");
   flags->lifetime.add_to(*command);
   flags->lifetime.add_deadline_to(*command);
   Option* const join = command->add_option("--join", remote.join,
-                                           "Where the verifier listens (its --listen-shards), tcp://HOST:PORT; of "
-                                           "several with commas between, the first that answers");
+                                           "The address of the verifier's --listen-shards, tcp://HOST:PORT; of several "
+                                           "separated by commas, the first that answers");
   add_number(*command, "-t,--threads", remote.threads, 0, kThreadsMax, "Threads of the forward pass; 0: every core");
   add_security_options(*command, remote.security, /*listens=*/false);
   {

@@ -386,10 +386,9 @@ void add_prompt_options(Command& command, RunFlags& flags) {
                        "A sound before the message, of at most 30 s: WAV, FLAC, Ogg or MP3; may be given several "
                        "times");
   command
-      .add_option(
-          "--soft-tokens", flags.prompt.soft_tokens,
-          "Most tokens of a picture: 70, 140, 280, 560 or 1120 (default: 280, or 140 where a model sees it both "
-          "ways)")
+      .add_option("--soft-tokens", flags.prompt.soft_tokens,
+                  "Most soft tokens per picture: 70, 140, 280, 560 or 1120 (default: 280, or 140 for a model with "
+                  "bidirectional attention to pictures)")
       ->check(CLI::IsMember(std::vector<std::int64_t>(kSoftTokenBudgets.begin(), kSoftTokenBudgets.end())))
       ->needs(images);
   command.add_flag("--raw", flags.prompt.raw, "The prompt is plain text, not a chat message")
@@ -403,16 +402,16 @@ void add_output_options(Command& command, RunFlags& flags) {
   flags.max_tokens.add_to(command);
   repeatable(command.add_option("--stop", flags.stops, "End the answer before this text; may be given several times"));
   auto* json = flags.report.add_json(command);
-  command.add_flag("--quiet,-q", flags.quiet, "The text alone: no figures, no colours");
+  command.add_flag("--quiet,-q", flags.quiet, "Print only the text: no figures, no colours");
   add_plain(command, flags.plain);
   command
       .add_option("--logprobs", flags.logprobs,
-                  "Log-probability of every token and of the N most probable ones, in the JSON object")
+                  "Add the log-probability of every token and of the N most probable ones to the JSON object")
       ->check(CLI::Range(0, kLogprobsMax))
       ->needs(json);
   command.add_flag("--compare", flags.compare,
-                   "Decode plainly as well: prints both rates and the speed-up, and checks that the "
-                   "tokens are equal (not under --rejection and --typical)");
+                   "Also decode without drafts: print both rates and the speed-up, and check that the tokens are equal "
+                   "(not with --rejection or --typical)");
 }
 
 }  // namespace

@@ -245,76 +245,78 @@ void serve(ServeFlags flags) {
 void add_access_options(Command& command, ServeFlags& flags) {
   Option* key = command.add_option(
       "--api-key", flags.api_key,
-      "What clients must send as 'Authorization: Bearer KEY' (default: OUTRIDER_API_KEY, else nothing)");
+      "API key that clients must send as 'Authorization: Bearer KEY' (default: OUTRIDER_API_KEY, or none)");
   command
       .add_option("--api-keys", flags.api_keys,
-                  "File of such keys, one of each client: lines NAME sha256:HEX [max_requests=N] "
-                  "[tokens_per_minute=N]; read again when it changes (docs/http.md)")
+                  "File of API keys, one line per client: NAME sha256:HEX [max_requests=N] [tokens_per_minute=N]; "
+                  "reread when it changes (docs/http.md)")
       ->excludes(key);
-  Option* certificate = command.add_option(
-      "--tls-cert", flags.tls_certificate,
-      "PEM file of a certificate, and of those that vouch for it: HTTPS; read again when it changes");
-  Option* tls_key = command.add_option("--tls-key", flags.tls_key, "PEM file of its key")->needs(certificate);
+  Option* certificate =
+      command.add_option("--tls-cert", flags.tls_certificate,
+                         "PEM file with a certificate and its chain, for HTTPS; reread when it changes");
+  Option* tls_key =
+      command.add_option("--tls-key", flags.tls_key, "PEM file with the certificate's private key")->needs(certificate);
   certificate->needs(tls_key);
   command
       .add_option("--allowed-host", flags.http.allowed_hosts,
-                  "Name that clients may call this server by, besides localhost, this machine's name and addresses in "
-                  "numbers; *: any (default, with a key: any)")
+                  "Allowed Host header, besides localhost, this machine's name and numeric addresses; *: any (default "
+                  "with a key: any)")
       ->delimiter(',');
   command
       .add_option("--allowed-origin", flags.http.allowed_origins,
-                  "Origin, as https://chat.example, of a page on another server that may use this one; *: any")
+                  "Allowed Origin (CORS) of pages from other servers, such as https://chat.example; *: any")
       ->delimiter(',');
 }
 
 void add_trace_options(Command& command, TraceOptions& traces) {
-  command.add_option("--trace", traces.file, "Append each request's spans here, as OTLP's JSON (docs/traces.md)");
+  command.add_option("--trace", traces.file, "Append each request's spans to this file, as OTLP JSON (docs/traces.md)");
   command.add_option("--perfetto", traces.perfetto,
-                     "Write them here as Chrome's trace events, for ui.perfetto.dev; begun anew");
-  command.add_option("--otlp", traces.otlp, "Send them to this OpenTelemetry collector, http://HOST:4318");
+                     "Write the spans to this file as Chrome trace events, for ui.perfetto.dev; overwritten at start");
+  command.add_option("--otlp", traces.otlp, "Send the spans to this OpenTelemetry collector, http://HOST:4318");
   add_number(command, "--trace-share", traces.share, 0.0, 1.0,
-             "Share of the requests of which spans are kept, besides those that failed, moved or were slow, or whose "
-             "traceparent says so");
+             "Share of requests that are traced, besides those that failed, moved or were slow, or whose traceparent "
+             "is sampled");
 }
 
 }  // namespace
 
 void add_serve_command(Command& app) {
-  Command* command = app.add_subcommand("serve", "Answer over HTTP as OpenAI's API does (docs/http.md)");
+  Command* command = app.add_subcommand("serve", "Serve OpenAI's API over HTTP (docs/http.md)");
   auto flags = std::make_shared<ServeFlags>();
   flags->model.add_to(*command);
-  command->add_option("--host", flags->http.host, "Address to listen at; 0.0.0.0: all of this machine's")
+  command->add_option("--host", flags->http.host, "Address to listen on; 0.0.0.0: all interfaces")
       ->capture_default_str();
-  add_number(*command, "--port", flags->http.port, 0, 65535, "Port; 0: any free one, which is printed");
+  add_number(*command, "--port", flags->http.port, 0, 65535, "Port; 0: any free port, which is printed");
   command
       ->add_option("--root-path", flags->http.root_path,
-                   "What the paths of requests may begin with besides, as /llm, behind a proxy that leaves it there")
+                   "Prefix that request paths may have, such as /llm, behind a proxy that does not remove it")
       ->check(check_root_path);
   add_access_options(*command, *flags);
   add_trace_options(*command, flags->traces);
-  command->add_option("--served-model-name", flags->name, "What clients call the model (default: its directory)");
+  command->add_option("--served-model-name", flags->name, "Name of the model for clients (default: its directory)");
   command
       ->add_option("--metrics-prefix", flags->metrics_prefix,
-                   "What the names of /metrics begin with; vllm: as vLLM's, for its dashboards and tools")
+                   "Prefix of the metrics' names; vllm: vLLM's names, for its dashboards and tools")
       ->check(check_metrics_prefix)
       ->capture_default_str();
   add_number(*command, "--max-request-bytes", flags->http.request_bytes_max, 1, 1 << 30,
-             "Longest request, but for files in it");
+             "Maximum size of a request in bytes, without files in it");
   add_number(*command, "--drain-wait", flags->drain_wait_s, 0, 86'400,
-             "Seconds after SIGTERM that open requests may go on");
-  auto* data_dir =
-      command->add_option("--data-dir", flags->data_dir, "Keep files and batches here: /v1/files, /v1/batches");
-  add_number(*command, "--data-mib", flags->data_mib_max, 1, 1 << 30, "Most MiB of files there")->needs(data_dir);
+             "Seconds that open requests may continue after SIGTERM");
+  auto* data_dir = command->add_option("--data-dir", flags->data_dir,
+                                       "Folder for files and batches; enables /v1/files and /v1/batches");
+  add_number(*command, "--data-mib", flags->data_mib_max, 1, 1 << 30, "Maximum size of its files, MiB")
+      ->needs(data_dir);
   command->add_flag("--share-prefixes", flags->share_prefixes,
-                    "Reuse the K/V of a prompt's start among the names of --api-keys too, who can then find out by "
-                    "trying what others have asked");
+                    "Share cached prefixes among the clients of --api-keys too; they can then find out what others "
+                    "have asked by probing");
   command->add_flag("--strict-fields", flags->strict_fields,
-                    "Refuse requests with fields that nobody knows, instead of saying so in the reply");
+                    "Refuse requests with unknown fields, instead of warning in the reply");
   command
-      ->add_option("--allowed-media-domains", flags->media_domains,
-                   "Fetch pictures, videos and sounds of http(s) URLs in requests from these: HOST[:PORT], "
-                   "*.DOMAIN[:PORT], *: any; none but public addresses, unless one is named here in numbers (default: "
-                   "fetch nothing; docs/http.md)")
+      ->add_option(
+          "--allowed-media-domains", flags->media_domains,
+          "Fetch pictures, videos and sounds by http(s) URLs from these hosts: HOST[:PORT], *.DOMAIN[:PORT], *: any; "
+          "only from public addresses, except numeric ones in this list (default: fetch nothing; docs/http.md)")
       ->delimiter(',');
   flags->draft_length.add_to(*command);
   flags->cluster.add_to(*command);
@@ -323,7 +325,8 @@ void add_serve_command(Command& app) {
   add_node_options(*command, coordinator, named({"--max-requests"}));
   Option* insecure = command->get_option("--insecure");  // for --host too
   insecure->remove_needs(command->get_option("--connect"));
-  insecure->description("Go without keys beyond this machine too: anybody on the way can read, and anybody may ask");
+  insecure->description(
+      "Allow other machines without keys: anybody on the network can read, and anybody can use the server");
   command->get_option("--max-requests")->excludes(command->get_option("--connect"));  // which has its own
   command->callback([flags] { serve(*flags); });
 }

@@ -20,6 +20,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "common/base/complain.h"
 #include "common/base/names.h"
 #include "common/base/option.h"
 #include "common/base/result.h"
@@ -55,7 +56,7 @@ inline ModelFiles open_model(const std::filesystem::path& path) { return or_thro
 /// Loads a client's part of a model, and warns if its chat format was guessed.
 inline TextSide load_text_side(const ModelFiles& files) {
   TextSide text = or_throw(TextSide::load(files));
-  if (!text.chat_format.warning.empty()) std::fprintf(stderr, "outrider: %s\n", text.chat_format.warning.c_str());
+  if (!text.chat_format.warning.empty()) complain("{}", text.chat_format.warning);
   return text;
 }
 
@@ -79,7 +80,7 @@ struct ModelFlags {
     command.add_flag("--no-assistant", no_assistant, "Decode plainly, or with drafts from the text itself")
         ->excludes(given);
     command.add_flag_callback("--offline", forbid_asking_hub,
-                              "Of models by name use what is downloaded (HF_HUB_OFFLINE=1 does the same)");
+                              "Never download: models by name must be in the cache (as HF_HUB_OFFLINE=1)");
     add_dtype(command, dtype);
   }
   /// @param dtype  the default; empty: suitable_type()
@@ -111,10 +112,9 @@ struct ModelFlags {
     if (!assistant.empty()) return true;
     const bool found = has_assistant(paths);
     if (!found && !no_assistant)
-      std::fprintf(stderr, "outrider: %s has no assistant beside it: decoding plainly; --assistant names one\n",
-                   shown_model(paths.backbone).c_str());
+      complain("{} has no assistant beside it: decoding plainly; --assistant names one", shown_model(paths.backbone));
     if (found && paths.assistant == assistant_beside(paths.backbone))
-      std::fprintf(stderr, "outrider: drafting with %s\n", shown_model(paths.assistant).c_str());
+      complain("drafting with {}", shown_model(paths.assistant));
     return found;
   }
   /// @param paths  from pair()
@@ -127,8 +127,8 @@ struct ModelFlags {
   WeightType type_to_load(const PairPaths& paths) const {
     const WeightType type = weight_type(paths);
     if (suitable_ && !suitable_->why.empty())
-      std::fprintf(stderr, "outrider: %s as %s: %s (--dtype chooses another type)\n",
-                   shown_model(paths.backbone).c_str(), to_string(type), suitable_->why.c_str());
+      complain("{} as {}: {} (--dtype chooses another type)", shown_model(paths.backbone), to_string(type),
+               suitable_->why);
     return type;
   }
 
@@ -156,7 +156,7 @@ struct MaxTokensFlag {
   void add_to(Command& command) {
     command
         .add_option("-n,--max-tokens", given,
-                    "Longest answer, tokens (default: to its end, while there is room in the context)")
+                    "Maximum number of tokens of the answer (default: until it ends or the context is full)")
         ->check(CLI::Range(1, 1 << 20));
   }
   void set(Generate& request) const {
@@ -174,9 +174,9 @@ struct MaxTokensFlag {
 
 /// Adds --plain to commands that show rounds at a terminal.
 inline Option* add_plain(Command& command, bool& plain) {
-  return command.add_flag("--plain", plain,
-                          "At a terminal too, print the text alone: accepted drafts are not green, and rejected drafts "
-                          "are not shown");
+  return command.add_flag(
+      "--plain", plain,
+      "Print plain text at a terminal too: accepted drafts are not green, and rejected drafts are not shown");
 }
 
 /// Raises the limit of file handles: a request has up to seven, and a server one per connection; many shells and
@@ -228,26 +228,30 @@ struct SamplingFlags {
   void add_to(Command& command) {
     const HelpGroup group(command, "Sampling");
     of_draws = {command.add_flag("--sample", sample,
-                                 "Sample as Gemma 4's makers advise: --temperature 1 --top-k 64 --top-p 0.95, each may "
-                                 "be given")};
+                                 "Sample with Gemma 4's recommended settings: --temperature 1 --top-k 64 --top-p 0.95, "
+                                 "each of which may be overridden")};
     AddOptions add{command, *this};
     SamplingParams::fields(add, params);
     of_draws.push_back(
         options["seed"] = command.add_option(
-            "-s,--seed", params.seed, "One seed is one text, whatever the draft length (default: a random one)"));
+            "-s,--seed", params.seed,
+            "Seed of sampling: the same seed gives the same text, whatever the draft length (default: random)"));
     auto* by_rejection = command.add_flag(
         "--rejection", rejection,
-        "Keep drafts by rejection sampling: the same distribution, but the text depends on the drafts");
-    auto* by_typicality = command.add_flag(
-        "--typical", typical,
-        "Keep every draft that is typical of the target (Medusa): lossy, the text follows another distribution");
+        "Accept drafts by rejection sampling: the same distribution, but the text depends on the drafts");
+    auto* by_typicality =
+        command.add_flag("--typical", typical,
+                         "Accept drafts by typical acceptance (Medusa): lossy, the text follows another distribution");
     by_typicality->excludes(by_rejection);
     of_draws.insert(of_draws.end(), {by_rejection, by_typicality});
-    command.add_option("--logit-bias", logit_bias, "ID:BIAS,...: added to the scores of these token ids, -100 to 100")
+    command
+        .add_option("--logit-bias", logit_bias,
+                    "ID:BIAS,...: values from -100 to 100 added to the logits of these token ids")
         ->delimiter(',');
     auto* schema =
-        command.add_option("--json-schema", json_schema, "The answer is JSON that this file's schema accepts");
-    command.add_option("--grammar", grammar, "The answer follows this file's grammar (GBNF)")->excludes(schema);
+        command.add_option("--json-schema", json_schema, "Constrain the answer to the JSON schema in this file");
+    command.add_option("--grammar", grammar, "Constrain the answer to the grammar in this file (GBNF)")
+        ->excludes(schema);
   }
 
   /// @return the parameters for this model, with a seed if one is needed
@@ -269,7 +273,7 @@ struct SamplingFlags {
     if (rejection) result.rule = SamplingRule::kRejection;
     if (typical) {
       result.rule = SamplingRule::kTypical;
-      std::fprintf(stderr, "outrider: --typical is lossy: the text does not follow the model's distribution\n");
+      complain("--typical is lossy: the text does not follow the model's distribution");
     }
     for (const std::string& entry : logit_bias) result.logit_bias.push_back(parse_logit_bias(entry));
     if (!json_schema.empty()) result.grammar = or_throw(grammar_of_schema_file(json_schema));
@@ -366,8 +370,7 @@ struct DraftLengthFlag {
   void add_to(Command& command) {
     const HelpGroup group(command, "Drafts");
     command.add_flag("--no-governor", no_governor,
-                     "A --draft-length that is a number is one in every round: do not leave drafts out while they cost "
-                     "time");
+                     "With a numeric --draft-length, draft in every round, even while drafts cost time");
     command
         .add_option("--draft-length", text,
                     "Drafts per round, 0 (plain decoding) to 32; tree:1 to tree:32: a token tree of so many; or "
@@ -393,12 +396,12 @@ struct ClusterFlags {
   /// @param command  already has ModelFlags
   void add_to(Command& command) {
     const HelpGroup group(command, "Cluster");
-    auto* elsewhere = command.add_option("--connect", connect,
-                                         "Use the coordinator at tcp://HOST:PORT; of several with commas between, the "
-                                         "first that answers");
+    auto* elsewhere = command.add_option(
+        "--connect", connect,
+        "Use the coordinator at tcp://HOST:PORT; of several separated by commas, the first that answers");
     add_security_options(command, security, /*listens=*/false);
     add_number(command, "--failover-wait", cluster.coordinator.failover_wait_s, 0, 86'400,
-               "Seconds that an answer whose coordinator is gone waits for it to come back, or for the next one");
+               "Seconds that an answer waits after its coordinator is lost, for it or the next one to come back");
     for (const char* option : {"--key", "--coordinator-key", "--insecure", "--failover-wait"})
       command.get_option(option)->needs(elsewhere);
     const auto of_cluster = [&](const char* name, const OptionInfo& info) {
@@ -411,7 +414,7 @@ struct ClusterFlags {
     add_node_options(command, cluster.drafter, of_cluster);
     add_node_options(command, cluster.coordinator, of_cluster);
     command.add_flag("--processes", cluster.processes,
-                     "Start coordinator, verifier and drafter as processes, over TCP");
+                     "Start coordinator, verifier and drafter as separate processes, connected over TCP");
     for (const std::string& option : chosen_there) elsewhere->excludes(command.get_option(option));
   }
   /// For model.pair(): with a coordinator elsewhere this side needs no weights.

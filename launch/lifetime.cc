@@ -69,12 +69,12 @@ void watch(int signals, int ended, bool with_stdin, std::optional<WallTime> dead
 
 void Lifetime::add_to(Command& command) {
   command.add_flag("--exit-with-stdin", with_stdin,
-                   "End, as upon SIGTERM, at the end of standard input: whoever held it is gone");
+                   "End as after SIGTERM when standard input ends, because the process that started this one is gone");
 }
 
 void Lifetime::add_deadline_to(Command& command) {
   command.add_option("--deadline", deadline,
-                     fmt::format("End, as upon SIGTERM, a minute before this: {}", kDeadlineForms));
+                     fmt::format("End as after SIGTERM a minute before this time: {}", kDeadlineForms));
 }
 
 Result<void> Lifetime::run(const std::function<Result<void>(std::stop_token)>& role) const {

@@ -36,9 +36,10 @@ struct HostPlan {
 
   static void fields(auto& v, auto& m) {
     v("name", m.name, KeyInfo{"A host, or a set like node[1-8,12]", true});
-    v("address", m.address, KeyInfo{"What ssh dials, a set of as many names (default: the name)"});
-    v("ssh", m.ssh, KeyInfo{"More arguments for ssh, such as -p and 2222"});
-    v("cpus", m.cpus, KeyInfo{"CPUs of each; no process there may want more threads"}, Range<std::int64_t>{0, 65536});
+    v("address", m.address, KeyInfo{"Address that ssh connects to, a set of as many names (default: the name)"});
+    v("ssh", m.ssh, KeyInfo{"Additional arguments for ssh, such as -p and 2222"});
+    v("cpus", m.cpus, KeyInfo{"CPUs of each host; a process with more threads is refused"},
+      Range<std::int64_t>{0, 65536});
   }
 };
 
@@ -54,11 +55,13 @@ struct RolePlan {
   std::vector<std::string> options;  ///< in command line form
 
   static void fields(auto& v, auto& m) {
-    v("hosts", m.hosts, KeyInfo{"Where: hosts or sets of them; one named twice has two (default: all in turn)"});
-    v("cpuset", m.cpuset, KeyInfo{"CPUs that the process may use, as taskset writes them: 0-7,16"});
-    v("environment", m.environment, KeyInfo{"Variables for the process"});
+    v("hosts", m.hosts,
+      KeyInfo{"Hosts or host sets; a host that is named twice gets two processes (default: all hosts in turn)"});
+    v("cpuset", m.cpuset, KeyInfo{"CPUs that the process may use, in taskset's notation: 0-7,16"});
+    v("environment", m.environment, KeyInfo{"Environment variables of the process"});
     v("deadline", m.deadline,
-      KeyInfo{"It drains a minute before this: a local time, a duration like 2h, or slurm, where its host's job ends"});
+      KeyInfo{
+          "Drain a minute before this time: a local time, a duration like 2h, or slurm: the end of its host's job"});
   }
 };
 
@@ -80,15 +83,16 @@ struct WorkerPlan : RolePlan {
   std::string shard_hosts;   ///< of verifiers: host sets; empty: shards are the verifier's own processes
 
   static void fields(auto& v, auto& m) {
-    v("count", m.count, KeyInfo{"How many (default: one for each entry of hosts, or one)"},
+    v("count", m.count, KeyInfo{"Number of processes (default: one for each entry of hosts, or one)"},
       Range<std::int64_t>{0, 4096});
     RolePlan::fields(v, m);
-    v("model", m.model, KeyInfo{"Directory of the pair, as its host sees it (default: the plan's)"});
+    v("model", m.model, KeyInfo{"Directory of the pair on its host (default: the plan's)"});
     v("backbone", m.backbone, KeyInfo{"The target by itself"});
     v("assistant", m.assistant, KeyInfo{"The assistant by itself"});
     v("dtype", m.dtype, KeyInfo{"Weights (default: the plan's)"});
     if constexpr (std::is_same_v<Options, DrafterOptions>)
-      v("slurm_header", m.slurm_header, KeyInfo{"elastic: lines of the header of this group's array, before others"});
+      v("slurm_header", m.slurm_header,
+        KeyInfo{"elastic: header lines of this group's array; they override slurm.drafter_header"});
     if constexpr (std::is_same_v<Options, VerifierOptions>)
       v("shard_hosts", m.shard_hosts,
         KeyInfo{"Hosts of the other shards: shards - 1 for each verifier (default: all on the verifier's host)"});
@@ -105,7 +109,8 @@ struct RunPlan {
 
   static void fields(auto& v, auto& m) {
     v("command", m.command,
-      KeyInfo{"Words of the command. outrider is this program; {coordinator}, {run_dir} and {model} are put in", true});
+      KeyInfo{"Words of the command. outrider is this program; {coordinator}, {run_dir} and {model} are replaced",
+              true});
   }
 };
 
@@ -122,9 +127,9 @@ struct SlurmPlan {
       {"one", "het", "elastic"});
     v("header", m.header,
       KeyInfo{"Lines of the script's header: option and value. \"\": an option without value; null: no such line"});
-    v("drafter_header", m.drafter_header, KeyInfo{"The same of the second component, or of all arrays of drafters"});
+    v("drafter_header", m.drafter_header, KeyInfo{"The same for the second component, or for all arrays of drafters"});
     v("drain_seconds", m.drain_seconds,
-      KeyInfo{"Before the time limit: when what runs is asked to come to its end. Slurm may be a minute early"},
+      KeyInfo{"Seconds before the time limit at which running commands are asked to end. Slurm may be a minute early"},
       Range<std::int64_t>{0, 86400});
   }
 };
@@ -138,12 +143,12 @@ struct KubernetesPlan {
     v("image", m.image, KeyInfo{"Image and tag, as packaging/Containerfile makes one (default: outrider:VERSION)"});
     v("namespace", m.ns, KeyInfo{"Namespace (default: outrider)"});
     v("claim", m.claim,
-      KeyInfo{"A PersistentVolumeClaim that is there: at /packs of drafters and front ends, and of commands, which may "
-              "write to it"});
+      KeyInfo{"An existing PersistentVolumeClaim, mounted at /packs of drafters and front ends, and of commands, which "
+              "may write to it"});
     v("verifier_memory", m.verifier_memory,
-      KeyInfo{"Of each verifier and of each of its shards, as Kubernetes writes it: 64Gi (default: a GiB more than the "
-              "model's files if this machine has them, else 4Gi)"});
-    v("drafter_memory", m.drafter_memory, KeyInfo{"Of each drafter (default: 1Gi)"});
+      KeyInfo{"Memory of each verifier and of each of its shards, in Kubernetes' notation: 64Gi (default: the model's "
+              "files plus 1 GiB if this machine has them, else 4Gi)"});
+    v("drafter_memory", m.drafter_memory, KeyInfo{"Memory of each drafter (default: 1Gi)"});
     v("shards", m.shards,
       KeyInfo{"Pods of an Indexed Job that share the plan's batch, each a process by itself (default: a cluster)"},
       Range<std::int64_t>{0, 4096});
@@ -164,19 +169,20 @@ struct Plan {
   nlohmann::json lock;
 
   static void fields(auto& v, auto& m) {
-    v("program", m.program, KeyInfo{"outrider, as the hosts see it (default: in ssh's PATH, else this program)"});
-    v("model", m.model, KeyInfo{"Directory of the pair, as the hosts see it (default: the nano pair)"});
+    v("program", m.program, KeyInfo{"Path of outrider on the hosts (default: in ssh's PATH, else this program)"});
+    v("model", m.model, KeyInfo{"Directory of the pair on the hosts (default: the nano pair)"});
     v("dtype", m.dtype, KeyInfo{"Weights of all workers (default: a pack's own, else bf16)"});
-    v("hosts", m.hosts, KeyInfo{"The hosts that roles may name (default: this one, localhost)"});
+    v("hosts", m.hosts, KeyInfo{"Hosts that roles may name (default: localhost)"});
     v("coordinator", m.coordinator, KeyInfo{"The coordinator"});
     v("verifiers", m.verifiers, KeyInfo{"Groups of verifiers", true});
     v("drafters", m.drafters, KeyInfo{"Groups of drafters"});
     v("encoders", m.encoders, KeyInfo{"Groups of encoders (default: none; verifiers encode pictures and sounds)"});
     v("run", m.run,
-      KeyInfo{"Commands, one after the other, once the cluster is ready. None: it runs until told to end"});
-    v("slurm", m.slurm, KeyInfo{"For the backend slurm"});
-    v("kubernetes", m.kubernetes, KeyInfo{"For the backend kubernetes"});
-    v("lock", m.lock, KeyInfo{"What a lock.json says of the hosts that ran it; not read"});
+      KeyInfo{
+          "Commands to run one after the other once the cluster is ready. None: the cluster runs until it is stopped"});
+    v("slurm", m.slurm, KeyInfo{"Settings of the backend slurm"});
+    v("kubernetes", m.kubernetes, KeyInfo{"Settings of the backend kubernetes"});
+    v("lock", m.lock, KeyInfo{"Facts in a lock.json about the hosts of a run; ignored"});
   }
 };
 
