@@ -81,14 +81,11 @@ Result<GgufChoice> choose_gguf(const std::vector<GgufChoice>& models, const std:
 
 /// Returns the vision tower beside a GGUF model; empty: none.
 std::string projector_beside(const Names& listing, const GgufChoice& model) {
-  Names found;
+  Names beside;
   for (const std::string& name : listing)
-    if (folder_of(name) == model.folder && base_of(name).starts_with("mmproj") && name.ends_with(".gguf"))
-      found.push_back(name);
-  for (const char* type : {"bf16", "f16"})
-    for (const std::string& name : found)
-      if (in_lower_case(name).find(type) != std::string::npos) return name;
-  return found.empty() ? "" : found[0];
+    if (folder_of(name) == model.folder) beside.push_back(base_of(name));
+  const std::string tower = choose_projector(std::move(beside));
+  return tower.empty() ? tower : model.folder + tower;
 }
 
 bool is_etag(const std::string& text) {
@@ -137,7 +134,7 @@ Result<HubFiles> choose_files(const Names& listing, const std::string& file, Hub
   std::vector<GgufChoice> models;
   for (const std::string& name : listing) {
     const auto model = GgufChoice::of(name);
-    if (model && model->index() == 1 && !base_of(name).starts_with("mmproj")) models.push_back(*model);
+    if (model && model->index() == 1 && is_gguf_model_name(base_of(name))) models.push_back(*model);
   }
   HubFiles files;
   const bool folder = has("config.json") && (models.empty() || has("model.safetensors") || has(kIndex));

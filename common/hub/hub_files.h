@@ -43,7 +43,7 @@ struct HubFiles {
   std::string model = {};          ///< a GGUF's (first) file; empty: the model is the folder
 };
 
-/// Chooses files from a repository's list, or from a cache's part of it. A GGUF's projector (mmproj*.gguf) is included,
+/// Chooses files from a repository's list, or from a cache's part of it. A GGUF's projector is included,
 /// preferably one of 16 bits.
 /// @param file  as in HubName::file
 /// @return kNotFound if nothing fits, kInvalidArgument if several GGUF models do; both list the choices

@@ -474,7 +474,8 @@ TEST(GgufConfig, AnAssistantIsNoBackbone) {
 TEST(FindGguf, TakesTheOneModelOfADirectoryAndItsOwnConfig) {
   const TemporaryDir dir;
   write_gguf(kNanoBackbone, dir.path() / "model-Q8_0.gguf");
-  dir.write("mmproj-model.gguf", "not looked at");
+  for (const char* const other : {"mmproj-model.gguf", "model.mmproj-Q8_0.gguf", "model.imatrix.gguf"})
+    dir.write(other, "no model");  // named as by llama.cpp and by mradermacher
   dir.write("config.json", R"({"model_type": "gemma4"})");  // as some repositories of GGUF files have
   EXPECT_EQ(Checkpoint::open(dir.path()).value().tensors().size(), 197u + 1u);
   EXPECT_EQ(text_config(dir.path()).value().hidden_size, 384);
@@ -512,6 +513,19 @@ TEST(SplitGguf, ShardsAreOneModel) {
     EXPECT_TRUE(all_tensors(*checkpoint) == whole);
     EXPECT_EQ(assistant_config(path).value().text.hidden_size, 192);
   }
+}
+
+TEST(SplitGguf, ShardsThatWereMergedAreOneFile) {
+  const TemporaryDir dir;
+  // llama-gguf-split --merge keeps the first shard's keys, but for the count.
+  const fs::path merged = write_gguf(kNanoAssistant, dir.path() / "m.gguf", {.edit = [](GgufWriter& w) {
+                                       w.u16("split.no", 0);
+                                       w.u16("split.count", 0);
+                                       w.i32("split.tensors.count", 51);
+                                     }});
+  const Result<Checkpoint> checkpoint = Checkpoint::open(merged);
+  ASSERT_TRUE(checkpoint) << checkpoint.error().message;
+  EXPECT_FALSE(checkpoint->tensors().empty());
 }
 
 /// How many tensors one file lists.

@@ -122,6 +122,11 @@ TEST(HubFiles, OfAGgufAreChosenByHowTheirNameEnds) {
     EXPECT_EQ(choose_files({file}, "", HubNeed::kAll)->names, Names{file}) << "a name of no shard is a whole model's";
 }
 
+TEST(HubFiles, OfAProjectorAreNoModel) {
+  const Names listing = {"m.Q8_0.gguf", "m.mmproj-Q8_0.gguf", "m.imatrix.gguf"};
+  EXPECT_EQ(choose_files(listing, "", HubNeed::kAll)->names, (Names{"m.mmproj-Q8_0.gguf", "m.Q8_0.gguf"}));
+}
+
 TEST(HubFiles, AreListedWithSizesThatAFileMayHave) {
   const auto listed = [](const char* size) {
     return read_listing(fmt::format(R"({{"sha": "{0:a>40}", "siblings": [)"

@@ -10,6 +10,7 @@
 
 #include "common/model/audio/sound_encoder.h"
 #include "common/model/checkpoint/checkpoint.h"
+#include "common/model/checkpoint/gguf.h"
 #include "common/model/vision/picture_encoder.h"
 #include "common/os/files.h"
 #include "tests/support/ggml_blocks.h"
@@ -339,6 +340,20 @@ TEST(Projector, WhatCannotBeUsedOfA12BIsNamed) {
       std::string::npos);
 }
 
+TEST(Projector, IsFoundByItsNameAndChosenByItsType) {
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(choose_projector(Names{"m.gguf", "mmproj-F32.gguf", "mmproj-F16.gguf", "mmproj-BF16.gguf"}),
+            "mmproj-BF16.gguf");
+  EXPECT_EQ(choose_projector(Names{"mmproj-F32.gguf", "mmproj-F16.gguf"}), "mmproj-F16.gguf");
+  EXPECT_EQ(choose_projector(Names{"m.mmproj-Q8_0.gguf", "m.Q8_0.gguf"}), "m.mmproj-Q8_0.gguf");
+  EXPECT_EQ(choose_projector(Names{"m.gguf", "mmproj-F16.txt"}), "");
+  const Pair pair;
+  fs::rename(pair.dir / "mmproj-F32.gguf", pair.dir / "model.mmproj-F32.gguf");
+  EXPECT_EQ(pair.refusal(), "");
+  pair.dir.write("model.mmproj-BF16.gguf", "");
+  EXPECT_NE(pair.refusal().find("model.mmproj-BF16.gguf: does not start with"), std::string::npos) << pair.refusal();
+}
+
 TEST(Projector, WhatCannotBeUsedLeavesTheTextAlone) {
   const auto told = [](const std::function<void(GgufWriter&)>& edit) {
     const Pair pair(edit);
@@ -364,13 +379,10 @@ TEST(Projector, WhatCannotBeUsedLeavesTheTextAlone) {
             }).find("tensor a.pre_encode.out.weight is missing"),
             std::string::npos);
   EXPECT_NE(told([](GgufWriter& w) { w.version = 9; }).find("has GGUF version 9"), std::string::npos);
-  Pair two;
-  two.dir.write("mmproj-BF16.gguf", "");
-  EXPECT_NE(two.refusal().find("holds mmproj-BF16.gguf and 1 more files of vision towers, wanted one"),
-            std::string::npos);
-  const fs::path alone = two.dir / "alone";
+  const Pair pair;
+  const fs::path alone = pair.dir / "alone";
   fs::create_directory(alone);
-  fs::copy(two.dir / "model.gguf", alone);
+  fs::copy(pair.dir / "model.gguf", alone);
   EXPECT_NE(load_vision_config(model_at(alone)).error().message.find("no vision tower"), std::string::npos);
 }
 

@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "common/base/ascii.h"
 #include "common/model/checkpoint/safetensors.h"
 
 namespace outrider {
@@ -317,7 +318,7 @@ struct Split {
     ASSIGN_OR_RETURN(const auto count, metadata.find<std::int64_t>("split.count"));
     ASSIGN_OR_RETURN(split.tensors, metadata.find<std::int64_t>("split.tensors.count"));
     split.index = index.value_or(0);
-    split.count = count.value_or(1);
+    split.count = std::max<std::int64_t>(count.value_or(1), 1);  // llama-gguf-split --merge writes 0
     return split;
   }
 };
@@ -325,6 +326,23 @@ struct Split {
 bool is_gguf_name(const fs::path& path) { return path.extension() == ".gguf"; }
 
 }  // namespace
+
+bool is_projector_name(std::string_view filename) {
+  return in_lower_case(filename).find("mmproj") != std::string::npos;
+}
+
+bool is_gguf_model_name(std::string_view filename) {
+  return is_gguf_name(filename) && !is_projector_name(filename) && filename.find("imatrix") == filename.npos;
+}
+
+std::string choose_projector(std::vector<std::string> names) {
+  std::erase_if(names, [](const std::string& name) { return !is_gguf_name(name) || !is_projector_name(name); });
+  std::ranges::sort(names);
+  for (const char* const type : {"bf16", "f16"})
+    for (const std::string& name : names)
+      if (in_lower_case(name).find(type) != name.npos) return name;
+  return names.empty() ? "" : names[0];
+}
 
 std::optional<GgufShard> GgufShard::of(const std::string& filename) {
   static const std::regex form(R"((.+)-(\d{5})-of-(\d{5})\.gguf)");
@@ -446,7 +464,7 @@ Result<std::optional<fs::path>> find_gguf(const fs::path& path) {
     const std::string name = at->path().filename().string();
     const std::optional<GgufShard> shard = GgufShard::of(name);
     const bool later_shard = shard && shard->index != 1;
-    if (is_gguf_name(name) && !later_shard && !name.starts_with("mmproj")) models.push_back(name);
+    if (is_gguf_model_name(name) && !later_shard) models.push_back(name);
   }
   if (models.empty()) return std::optional<fs::path>();
   if (models.size() == 1) return std::optional(path / models[0]);

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -98,9 +99,16 @@ struct GgufModel {
   std::vector<TensorEntry> tensors;  ///< of all shards, sorted by GGUF name
 };
 
-/// The GGUF file that holds the weights at `path`: `path` itself if it ends in .gguf; in a directory
-/// without safetensors, its one GGUF model (of a split one the first shard; multimodal projectors,
-/// mmproj*, do not count). None if the weights are not GGUF.
+/// Returns true for the name of a multimodal projector's file: llama.cpp's converter writes mmproj-NAME.gguf, others
+/// NAME.mmproj-F16.gguf.
+bool is_projector_name(std::string_view filename);
+/// Returns true for a .gguf file that is neither a projector's nor an importance matrix (NAME.imatrix.gguf).
+bool is_gguf_model_name(std::string_view filename);
+/// Returns the projector that is used of these files: in BF16, else in F16, else the first; empty if there is none.
+std::string choose_projector(std::vector<std::string> names);
+
+/// The GGUF file that holds the weights at `path`: `path` itself if it ends in .gguf; in a directory without
+/// safetensors, its one GGUF model (of a split one the first shard). None if the weights are not GGUF.
 /// @return kMismatch for a directory with several.
 Result<std::optional<std::filesystem::path>> find_gguf(const std::filesystem::path& path);
 

@@ -294,19 +294,14 @@ Result<json> unified_vision_config(const GgufModel& projector, std::int64_t pool
 
 }  // namespace
 
-Result<std::optional<fs::path>> find_projector(const fs::path& text_model) {
+std::optional<fs::path> find_projector(const fs::path& text_model) {
   const fs::path folder = text_model.has_parent_path() ? text_model.parent_path() : fs::path(".");
   std::vector<std::string> names;
   std::error_code ignored;
-  for (fs::directory_iterator at(folder, ignored), end; at != end; at.increment(ignored)) {
-    const std::string name = at->path().filename().string();
-    if (name.starts_with("mmproj") && name.ends_with(".gguf")) names.push_back(name);
-  }
-  if (names.empty()) return std::optional<fs::path>();
-  if (names.size() == 1) return std::optional(folder / names[0]);
-  std::ranges::sort(names);
-  return file_error(Errc::kMismatch, folder, "holds {} and {} more files of vision towers, wanted one", names[0],
-                    names.size() - 1);
+  for (fs::directory_iterator at(folder, ignored), end; at != end; at.increment(ignored))
+    names.push_back(at->path().filename().string());
+  const std::string name = choose_projector(std::move(names));
+  return name.empty() ? std::nullopt : std::optional(folder / name);
 }
 
 Result<json> add_projector(json config, const GgufModel& text, const GgufModel& projector) {

@@ -12,11 +12,10 @@
 
 namespace outrider {
 
-// Private to this room: a GGUF's towers, which llama.cpp's converter writes into a separate file, mmproj*.
+// Private to this room: a GGUF's towers, which llama.cpp's converter writes into a separate file.
 
-/// Returns the file mmproj*.gguf in the folder of the text model's file; none without one.
-/// @return kMismatch if there are several
-Result<std::optional<std::filesystem::path>> find_projector(const std::filesystem::path& text_model);
+/// Returns the choose_projector() of the folder of the text model's file; none without one.
+std::optional<std::filesystem::path> find_projector(const std::filesystem::path& text_model);
 
 /// Returns a config.json for both files: `vision_config`, `audio_config` for an audio tower of E2B or E4B, the tokens
 /// that stand for a picture and a sound, and bidirectional attention to pictures; the text model's `config` becomes its

@@ -45,7 +45,7 @@ std::string ModelFiles::open_projector(const std::filesystem::path& text_model) 
   const auto architecture = gguf_->metadata.find<std::string_view>("general.architecture");
   if (!architecture || *architecture != "gemma4") return "";  // an assistant may be in its target's folder
   const auto tried = [&]() -> Result<void> {
-    ASSIGN_OR_RETURN(const auto file, find_projector(text_model));
+    const auto file = find_projector(text_model);
     if (!file) return {};
     ASSIGN_OR_RETURN(GgufModel projector, GgufModel::open(*file));
     ASSIGN_OR_RETURN(const ModelText config, gguf_config(*gguf_));

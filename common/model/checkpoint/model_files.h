@@ -27,8 +27,7 @@ struct ModelText {
 class ModelFiles {
  public:
   /// @param path  a directory, or a file with the weights alone (.gguf, .safetensors). A directory whose weights are
-  /// one GGUF model (find_gguf) counts as that GGUF: of its other files only tokenizer.json and the vision tower
-  /// (mmproj*.gguf) are used.
+  /// one GGUF model (find_gguf) counts as that GGUF: of its other files only tokenizer.json and the projector are used.
   /// @return kNotFound if the path does not exist, kMismatch for a directory with several GGUF models; for a GGUF as
   /// GgufModel::open
   static Result<ModelFiles> open(const std::filesystem::path& path);
@@ -48,7 +47,7 @@ class ModelFiles {
   Result<std::optional<ModelText>> chat_template() const;
   /// tokenizer.json. For a GGUF's tokenizer see gguf_metadata().
   Result<std::optional<ModelText>> tokenizer_json() const;
-  /// The reason that a GGUF's vision tower (mmproj*.gguf) cannot be used; empty: it can, or there is none.
+  /// The reason that a GGUF's projector cannot be used; empty: it can, or there is none.
   const std::string& projector_error() const { return projector_error_; }
   /// Null unless the model is a GGUF.
   const GgufMetadata* gguf_metadata() const { return gguf_ ? &gguf_->metadata : nullptr; }
