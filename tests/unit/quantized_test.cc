@@ -111,6 +111,10 @@ INSTANTIATE_TEST_SUITE_P(
                   R"({"quantization_config":{"quant_method":"compressed-tensors",
                 "config_groups":{"g":{"weights":{"num_bits":8}}}}})",
                   Errc::kMalformed, "which no num_bits of quantization_config.config_groups gives"},
+        BadConfig{"Transform",
+                  R"({"quantization_config":{"quant_method":"compressed-tensors","transform_config":{"config_groups":
+                {"R4":{"type":"hadamard","apply":[{"location":"weight_input"},{"location":"input"}]}}}}})",
+                  Errc::kUnsupported, "transform_config.location is \"input\", wanted weight_input"},
         BadConfig{"Groups", R"({"quantization_config":{"quant_method":"compressed-tensors","config_groups":[]}})",
                   Errc::kMalformed, "quantization_config.config_groups"},
         BadConfig{"GptqBits", R"({"quantization_config":{"quant_method":"gptq","bits":5}})", Errc::kMalformed,

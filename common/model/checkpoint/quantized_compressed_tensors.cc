@@ -18,6 +18,15 @@ class CompressedTensors {
                   {"pack-quantized", "int-quantized", "float-quantized", "nvfp4-pack-quantized", "naive-quantized",
                    "mixed-precision", "dense"});
     config.choice("quantization_status", "compressed", {"compressed", "frozen"});
+    // Rotations of activations (SpinQuant, QuIP) happen while the model runs; those of weights are in the file.
+    const JsonFields transform = config.object("transform_config");
+    for (const nlohmann::json& scheme : member(transform.raw(), "config_groups")) {
+      for (const nlohmann::json& apply : member(scheme, "apply")) {
+        const nlohmann::json& location = member(apply, "location");
+        if (location != "weight_input" && location != "weight_output")
+          transform.fail(Errc::kUnsupported, "location", location, "weight_input or weight_output");
+      }
+    }
     const JsonFields groups = config.object("config_groups");
     for (const auto& [name, unused] : groups.raw().items()) {
       const JsonFields weights = groups.object(name.c_str()).object("weights");
