@@ -51,7 +51,7 @@ double five_rows(WeightType type) {
   // Runs on a thread that ends, with its workers.
   std::thread([&] {
     const std::vector<std::uint16_t> weights(static_cast<std::size_t>(kIn * kOut), 0x3c00);  // any number
-    const WeightRows rows{DType::kBf16, reinterpret_cast<const std::byte*>(weights.data()), kOut};
+    const auto rows = WeightRows::of(DType::kBf16, reinterpret_cast<const std::byte*>(weights.data()), kOut);
     const Linear linear = Linear::pack(type, kIn, {&rows, 1});
     Tensor x(padded_rows(kRows), kIn), y(padded_rows(kRows), kOut);
     double best[2] = {1e9, 1e9};

@@ -88,8 +88,13 @@ class RandomWeights final : public WeightSource {
       const double size_of_integers = format.from_random(bytes->span().first(size));
       scales.assign(static_cast<std::size_t>(out), static_cast<float>(rms / size_of_integers));
     }
-    return Linear::map(type, in_features, out,
-                       {.layout = format.layout, .weights = bytes->span().first(size), .scales = scales}, bytes);
+    return Linear::map({.type = type,
+                        .in = in_features,
+                        .out = out,
+                        .layout = format.layout,
+                        .bytes = bytes->span().first(size),
+                        .owner = bytes,
+                        .scales = std::move(scales)});
   }
 
   Result<std::vector<TokenId>> permutation(const std::string& name, std::int64_t size) const override {

@@ -51,8 +51,7 @@ struct Stored {
 double product_error(const TensorEntry& tensor, WeightType type) {
   constexpr std::int64_t kOutputs = 64, kRows = 8;
   const std::int64_t in = tensor.shape.back(), out = std::min(kOutputs, tensor.element_count() / in);
-  const WeightRows rows{tensor.dtype, nullptr, out,
-                        [&](std::int64_t row, std::span<float> to) { tensor.read_row(row, to); }};
+  const WeightRows rows{out, [&](std::int64_t row, std::span<float> to) { tensor.read_row(row, to); }};
   Tensor x(padded_rows(kRows), in), exact(padded_rows(kRows), out), rounded(padded_rows(kRows), out);
   CounterRng rng(1);
   for (std::int64_t r = 0; r < kRows; ++r)

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -114,7 +115,7 @@ struct Stored {
         else
           std::memcpy(to + i * 2, &half, 2);
       }
-      refs.push_back({dtype, to, rows});
+      refs.push_back(WeightRows::of(dtype, to, rows));
       row += rows;
     }
   }
@@ -239,9 +240,9 @@ TEST_P(Int4Linear, IsTheExactIntegerProductAndCloseToTheFloatProduct) {
   const Stored stored(rng, shape(), DType::kF32, out >= 9 ? 3 : 1);
   const Linear linear = Linear::pack(type(), in, stored.refs);
   SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << linear.implementation());
-  const LinearImage image = linear.image();
+  const PackedWeights image = linear.packed();
   ASSERT_EQ(image.layout, "int4.g32.v2");
-  ASSERT_EQ(linear.weight_bytes(), image.weights.size());
+  ASSERT_EQ(linear.weight_bytes(), image.bytes.size());
 
   constexpr std::int64_t kRows = 6;
   const std::int64_t steps = (in + 63) / 64;
@@ -266,7 +267,7 @@ TEST_P(Int4Linear, IsTheExactIntegerProductAndCloseToTheFloatProduct) {
     std::vector<int> weights;
     double w_error_squares = 0, w_sizes = 0;
     for (std::int64_t i = 0; i < in; ++i) {
-      weights.push_back(int4_weight(image.weights, steps, o, i));
+      weights.push_back(int4_weight(image.bytes, steps, o, i));
       w_error_squares +=
           std::pow(weights.back() * static_cast<double>(w_scale) - stored_w[static_cast<std::size_t>(i)], 2);
       w_sizes += std::fabs(weights.back() * static_cast<double>(w_scale));
@@ -317,11 +318,11 @@ TEST_P(Q4Linear, KeepsAGridExactlyAndRoundsInputsOnly) {
   CounterRng rng(static_cast<std::uint64_t>(in * 53 + out));
   for (const auto& [bits, spread] : {std::pair{11, std::uint64_t{1}}, std::pair{8, std::uint64_t{20}}}) {
     const std::vector<float> values = grid_weights(rng, shape(), bits, spread);
-    const WeightRows rows_of{DType::kF32, reinterpret_cast<const std::byte*>(values.data()), out};
+    const auto rows_of = WeightRows::of(DType::kF32, reinterpret_cast<const std::byte*>(values.data()), out);
     const Linear linear = Linear::pack(type(), in, {&rows_of, 1});
     SCOPED_TRACE(linear.implementation());
-    ASSERT_EQ(linear.image().layout, "q4.g32.v1");
-    ASSERT_EQ(linear.weight_bytes(), linear.image().weights.size());
+    ASSERT_EQ(linear.packed().layout, "q4.g32.v1");
+    ASSERT_EQ(linear.weight_bytes(), linear.packed().bytes.size());
     constexpr std::int64_t kRows = 6;
     std::vector<float> x = random_floats(rng, kRows * in);
     for (std::int64_t i = 0; i < in; ++i)
@@ -367,7 +368,7 @@ TEST_P(ChunkLinear, TheNumberOfThreadsDoesNotMatter) {
   for (const int count : {1, 2}) {
     set_team_size(count);
     const Linear linear = Linear::pack(type(), in, stored.refs);
-    const std::span<const std::byte> weights = linear.image().weights;
+    const std::span<const std::byte> weights = linear.packed().bytes;
     images.emplace_back(weights.begin(), weights.end());
     results.push_back(forward(linear, rows));
   }
@@ -468,7 +469,7 @@ std::vector<float> results_of(const Linear& linear) {
 std::size_t stored_bytes(WeightType type) { return type == WeightType::kF32 ? 4 : type == WeightType::kBf16 ? 2 : 1; }
 
 /// An image's weights moved into another layout.
-std::vector<std::byte> relaid(const LinearImage& image, WeightType type, Shape shape, const std::string& layout) {
+std::vector<std::byte> relaid(const PackedWeights& image, WeightType type, Shape shape, const std::string& layout) {
   const WeightLayout from = WeightLayout::parse(image.layout, shape.in, shape.out).value(),
                      to = WeightLayout::parse(layout, shape.in, shape.out).value();
   const auto from_in = from.offsets(0), from_out = from.offsets(1), to_in = to.offsets(0), to_out = to.offsets(1);
@@ -477,7 +478,7 @@ std::vector<std::byte> relaid(const LinearImage& image, WeightType type, Shape s
   for (std::size_t o = 0; o < to_out.size(); ++o) {
     for (std::size_t i = 0; i < to_in.size(); ++i) {
       std::memcpy(bytes.data() + static_cast<std::size_t>(to_in[i] + to_out[o]) * element,
-                  image.weights.data() + static_cast<std::size_t>(from_in[i] + from_out[o]) * element, element);
+                  image.bytes.data() + static_cast<std::size_t>(from_in[i] + from_out[o]) * element, element);
     }
   }
   return bytes;
@@ -538,34 +539,34 @@ TEST_P(LinearTest, AMappedImageIsUsedInPlaceAndGivesTheSameBits) {
   CounterRng rng(static_cast<std::uint64_t>(in * 43 + out));
   const Stored stored(rng, shape(), DType::kF32, 1);
   const Linear packed = Linear::pack(type(), in, stored.refs);
-  const LinearImage image = packed.image();
+  const PackedWeights image = packed.packed();
   SCOPED_TRACE(testing::Message() << packed.implementation() << ", " << image.layout << ", oneDNN "
                                   << onednn_version());
   const std::vector<float> expected = results_of(packed);
 
   std::weak_ptr<std::byte> alive;
   {
-    const ReadOnly file(image.weights);
+    const ReadOnly file(image.bytes);
     alive = file.pages();
     const Linear mapped =
-        Linear::map(type(), in, out, {image.layout, file.bytes(), image.scales}, file.pages()).value();
-    EXPECT_EQ(mapped.image().layout, image.layout);
-    EXPECT_EQ(mapped.image().weights.data(), file.bytes().data()) << "copied";
+        Linear::map({type(), in, out, image.layout, file.bytes(), file.pages(), image.scales}).value();
+    EXPECT_EQ(mapped.packed().layout, image.layout);
+    EXPECT_EQ(mapped.packed().bytes.data(), file.bytes().data()) << "copied";
     EXPECT_EQ(mapped.weight_bytes(), packed.weight_bytes());
     EXPECT_EQ(mapped.implementation(), packed.implementation());
     EXPECT_EQ(results_of(mapped), expected);
   }
   EXPECT_TRUE(alive.expired()) << "kept longer than its Linear";
   const auto map_and_drop = [&] {
-    const ReadOnly file(image.weights);
-    return Linear::map(type(), in, out, {image.layout, file.bytes(), image.scales}, file.pages()).value();
+    const ReadOnly file(image.bytes);
+    return Linear::map({type(), in, out, image.layout, file.bytes(), file.pages(), image.scales}).value();
   };
   EXPECT_EQ(results_of(map_and_drop()), expected) << "not kept alive";
 
-  const ReadOnly off_by_four(image.weights, 4);
+  const ReadOnly off_by_four(image.bytes, 4);
   EXPECT_EQ(
       results_of(
-          Linear::map(type(), in, out, {image.layout, off_by_four.bytes(), image.scales}, off_by_four.pages()).value()),
+          Linear::map({type(), in, out, image.layout, off_by_four.bytes(), off_by_four.pages(), image.scales}).value()),
       expected);
 }
 
@@ -575,11 +576,11 @@ TEST_P(LinearOfElements, AnImageInAnyLayoutGivesTheBitsOfThisMachines) {
   CounterRng rng(static_cast<std::uint64_t>(in * 47 + out));
   const Stored stored(rng, shape(), DType::kF32, 1);
   const Linear packed = Linear::pack(type(), in, stored.refs);
-  const LinearImage image = packed.image();
+  const PackedWeights image = packed.packed();
   const std::vector<float> expected = results_of(packed);
 
   const std::vector<std::byte> same = relaid(image, type(), shape(), image.layout);
-  EXPECT_TRUE(std::equal(same.begin(), same.end(), image.weights.begin(), image.weights.end()))
+  EXPECT_TRUE(std::equal(same.begin(), same.end(), image.bytes.begin(), image.bytes.end()))
       << "padding is not as " << image.layout << " says";
   // Our own row-major conversion says what the packed bytes must mean, whoever packed them.
   const std::vector<std::byte> rows = relaid(image, type(), shape(), "rows");
@@ -604,8 +605,8 @@ TEST_P(LinearOfElements, AnImageInAnyLayoutGivesTheBitsOfThisMachines) {
     SCOPED_TRACE(layout);
     const std::vector<std::byte> other = relaid(image, type(), shape(), layout);
     const ReadOnly file(other);
-    const Linear mapped = Linear::map(type(), in, out, {layout, file.bytes(), image.scales}, file.pages()).value();
-    EXPECT_EQ(mapped.image().layout, image.layout);
+    const Linear mapped = Linear::map({type(), in, out, layout, file.bytes(), file.pages(), image.scales}).value();
+    EXPECT_EQ(mapped.packed().layout, image.layout);
     EXPECT_EQ(mapped.implementation(), packed.implementation());
     EXPECT_EQ(results_of(mapped), expected);
   }
@@ -618,9 +619,11 @@ TEST(LinearImages, ThatDoNotFitAreRefused) {
   for (const WeightType type : kWeightTypes) {
     SCOPED_TRACE(to_string(type));
     const Linear packed = Linear::pack(type, kShape.in, stored.refs);
-    const LinearImage image = packed.image();
-    const auto refused = [&](LinearImage changed, std::int64_t in, std::int64_t out, const char* wanted) {
-      const Result<Linear> mapped = Linear::map(type, in, out, changed, nullptr);
+    const PackedWeights image = packed.packed();
+    const auto refused = [&](const char* wanted, const std::function<void(PackedWeights&)>& change) {
+      PackedWeights changed = image;
+      change(changed);
+      const Result<Linear> mapped = Linear::map(changed);
       ASSERT_FALSE(mapped) << changed.layout.substr(0, 60);
       EXPECT_EQ(mapped.error().code, Errc::kMalformed);
       EXPECT_NE(mapped.error().message.find(wanted), std::string::npos) << mapped.error().message;
@@ -650,23 +653,20 @@ TEST(LinearImages, ThatDoNotFitAreRefused) {
                                "q4.g32.v0",
                                "int4.g32.v1"}) {
       SCOPED_TRACE(layout);
-      refused({layout, image.weights, image.scales}, kShape.in, kShape.out, "wanted");
+      refused("wanted", [&](PackedWeights& w) { w.layout = layout; });
     }
-    refused({std::string(100000, '9'), image.weights, image.scales}, kShape.in, kShape.out, "wanted");
-    refused({image.layout, image.weights.first(image.weights.size() - 1), image.scales}, kShape.in, kShape.out,
-            "bytes");
-    refused({image.layout, {}, image.scales}, kShape.in, kShape.out, "bytes");
-    refused({image.layout, image.weights, image.scales}, kShape.in + 64, kShape.out, "bytes");
-    refused({image.layout, image.weights, image.scales}, kShape.in, kShape.out + 64, "bytes");
-    refused({image.layout, image.weights, image.scales}, 1 << 30, 1 << 30, "bytes");
+    refused("wanted", [](PackedWeights& w) { w.layout = std::string(100000, '9'); });
+    refused("bytes", [](PackedWeights& w) { w.bytes = w.bytes.first(w.bytes.size() - 1); });
+    refused("bytes", [](PackedWeights& w) { w.bytes = {}; });
+    refused("bytes", [](PackedWeights& w) { w.in += 64; });
+    refused("bytes", [](PackedWeights& w) { w.out += 64; });
+    refused("bytes", [](PackedWeights& w) { w.in = w.out = 1 << 30; });
     for (const std::int64_t size : {std::int64_t{0}, std::int64_t{-1}, std::int64_t{1} << 31, std::int64_t{1} << 62}) {
-      refused({image.layout, image.weights, image.scales}, size, kShape.out, "sizes");
-      refused({image.layout, image.weights, image.scales}, kShape.in, size, "sizes");
+      refused("sizes", [=](PackedWeights& w) { w.in = size; });
+      refused("sizes", [=](PackedWeights& w) { w.out = size; });
     }
-    const std::vector<float> scales(21);
-    refused({image.layout, image.weights, scales}, kShape.in, kShape.out, "scales");
-    refused({image.layout == kInt4Layout ? "rows" : kInt4Layout, image.weights, image.scales}, kShape.in, kShape.out,
-            "wanted");
+    refused("scales", [](PackedWeights& w) { w.scales.push_back(1); });
+    refused("wanted", [](PackedWeights& w) { w.layout = w.layout == kInt4Layout ? "rows" : kInt4Layout; });
   }
 }
 

@@ -30,6 +30,12 @@ static std::shared_ptr<const PackedMatrix> make_matrix(const PackedWeights& weig
   return matrix;
 }
 
+WeightRows WeightRows::of(DType dtype, const std::byte* data, std::int64_t rows) {
+  return {rows, [=](std::int64_t row, std::span<float> out) {
+            decode(dtype, data + static_cast<std::size_t>(row) * stored_bytes(dtype, out.size()), out);
+          }};
+}
+
 Linear Linear::pack(WeightType type, std::int64_t in_features, std::span<const WeightRows> parts) {
   std::int64_t out_features = 0;
   for (const WeightRows& part : parts) out_features += part.rows;
@@ -41,10 +47,7 @@ Linear Linear::pack(WeightType type, std::int64_t in_features, std::span<const W
     team_run(part.rows, kInputsPerPiece / in_features + 1, [&](std::int64_t begin, std::int64_t end) {
       std::vector<float> row(static_cast<std::size_t>(in_features));
       for (std::int64_t r = begin; r < end; ++r) {
-        if (part.read)
-          part.read(r, row);
-        else
-          decode(part.dtype, part.data + static_cast<std::size_t>(r) * stored_bytes(part.dtype, row.size()), row);
+        part.read(r, row);
         scales[static_cast<std::size_t>(first + r)] = format.store_row(row, first + r, memory->data());
       }
     });
@@ -55,39 +58,31 @@ Linear Linear::pack(WeightType type, std::int64_t in_features, std::span<const W
           make_matrix({type, in_features, out_features, format.layout, memory->span(), memory, std::move(scales)})};
 }
 
-Result<Linear> Linear::map(WeightType type, std::int64_t in_features, std::int64_t out_features,
-                           const LinearImage& image, std::shared_ptr<const void> keep_alive) {
-  const WeightFormat& format = format_of(type);
-  if (!format.is_elements() && image.layout != format.layout) {
-    return Error(Errc::kMalformed, "weight layout '{}', wanted '{}'", image.layout.substr(0, 40), format.layout);
+Result<Linear> Linear::map(PackedWeights weights) {
+  const WeightFormat& format = format_of(weights.type);
+  if (!format.is_elements() && weights.layout != format.layout) {
+    return Error(Errc::kMalformed, "weight layout '{}', wanted '{}'", weights.layout.substr(0, 40), format.layout);
   }
   // "rows" stands in for a type's only layout, to check the sizes.
   ASSIGN_OR_RETURN(const WeightLayout layout,
-                   WeightLayout::parse(format.is_elements() ? image.layout : "rows", in_features, out_features));
+                   WeightLayout::parse(format.is_elements() ? weights.layout : "rows", weights.in, weights.out));
   const std::size_t wanted_bytes = format.is_elements() ? layout.bytes(static_cast<std::size_t>(format.unit_bytes))
-                                                        : format.bytes(in_features, out_features);
-  const std::size_t wanted_scales = format.has_scales ? static_cast<std::size_t>(out_features) : 0;
-  if (image.weights.size() != wanted_bytes || image.scales.size() != wanted_scales) {
+                                                        : format.bytes(weights.in, weights.out);
+  const std::size_t wanted_scales = format.has_scales ? static_cast<std::size_t>(weights.out) : 0;
+  const std::span<const std::byte> bytes = weights.bytes;
+  if (bytes.size() != wanted_bytes || weights.scales.size() != wanted_scales) {
     return Error(Errc::kMalformed, "{} weights [{}, {}] in layout '{}' have {} bytes and {} scales, wanted {} and {}",
-                 format.name, out_features, in_features, image.layout, image.weights.size(), image.scales.size(),
+                 format.name, weights.out, weights.in, weights.layout, bytes.size(), weights.scales.size(),
                  wanted_bytes, wanted_scales);
   }
-
-  PackedWeights weights{.type = type,
-                        .in = in_features,
-                        .out = out_features,
-                        .layout = image.layout,
-                        .bytes = image.weights,
-                        .owner = std::move(keep_alive),
-                        .scales = {image.scales.begin(), image.scales.end()}};
-  if (reinterpret_cast<std::uintptr_t>(image.weights.data()) % 64 != 0) {
-    const auto copy = std::make_shared<AlignedArray<std::byte>>(image.weights.size());
-    std::ranges::copy(image.weights, copy->data());
+  if (reinterpret_cast<std::uintptr_t>(bytes.data()) % 64 != 0) {
+    const auto copy = std::make_shared<AlignedArray<std::byte>>(bytes.size());
+    std::ranges::copy(bytes, copy->data());
     weights.bytes = copy->span();
     weights.owner = copy;
   }
-  Linear linear(type, in_features, out_features, make_matrix(weights));
-  linear.mapped_ = linear.image().weights.data() == image.weights.data();
+  Linear linear(weights.type, weights.in, weights.out, make_matrix(weights));
+  linear.mapped_ = linear.packed().bytes.data() == bytes.data();
   return linear;
 }
 
@@ -155,10 +150,7 @@ Linear Linear::split(Shards* shards) const {
   return split;
 }
 
-LinearImage Linear::image() const {
-  const PackedWeights& weights = matrix_->weights();
-  return {weights.layout, weights.bytes, weights.scales};
-}
+const PackedWeights& Linear::packed() const { return matrix_->weights(); }
 
 void Linear::forward(Matrix<const float> x, Matrix<float> y) const {
   DCHECK(x.size(1) == in_features_ && y.size(1) == out_features_ && x.size(0) == y.size(0));
@@ -169,7 +161,7 @@ void Linear::forward(Matrix<const float> x, Matrix<float> y) const {
 }
 
 std::size_t Linear::held_bytes() const {
-  return matrix_ == nullptr ? 0 : image().weights.size() + image().scales.size() * sizeof(float);
+  return matrix_ == nullptr ? 0 : packed().bytes.size() + packed().scales.size() * sizeof(float);
 }
 
 std::size_t Linear::weight_bytes() const {

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/base/result.h"
 #include "common/compute/kernels/shards.h"
@@ -30,13 +31,13 @@ inline constexpr WeightType kWeightTypes[] = {WeightType::kF32, WeightType::kBf1
 double bytes_per_weight(WeightType type);
 Result<WeightType> parse_weight_type(const std::string& name);
 
-/// Rows [out, in] of a stored matrix, row-major, of a type that decode() knows. May be unaligned.
+/// Rows of a matrix that is to be packed.
 struct WeightRows {
-  DType dtype;
-  const std::byte* data;
   std::int64_t rows;
-  /// For a matrix that is not stored that way: writes a row's floats. Any thread.
-  std::function<void(std::int64_t row, std::span<float> out)> read = {};
+  std::function<void(std::int64_t row, std::span<float> out)> read;  ///< writes a row's floats; any thread
+
+  /// Rows stored one after the other, of a type that decode() knows. May be unaligned.
+  static WeightRows of(DType dtype, const std::byte* data, std::int64_t rows);
 };
 
 /// A oneDNN primitive's height is the number of rows that it multiplies. Rows are multiplied at this height, or at
@@ -48,12 +49,15 @@ inline constexpr std::int64_t kPromptHeight = 64;
 
 constexpr std::int64_t padded_rows(std::int64_t rows) { return (rows + kGemmHeight - 1) / kGemmHeight * kGemmHeight; }
 
-/// A packed matrix as bytes, to be stored in a file. `layout` defines the bytes, on any machine: kInt4Layout (int4.h),
+/// A packed matrix, in memory or as stored in a file. `layout` defines the bytes, on any machine: kInt4Layout (int4.h),
 /// kQ4Layout (q4.h) or the name of a WeightLayout (weight_layout.h).
-struct LinearImage {
+struct PackedWeights {
+  WeightType type = WeightType::kF32;
+  std::int64_t in = 0, out = 0;
   std::string layout;
-  std::span<const std::byte> weights;
-  std::span<const float> scales;  ///< [out_features] for the integer types, else empty
+  std::span<const std::byte> bytes;
+  std::shared_ptr<const void> owner;  ///< of the bytes, which must not change
+  std::vector<float> scales;          ///< [out] for the integer types, else empty
 };
 
 /// y = x W^T for a packed, immutable W [out_features, in_features]. Thread-safe once packed (scratch is per thread).
@@ -63,14 +67,12 @@ class Linear {
   /// Stacks the parts' rows (for example q, k and v) into one matrix and packs it.
   static Linear pack(WeightType type, std::int64_t in_features, std::span<const WeightRows> parts);
 
-  /// Restores the matrix of an `image`. If this machine's packing has the same layout, the weights are used in place;
-  /// otherwise, or if they are not 64-byte aligned, they are converted and copied. The bits of forward() are those
-  /// after pack() here.
-  /// @param image  may come from a file: kMalformed if its layout, bytes or scales do not fit the shape, or the shape
-  /// is beyond 2^30
-  /// @param keep_alive  owns image.weights, which must not change; kept as long as they are used
-  static Result<Linear> map(WeightType type, std::int64_t in_features, std::int64_t out_features,
-                            const LinearImage& image, std::shared_ptr<const void> keep_alive);
+  /// Restores a packed matrix. If this machine's packing has the same layout, the bytes are used in place; otherwise,
+  /// or if they are not 64-byte aligned, they are converted and copied. The bits of forward() are those after pack()
+  /// here.
+  /// @param weights  may come from a file: kMalformed if layout, bytes or scales do not fit the shape, or the shape is
+  /// beyond 2^30
+  static Result<Linear> map(PackedWeights weights);
 
   /// Returns a copy of some outputs, in this order. Sums of floats may be rounded differently than here.
   Linear select(std::span<const std::int32_t> outputs) const;
@@ -83,8 +85,8 @@ class Linear {
   /// @param shards  outlives it; null: this matrix
   Linear split(Shards* shards) const;
 
-  /// Returns the matrix as packed for this machine. Spans are valid as long as this Linear, or a copy, exists.
-  LinearImage image() const;
+  /// Returns the matrix as packed for this machine. @pre packed
+  const PackedWeights& packed() const;
 
   /// @param x [rows, in_features], contiguous; storage for padded_rows(rows) rows.
   /// @param y [rows, out_features]; storage for padded_rows(rows) rows. Rows past `rows` may be overwritten if they are
@@ -99,7 +101,7 @@ class Linear {
   std::size_t held_bytes() const;
   /// Bytes of the calling thread's scratch after its forwards, for all matrices together.
   static std::size_t thread_scratch_bytes();
-  /// Returns true if the weights are in the image given to map().
+  /// Returns true if the weights are the bytes given to map().
   bool is_mapped() const { return mapped_; }
   WeightType type() const { return type_; }
   /// Name of the implementation, for logs and benchmarks: "onednn brg:avx512_core_vnni", "plain avx2". @pre packed

@@ -7,7 +7,6 @@
 #include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "common/compute/kernels/kernel_table.h"
 #include "common/compute/kernels/linear.h"
@@ -50,16 +49,6 @@ struct WeightFormat {
 
 const WeightFormat& format_of(WeightType type);
 
-/// A matrix's weights and their memory layout.
-struct PackedWeights {
-  WeightType type = WeightType::kF32;
-  std::int64_t in = 0, out = 0;
-  std::string layout;                 ///< the type's own (WeightFormat) or the name of a WeightLayout
-  std::span<const std::byte> bytes;   ///< 64-byte aligned
-  std::shared_ptr<const void> owner;  ///< of the bytes
-  std::vector<float> scales;          ///< [out] if the type has scales
-};
-
 /// A packed, immutable matrix with one implementation of its product. Each implementation is a file with a derived
 /// class, and a row of the table in linear.cc. Thread-safe: scratch is per thread.
 class PackedMatrix {
@@ -71,6 +60,7 @@ class PackedMatrix {
   /// Returns true if an output has the same bits in a matrix of some of the outputs. False: must be tested.
   virtual bool keeps_bits_in_part() const { return true; }
 
+  /// The bytes are 64-byte aligned.
   const PackedWeights& weights() const { return weights_; }
   /// Name for logs and benchmarks: "plain avx2".
   const std::string& implementation() const { return implementation_; }

@@ -96,7 +96,7 @@ Result<AudioTower::Subsampling> AudioTower::Subsampling::load(const WeightReader
                                                               std::int64_t out) {
   Subsampling block;
   ASSIGN_OR_RETURN(const std::vector<float> kernel, weights.vector("conv.weight", out * in * 9));
-  const WeightRows rows{.dtype = DType::kF32, .data = std::as_bytes(std::span(kernel)).data(), .rows = out};
+  const auto rows = WeightRows::of(DType::kF32, std::as_bytes(std::span(kernel)).data(), out);
   block.kernel = Linear::pack(WeightType::kF32, in * 9, {&rows, 1});
   ASSIGN_OR_RETURN(block.norm, weights.vector("norm.weight", out));
   return block;

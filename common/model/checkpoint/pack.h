@@ -25,7 +25,7 @@ struct PackEntry {
   std::string name;
   std::string type;  ///< element type: "F32", "Q8_0", "int4", ...
   std::vector<std::int64_t> shape;
-  std::string layout;                  ///< arrangement of a matrix (LinearImage::layout); empty for plain rows
+  std::string layout;                  ///< arrangement of a matrix (PackedWeights::layout); empty for plain rows
   std::uint64_t offset = 0, size = 0;  ///< in weights.bump, bytes; offsets are multiples of kPackAlignment
   std::uint64_t checksum = 0;          ///< XXH3 64 of the bytes
 };

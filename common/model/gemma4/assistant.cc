@@ -48,7 +48,7 @@ Result<DraftHead> DraftHead::load(const WeightReader& weights, const AssistantCo
       const auto row = rows.row(place[static_cast<std::size_t>(token)]);
       gathered.insert(gathered.end(), row.begin(), row.end());
     }
-    const WeightRows part{rows.dtype, gathered.data(), std::ssize(vocabulary)};
+    const auto part = WeightRows::of(rows.dtype, gathered.data(), std::ssize(vocabulary));
     head.dense_ = Linear::pack(weights.source().type(), head.hidden_size_, {&part, 1});
     return head;
   }

@@ -97,16 +97,10 @@ class CheckpointWeights final : public WeightSource {
       ASSIGN_OR_RETURN(const TensorEntry* entry, matrix(part.name, shape));
       if (keeps_ && kept != WeightType::kBf16 && !is_on_q4_grid(*entry))
         kept = entry->coded || block_elements(entry->dtype) > 1 ? WeightType::kInt8 : WeightType::kBf16;
-      const std::size_t slice_bytes =
-          entry->bytes.size() / static_cast<std::size_t>(std::max<std::int64_t>(1, part.slices));
-      rows.push_back(
-          {entry->dtype, entry->bytes.data() + static_cast<std::size_t>(part.slice) * slice_bytes, part.rows});
-      if (entry->coded) {
-        RETURN_IF_ERROR(entry->coded->check_scales());
-        rows.back().read = [coded = entry->coded, first = part.slice * part.rows](std::int64_t row, auto out) {
-          coded->read(first + row, out);
-        };
-      }
+      if (entry->coded) RETURN_IF_ERROR(entry->coded->check_scales());
+      rows.push_back({part.rows, [entry, first = part.slice * part.rows](std::int64_t r, std::span<float> out) {
+                        entry->read_row(first + r, out);
+                      }});
     }
     return Linear::pack(type == WeightType::kQ4 ? kept : type, in_features, rows);
   }
@@ -188,9 +182,9 @@ std::vector<T> copy_of(std::span<const std::byte> bytes) {
 }
 
 /// Maps the output of PackingWeights.
-class PackedWeights final : public WeightSource {
+class MappedWeights final : public WeightSource {
  public:
-  PackedWeights(std::shared_ptr<const Pack> pack, WeightType type) : pack_(std::move(pack)), type_(type) {
+  MappedWeights(std::shared_ptr<const Pack> pack, WeightType type) : pack_(std::move(pack)), type_(type) {
     for (const PackEntry& entry : pack_->entries()) {  // matrix_name()'s parts
       if (entry.layout.empty()) continue;
       std::string_view rest = std::string_view(entry.name).substr(entry.name.find(':') + 1);
@@ -238,8 +232,13 @@ class PackedWeights final : public WeightSource {
     if (pack_->find(name + kScales) != nullptr) {
       ASSIGN_OR_RETURN(scales, vector(name + kScales, rows));
     }
-    auto linear = Linear::map(type, in_features, rows,
-                              {.layout = entry->layout, .weights = pack_->bytes(*entry), .scales = scales}, pack_);
+    auto linear = Linear::map({.type = type,
+                               .in = in_features,
+                               .out = rows,
+                               .layout = entry->layout,
+                               .bytes = pack_->bytes(*entry),
+                               .owner = pack_,
+                               .scales = std::move(scales)});
     if (!linear) return file_error(linear.error().code, path(), "{}: {}", quote(name), linear.error().message);
     return linear;
   }
@@ -317,14 +316,14 @@ class PackingWeights final : public WeightSource {
 
   Result<Linear> linear(WeightType type, std::int64_t in_features, const std::vector<Part>& parts) const override {
     ASSIGN_OR_RETURN(const Linear linear, source_->linear(type, in_features, parts));
-    const LinearImage image = linear.image();
-    const std::string name = matrix_name(linear.type(), parts);
+    const PackedWeights& packed = linear.packed();
+    const std::string name = matrix_name(packed.type, parts);
     RETURN_IF_ERROR(writer_.add({.name = name,
-                                 .type = to_string(linear.type()),
-                                 .shape = {linear.out_features(), in_features},
-                                 .layout = image.layout},
-                                image.weights));
-    if (!image.scales.empty()) RETURN_IF_ERROR(write_vector(name + kScales, image.scales));
+                                 .type = to_string(packed.type),
+                                 .shape = {packed.out, in_features},
+                                 .layout = packed.layout},
+                                packed.bytes));
+    if (!packed.scales.empty()) RETURN_IF_ERROR(write_vector(name + kScales, packed.scales));
     return Linear();
   }
 
@@ -398,7 +397,7 @@ Result<std::shared_ptr<const WeightSource>> open_weights(const ModelFiles& files
                         "a pack of {} weights, wanted {}: choose --dtype {}, or pack the model again",
                         pack->info().dtype, to_string(type), pack->info().dtype);
     }
-    return std::shared_ptr<const WeightSource>(std::make_shared<PackedWeights>(std::move(pack), type));
+    return std::shared_ptr<const WeightSource>(std::make_shared<MappedWeights>(std::move(pack), type));
   }
   ASSIGN_OR_RETURN(Checkpoint checkpoint, files.checkpoint());
   return std::shared_ptr<const WeightSource>(
