@@ -81,10 +81,6 @@ double typical_mean(const std::string& name, std::int64_t size) {
   return name.ends_with("layer_scalar") ? 0.8 : 1;
 }
 
-bool is_published_name(const std::string& name) {
-  return !name.ends_with("experts.gate_proj") && !name.ends_with("experts.up_proj");
-}
-
 std::string backbone_config_json(const ModelShape& v) {
   json text = text_config(v);
   text["hidden_size"] = v.hidden_size;

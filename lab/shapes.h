@@ -49,9 +49,6 @@ ModelShape reduced(ModelShape shape, int layers, std::int64_t shrink = 1);
 /// trained model.
 double typical_rms(std::int64_t in_features);
 double typical_mean(const std::string& name, std::int64_t size);
-/// @return true if published checkpoints have this tensor's name: all that a model requests except the experts' older
-/// spelling
-bool is_published_name(const std::string& name);
 
 /// config.json of the two models, as published; load_text_config and load_assistant_config read them.
 std::string backbone_config_json(const ModelShape& shape);

@@ -6,12 +6,18 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
+#include <span>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include "common/model/checkpoint/checkpoint.h"
 #include "common/model/gemma4/backbone.h"
+#include "tests/support/gguf_writer.h"
 #include "tests/support/model_at.h"
+#include "tests/support/temporary_dir.h"
 
 namespace outrider {
 namespace {
@@ -104,6 +110,58 @@ TEST_P(MoeLayer, ExpertsGiveTheReferencesOutputWithinTheTypesRounding) {
     }
     EXPECT_LE(error, bound * largest) << to_string(type);
     EXPECT_GT(largest, 0);
+  }
+}
+
+/// Writes the golden's tensors as packages that quantise name them: a matrix of each expert, not stacks of all.
+void write_experts_apart(const std::filesystem::path& backbone, const std::filesystem::path& to) {
+  const Checkpoint stacked = Checkpoint::open(backbone).value();
+  std::string header = "{", data;
+  const auto add = [&](const std::string& name, const TensorEntry& tensor, const std::vector<std::int64_t>& shape,
+                       std::span<const std::byte> bytes) {
+    header += fmt::format(R"({}"{}":{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", data.empty() ? "" : ",",
+                          name, to_string(tensor.dtype), fmt::join(shape, ","), data.size(),
+                          data.size() + bytes.size());
+    data.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  };
+  for (const TensorEntry& tensor : stacked.tensors()) {
+    const std::size_t at = tensor.name.find(".experts.");
+    if (at == tensor.name.npos) {
+      add(tensor.name, tensor, tensor.shape, tensor.bytes);
+      continue;
+    }
+    const std::string before = tensor.name.substr(0, at + 9), what = tensor.name.substr(at + 9);
+    const std::vector<std::string> parts =
+        what == "gate_up_proj" ? std::vector<std::string>{"gate_proj", "up_proj"} : std::vector{what};
+    const std::int64_t rows = tensor.shape[1] / std::ssize(parts);
+    const std::size_t size = tensor.bytes.size() / static_cast<std::size_t>(tensor.shape[0]) / parts.size();
+    for (std::size_t i = 0; i < static_cast<std::size_t>(tensor.shape[0]) * parts.size(); ++i) {
+      add(fmt::format("{}{}.{}.weight", before, i / parts.size(), parts[i % parts.size()]), tensor,
+          {rows, tensor.shape[2]}, tensor.bytes.subspan(i * size, size));
+    }
+  }
+  header += "}";
+  std::ofstream(to, std::ios::binary) << raw_bytes(std::uint64_t{header.size()}) << header << data;
+}
+
+// As RedHatAI's and NVIDIA's FP8 and NVFP4 of 26B-A4B have them.
+TEST_P(MoeLayer, ExpertsWithMatricesOfTheirOwnAreTheSame) {
+  const TemporaryDir dir;
+  write_experts_apart(folder() / "backbone", dir / "model.safetensors");
+  std::filesystem::copy(folder() / "backbone/config.json", dir / "config.json");
+  const Tensor input = golden("experts_input");
+  for (const WeightType type : {WeightType::kBf16, WeightType::kInt8}) {
+    const auto output = [&](const WeightSource& source) {
+      const WeightReader layer = WeightReader(source, text_prefix(source)).as(type).under(std::string("layers.") +
+                                                                                          GetParam().layer);
+      const Result<Experts> experts = Experts::load(layer.under("experts"), config_);
+      EXPECT_TRUE(experts) << experts.error().message;
+      Tensor actual(input.rows(), input.columns());
+      if (experts) experts->forward(input.view(), golden_choices(), actual.view(), workspace_);
+      return std::vector<float>(actual.view().data(), actual.view().data() + input.rows() * input.columns());
+    };
+    const auto apart = open_weights(model_at(dir.path()), WeightType::kF32).value();
+    EXPECT_EQ(output(*apart), output(*weights_)) << to_string(type);
   }
 }
 

@@ -80,17 +80,29 @@ void Router::report_buffers(const BufferSink& sink, const std::string& name) con
 Result<Experts> Experts::load(const WeightReader& weights, const TextConfig& model) {
   Experts experts;
   const std::int64_t count = model.num_experts, hidden = model.hidden_size, inner = model.moe_intermediate_size;
-  // GGUF files may have separate gate and up.
-  const bool apart = weights.has("gate_proj") && weights.has("up_proj");
-  const std::vector<WeightReader::Part> parts =
-      apart ? std::vector<WeightReader::Part>{{"gate_proj", inner}, {"up_proj", inner}}
-            : std::vector<WeightReader::Part>{{"gate_up_proj", 2 * inner}};
+  const std::vector<WeightReader::Part> gate_and_up = {{"gate_proj", inner}, {"up_proj", inner}};
   experts.shards_ = weights.shards();
   experts.inner_ = inner;
   experts.inner_own_ = place_of(experts.shards_).share(inner);
   experts.hidden_own_ = place_of(experts.shards_).share(hidden);
   const Columns gate_up[] = {experts.inner_own_, {inner + experts.inner_own_.begin, experts.inner_own_.count}};
-  ASSIGN_OR_RETURN(experts.gate_up_, weights.experts(count, hidden, parts, gate_up));
+  const bool stacked = weights.has("gate_up_proj");
+  // Packages that quantise store the matrices of each expert.
+  if (!stacked && weights.has("0.gate_proj.weight")) {
+    for (std::int64_t e = 0; e < count; ++e) {
+      const WeightReader expert = weights.under(std::to_string(e));
+      ASSIGN_OR_RETURN(experts.gate_up_.emplace_back(), expert.part(hidden, gate_and_up, gate_up));
+      ASSIGN_OR_RETURN(experts.down_.emplace_back(),
+                       expert.part(inner, {{"down_proj", hidden}}, std::span(&experts.hidden_own_, 1)));
+    }
+    return experts;
+  }
+  // GGUF files may have separate gate and up.
+  const bool apart = !stacked && weights.has("gate_proj");
+  ASSIGN_OR_RETURN(
+      experts.gate_up_,
+      weights.experts(count, hidden, apart ? gate_and_up : std::vector<WeightReader::Part>{{"gate_up_proj", 2 * inner}},
+                      gate_up));
   ASSIGN_OR_RETURN(experts.down_,
                    weights.experts(count, inner, {{"down_proj", hidden}}, std::span(&experts.hidden_own_, 1)));
   return experts;
