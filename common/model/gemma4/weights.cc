@@ -1,6 +1,8 @@
 #include "common/model/gemma4/weights.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <cstring>
 #include <optional>
 #include <unordered_set>
@@ -9,7 +11,7 @@
 #include <fmt/ranges.h>
 
 #include "common/base/random.h"
-#include "common/compute/kernels/kernel_table.h"
+#include "common/compute/kernels/ops.h"
 #include "common/compute/tensor/decode.h"
 #include "common/model/checkpoint/checkpoint.h"
 #include "common/model/checkpoint/pack.h"
@@ -67,6 +69,8 @@ class CheckpointWeights final : public WeightSource {
     ASSIGN_OR_RETURN(const TensorEntry* entry, checkpoint_->require(name, shape));
     std::vector<float> values(static_cast<std::size_t>(size));
     RETURN_IF_ERROR(read_f32(*entry, values));
+    // A scalar may be a bound at infinity (clipped_linear.h).
+    if (size == 1 ? std::isnan(values[0]) : !all_finite(values)) return not_finite(*entry, values, 0);
     return values;
   }
 
@@ -89,7 +93,10 @@ class CheckpointWeights final : public WeightSource {
   }
 
   Result<Linear> linear(WeightType type, std::int64_t in_features, const std::vector<Part>& parts) const override {
+    std::vector<const TensorEntry*> entries;
     std::vector<WeightRows> rows;
+    // Rows with a weight that is no finite number, which rounding to integers would hide; -1: none.
+    std::vector<std::atomic<std::int64_t>> bad_rows(parts.size());
     WeightType kept = type;
     for (const Part& part : parts) {
       std::vector<std::int64_t> shape = {part.rows, in_features};
@@ -98,11 +105,22 @@ class CheckpointWeights final : public WeightSource {
       if (keeps_ && kept != WeightType::kBf16 && !is_on_q4_grid(*entry))
         kept = entry->coded || block_elements(entry->dtype) > 1 ? WeightType::kInt8 : WeightType::kBf16;
       if (entry->coded) RETURN_IF_ERROR(entry->coded->check_scales());
-      rows.push_back({part.rows, [entry, first = part.slice * part.rows](std::int64_t r, std::span<float> out) {
+      std::atomic<std::int64_t>& bad_row = bad_rows[entries.size()];
+      bad_row = -1;
+      rows.push_back({part.rows, [=, first = part.slice * part.rows, &bad_row](std::int64_t r, std::span<float> out) {
                         entry->read_row(first + r, out);
+                        if (!all_finite(out)) bad_row = first + r;
                       }});
+      entries.push_back(entry);
     }
-    return Linear::pack(type == WeightType::kQ4 ? kept : type, in_features, rows);
+    Linear linear = Linear::pack(type == WeightType::kQ4 ? kept : type, in_features, rows);
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      if (bad_rows[i] < 0) continue;
+      std::vector<float> row(static_cast<std::size_t>(in_features));
+      entries[i]->read_row(bad_rows[i], row);
+      return not_finite(*entries[i], row, bad_rows[i]);
+    }
+    return linear;
   }
 
   Result<std::vector<TokenId>> permutation(const std::string& name, std::int64_t size) const override {
@@ -127,12 +145,8 @@ class CheckpointWeights final : public WeightSource {
     std::vector<float> row(static_cast<std::size_t>(width));
     for (std::size_t i = 0; i < order.size(); ++i) {
       decode(from.dtype, from.row(order[i]).data(), row);
-      std::byte* const at = to->data() + i * row_bytes;
-      switch (dtype) {
-        case DType::kF32: std::memcpy(at, row.data(), row_bytes); break;
-        case DType::kQ8_0: encode_q8_0(row, at); break;
-        default: kernels().to_bf16(row.data(), width, reinterpret_cast<Bf16*>(at));
-      }
+      if (!all_finite(row)) return not_finite(*checkpoint_->find(name), row, order[i]);
+      encode(dtype, row, to->data() + i * row_bytes);
     }
     return RowTable{.dtype = dtype,
                     .numbers = dtype,
@@ -144,6 +158,13 @@ class CheckpointWeights final : public WeightSource {
   }
 
  private:
+  /// @param row  with a number that is not finite @param r  its place among the tensor's rows
+  static Error not_finite(const TensorEntry& entry, std::span<const float> row, std::int64_t r) {
+    const auto at = std::ranges::find_if(row, [](float weight) { return !std::isfinite(weight); });
+    return file_error(Errc::kMalformed, entry.file, "tensor {} is {} at element {}, wanted a finite number",
+                      quote(entry.name), *at, r * std::ssize(row) + (at - row.begin()));
+  }
+
   Result<const TensorEntry*> matrix(const std::string& name, const std::vector<std::int64_t>& shape) const {
     ASSIGN_OR_RETURN(const TensorEntry* entry, checkpoint_->require(name, shape));
     if (!entry->coded && !is_decodable(entry->dtype)) {
@@ -362,7 +383,7 @@ class PackingWeights final : public WeightSource {
       const std::int64_t first = piece * kRows, count = std::min(kRows, table.rows - first);
       for (std::int64_t i = 0; i < count; ++i) {
         decode(table.dtype, table.row(first + i).data(), row);
-        encode_q8_0(row, encoded.data() + static_cast<std::size_t>(i) * row_bytes);
+        encode(table.numbers, row, encoded.data() + static_cast<std::size_t>(i) * row_bytes);
       }
       return std::span<const std::byte>(encoded).first(static_cast<std::size_t>(count) * row_bytes);
     });
