@@ -94,18 +94,13 @@ Result<Stored> stored(const std::filesystem::path& path) {
 }  // namespace
 
 Result<SuitableType> suitable_type(const PairPaths& paths, std::optional<std::int64_t> memory_bytes) {
-  std::error_code ignored;
-  for (const std::filesystem::path& path : {paths.backbone, paths.assistant}) {
-    if (path.empty() || !std::filesystem::exists(path, ignored)) continue;
-    if (is_pack(path)) {
-      ASSIGN_OR_RETURN(const std::shared_ptr<const Pack> pack, Pack::open(path));
-      ASSIGN_OR_RETURN(const WeightType type, parse_weight_type(pack->info().dtype));
-      return SuitableType{type, ""};
-    }
-  }
+  ASSIGN_OR_RETURN(const std::optional<WeightType> packed, packed_type(paths.backbone));
+  if (packed) return SuitableType{*packed, ""};
   ASSIGN_OR_RETURN(const Stored backbone, stored(paths.backbone));
   double elements = backbone.elements, on_grid = backbone.on_grid;
-  if (!paths.assistant.empty() && std::filesystem::exists(paths.assistant, ignored)) {
+  std::error_code ignored;
+  const bool drafts = !paths.assistant.empty() && std::filesystem::exists(paths.assistant, ignored);
+  if (drafts && !is_pack(paths.assistant)) {  // a pack's type is its own
     ASSIGN_OR_RETURN(const Stored assistant, stored(paths.assistant));
     elements += assistant.elements;
     on_grid += assistant.on_grid;

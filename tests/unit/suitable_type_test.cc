@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "common/model/checkpoint/pack.h"
+#include "common/model/gemma4/assistant.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/temporary_dir.h"
 
@@ -68,6 +70,28 @@ TEST(SuitableType, CountsTheTowers) {
       least({kNano / "backbone", kNano / "assistant"}) - least({blind / "backbone", blind / "assistant"});
   EXPECT_GT(towers, 100'000);
   EXPECT_LT(towers, in_bf16);
+}
+
+TEST(SuitableType, IsTheBackbonesWhateverItsAssistantWasPackedIn) {
+  const TemporaryDir dir;
+  const TextConfig config = load_text_config(ModelFiles::open(kNano / "backbone").value()).value();
+  const auto backbone = open_weights(ModelFiles::open(kNano / "backbone").value(), WeightType::kBf16).value();
+  {
+    const ModelFiles files = ModelFiles::open(kNano / "assistant").value();
+    const std::unique_ptr<PackWriter> writer = PackWriter::create(dir / "assistant").value();
+    ASSERT_TRUE(writer->add_file("config.json", files.config_json().value()->text));
+    const auto weights = packing_weights(open_weights(files, WeightType::kInt4).value(), *writer);
+    ASSERT_TRUE(Assistant::load(load_assistant_config(files).value(), weights, config, *backbone));
+    ASSERT_TRUE(writer->finish({.dtype = "int4", .source = "", .fingerprint = 1, .embedding_fingerprint = 1}));
+  }
+  EXPECT_EQ(suitable_type({kNano / "backbone", dir / "assistant"}, kMuch).value().type, WeightType::kBf16);
+  EXPECT_EQ(suitable_type({dir / "assistant", kNano / "assistant"}, kMuch).value().type, WeightType::kInt4);
+  const ModelFiles packed = ModelFiles::open(dir / "assistant").value();
+  const auto loaded = Assistant::load(packed, config, *backbone, WeightType::kBf16);
+  EXPECT_TRUE(loaded) << loaded.error().message;
+  const auto exact = Assistant::load(packed, config, *backbone, WeightType::kF32);
+  ASSERT_FALSE(exact);
+  EXPECT_NE(exact.error().message.find("a pack of int4 weights, wanted f32"), std::string::npos);
 }
 
 TEST(SuitableType, OfWhatIsNotThereIsAnError) {

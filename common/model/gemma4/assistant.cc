@@ -149,7 +149,10 @@ Result<std::unique_ptr<Assistant>> Assistant::load(const ModelFiles& files, cons
                                                    const WeightSource& backbone_weights, WeightType type,
                                                    std::span<const TokenId> draft_vocabulary) {
   ASSIGN_OR_RETURN(AssistantConfig config, load_assistant_config(files));
-  ASSIGN_OR_RETURN(std::shared_ptr<const WeightSource> weights, open_weights(files, type, OffGrid::kKeep));
+  ASSIGN_OR_RETURN(const std::optional<WeightType> packed, packed_type(files.path()));
+  const bool fits = packed && activation_dtype(*packed) == activation_dtype(type);
+  ASSIGN_OR_RETURN(std::shared_ptr<const WeightSource> weights,
+                   open_weights(files, fits ? *packed : type, OffGrid::kKeep));
   return load(std::move(config), std::move(weights), backbone, backbone_weights, draft_vocabulary);
 }
 

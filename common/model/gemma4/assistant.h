@@ -111,6 +111,7 @@ class Assistant {
  public:
   /// @param backbone  the target: its embedding table (kept open) and its donors' shapes. An assistant of another
   /// backbone is refused.
+  /// @param type  of a checkpoint's weights. A pack has its own, beside a backbone of any type but f32
   /// @param draft_vocabulary  the only tokens that it drafts (draft_vocabulary.h); empty: any
   static Result<std::unique_ptr<Assistant>> load(const ModelFiles& files, const TextConfig& backbone,
                                                  const WeightSource& backbone_weights, WeightType type,

@@ -410,6 +410,13 @@ void RowTable::read(std::int64_t r, std::span<float> out) const {
   decode(numbers, encoded.data(), out);
 }
 
+Result<std::optional<WeightType>> packed_type(const std::filesystem::path& path) {
+  if (!is_pack(path)) return std::optional<WeightType>();
+  ASSIGN_OR_RETURN(const std::shared_ptr<const Pack> pack, Pack::open(path));
+  ASSIGN_OR_RETURN(const WeightType type, parse_weight_type(pack->info().dtype));
+  return std::optional(type);
+}
+
 Result<std::shared_ptr<const WeightSource>> open_weights(const ModelFiles& files, WeightType type, OffGrid off_grid) {
   if (is_pack(files.path())) {
     ASSIGN_OR_RETURN(std::shared_ptr<const Pack> pack, Pack::open(files.path()));

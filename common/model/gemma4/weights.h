@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -84,6 +85,9 @@ enum class OffGrid {
   kRound,  ///< rounds its matrices to Q4_0
   kKeep,   ///< keeps them as off-grid matrices of other checkpoints: bf16, or int8 for a file of 8 bits or fewer
 };
+
+/// Returns the type of a pack's matrices; none if the path is no pack. @return kInvalidArgument for an unknown type
+Result<std::optional<WeightType>> packed_type(const std::filesystem::path& path);
 
 /// Opens a model's weights: a checkpoint's, or those of a pack of that type.
 Result<std::shared_ptr<const WeightSource>> open_weights(const ModelFiles& files, WeightType type,
