@@ -132,9 +132,9 @@ Result<HubListing> read_listing(std::string_view text) {
 Result<HubFiles> choose_files(const Names& listing, const std::string& file, HubNeed need) {
   const auto has = [&](const char* name) { return std::ranges::find(listing, name) != listing.end(); };
   std::vector<GgufChoice> models;
-  for (const std::string& name : listing) {
+  for (const std::string& name : gguf_models(listing)) {
     const auto model = GgufChoice::of(name);
-    if (model && model->index() == 1 && is_gguf_model_name(base_of(name))) models.push_back(*model);
+    if (model && model->index() == 1) models.push_back(*model);
   }
   HubFiles files;
   const bool folder = has("config.json") && (models.empty() || has("model.safetensors") || has(kIndex));

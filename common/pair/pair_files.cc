@@ -8,6 +8,7 @@
 
 #include "common/base/complain.h"
 #include "common/base/json_fields.h"
+#include "common/model/checkpoint/gguf.h"
 #include "common/model/checkpoint/pack.h"
 #include "common/model/gemma4/backbone.h"
 #include "common/os/files.h"
@@ -52,6 +53,24 @@ Result<PairPaths> read_pair_json(const fs::path& dir) {
   return paths;
 }
 
+/// Returns the assistant that unsloth publishes beside a GGUF, mtp-NAME.gguf for a model of the same size; empty: there
+/// is none.
+fs::path mtp_beside(const fs::path& gguf) {
+  const auto size_of = [](const fs::path& path) {  // "gemma-4-E4B"
+    const std::optional<std::string> assistant = published_assistant(path.filename().string());
+    return assistant ? assistant->substr(0, assistant->find("-it-")) : "";
+  };
+  const std::string size = size_of(gguf);
+  fs::path first;
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(gguf.parent_path(), ignored)) {
+    const fs::path& path = entry.path();
+    const bool drafts = path.extension() == ".gguf" && path.filename().string().starts_with("mtp-");
+    if (drafts && !size.empty() && size_of(path) == size && (first.empty() || path < first)) first = path;
+  }
+  return first;
+}
+
 /// Returns the first of these repositories that is complete in a cache; empty: none is.
 fs::path first_in_cache(const fs::path& cache, const std::vector<std::string>& repositories) {
   for (const std::string& repository : repositories)
@@ -78,7 +97,8 @@ fs::path assistant_beside(const fs::path& backbone) {
     for (const char* ending : {file ? ".gguf" : "", file ? "" : ".gguf"})
       if (const fs::path beside = folder / (name + ending); fs::exists(beside, ignored)) return beside;
   }
-  return {};
+  const auto gguf = find_gguf(fs::absolute(backbone));
+  return gguf && *gguf ? mtp_beside(**gguf) : fs::path();
 }
 
 fs::path fetch_assistant(const HubSettings& hub, const HubName& backbone, bool of_any_name) {

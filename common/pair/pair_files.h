@@ -26,8 +26,8 @@ struct PairNeed {
   HubNeed files = HubNeed::kAll;  ///< of the backbone
 };
 
-/// Finds the assistant beside a backbone, under a name of assistant_names(), as a directory or a GGUF file; for a
-/// backbone in a cache of the hub, in that cache. Empty: there is none.
+/// Finds the assistant beside a backbone, under a name of assistant_names(), as a directory or a GGUF file, or as
+/// mtp-NAME.gguf in a GGUF's folder; for a backbone in a cache of the hub, in that cache. Empty: there is none.
 std::filesystem::path assistant_beside(const std::filesystem::path& backbone);
 
 /// Returns the candidates of assistant_beside(): names, or the hub's repositories.

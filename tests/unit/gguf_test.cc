@@ -474,8 +474,9 @@ TEST(GgufConfig, AnAssistantIsNoBackbone) {
 TEST(FindGguf, TakesTheOneModelOfADirectoryAndItsOwnConfig) {
   const TemporaryDir dir;
   write_gguf(kNanoBackbone, dir.path() / "model-Q8_0.gguf");
-  for (const char* const other : {"mmproj-model.gguf", "model.mmproj-Q8_0.gguf", "model.imatrix.gguf"})
-    dir.write(other, "no model");  // named as by llama.cpp and by mradermacher
+  for (const char* const other :
+       {"mmproj-model.gguf", "model.mmproj-Q8_0.gguf", "model.imatrix.gguf", "mtp-model.gguf", "model-assistant.gguf"})
+    dir.write(other, "no model");  // named as by llama.cpp, mradermacher and unsloth
   dir.write("config.json", R"({"model_type": "gemma4"})");  // as some repositories of GGUF files have
   EXPECT_EQ(Checkpoint::open(dir.path()).value().tensors().size(), 197u + 1u);
   EXPECT_EQ(text_config(dir.path()).value().hidden_size, 384);

@@ -10,6 +10,7 @@
 #include "common/pair/assistant_names.h"
 #include "common/pair/pair_files.h"
 #include "tests/support/model_at.h"
+#include "tests/support/temporary_dir.h"
 
 namespace outrider {
 namespace {
@@ -122,9 +123,28 @@ TEST(HubFiles, OfAGgufAreChosenByHowTheirNameEnds) {
     EXPECT_EQ(choose_files({file}, "", HubNeed::kAll)->names, Names{file}) << "a name of no shard is a whole model's";
 }
 
-TEST(HubFiles, OfAProjectorAreNoModel) {
-  const Names listing = {"m.Q8_0.gguf", "m.mmproj-Q8_0.gguf", "m.imatrix.gguf"};
+TEST(HubFiles, OfAProjectorOrADrafterAreNoModel) {
+  const Names listing = {"m.Q8_0.gguf", "m.mmproj-Q8_0.gguf", "m.imatrix.gguf"};  // as mradermacher names them
   EXPECT_EQ(choose_files(listing, "", HubNeed::kAll)->names, (Names{"m.mmproj-Q8_0.gguf", "m.Q8_0.gguf"}));
+  for (const char* const draft : {"MTP/mtp-gemma-4-E4B-it-Q8_0.gguf", "MTP/gemma-4-E4B-it-Q8_0-MTP.gguf"}) {
+    const Names unsloth = {"gemma-4-E4B-it-Q8_0.gguf", "mtp-gemma-4-E4B-it.gguf", draft, "mmproj-BF16.gguf"};
+    EXPECT_EQ(choose_files(unsloth, "Q8_0", HubNeed::kAll)->model, "gemma-4-E4B-it-Q8_0.gguf");
+    EXPECT_FALSE(choose_files(unsloth, "Q4_0", HubNeed::kAll));
+  }
+  const Names drafter = {"gemma-4-E4B-it-qat-assistant-MTP-Q8_0.gguf"};  // of a repository of its own
+  EXPECT_EQ(choose_files(drafter, "", HubNeed::kAll)->names, drafter);
+}
+
+TEST(AssistantBeside, AGgufIsUnslothsOfTheSameSize) {
+  const TemporaryDir dir;
+  for (const char* const name : {"gemma-4-E4B-it-qat-UD-Q4_K_XL.gguf", "mtp-gemma-4-E4B-it.gguf",
+                                 "mtp-gemma-4-E2B-it.gguf", "mmproj-F16.gguf"})
+    dir.write(name, "");
+  const std::filesystem::path model = dir / "gemma-4-E4B-it-qat-UD-Q4_K_XL.gguf";
+  EXPECT_EQ(assistant_beside(model), dir / "mtp-gemma-4-E4B-it.gguf");
+  EXPECT_EQ(assistant_beside(dir.path()), dir / "mtp-gemma-4-E4B-it.gguf");
+  std::filesystem::remove(dir / "mtp-gemma-4-E4B-it.gguf");
+  EXPECT_EQ(assistant_beside(model), "");
 }
 
 TEST(HubFiles, AreListedWithSizesThatAFileMayHave) {

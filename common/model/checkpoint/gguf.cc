@@ -325,22 +325,30 @@ struct Split {
 
 bool is_gguf_name(const fs::path& path) { return path.extension() == ".gguf"; }
 
-}  // namespace
-
-bool is_projector_name(std::string_view filename) {
-  return in_lower_case(filename).find("mmproj") != std::string::npos;
+/// Returns true if the name has one of these words in it, in upper or lower case.
+bool says(std::string_view name, std::initializer_list<std::string_view> words) {
+  const std::string lower = in_lower_case(name);
+  return std::ranges::any_of(words, [&](std::string_view word) { return lower.find(word) != lower.npos; });
 }
 
-bool is_gguf_model_name(std::string_view filename) {
-  return is_gguf_name(filename) && !is_projector_name(filename) && filename.find("imatrix") == filename.npos;
+}  // namespace
+
+std::vector<std::string> gguf_models(std::vector<std::string> names) {
+  std::erase_if(names,
+                [](const std::string& name) { return !is_gguf_name(name) || says(name, {"mmproj", "imatrix"}); });
+  const auto drafts = [](const std::string& name) {
+    return says(name, {"mtp-", "-mtp", "mtp/", "assistant", "eagle3-", "dflash-", "dspark-"});
+  };
+  if (!std::ranges::all_of(names, drafts)) std::erase_if(names, drafts);
+  return names;
 }
 
 std::string choose_projector(std::vector<std::string> names) {
-  std::erase_if(names, [](const std::string& name) { return !is_gguf_name(name) || !is_projector_name(name); });
+  std::erase_if(names, [](const std::string& name) { return !is_gguf_name(name) || !says(name, {"mmproj"}); });
   std::ranges::sort(names);
   for (const char* const type : {"bf16", "f16"})
     for (const std::string& name : names)
-      if (in_lower_case(name).find(type) != name.npos) return name;
+      if (says(name, {type})) return name;
   return names.empty() ? "" : names[0];
 }
 
@@ -460,12 +468,13 @@ Result<std::optional<fs::path>> find_gguf(const fs::path& path) {
     if (fs::exists(path / name, ignored)) return std::optional<fs::path>();
   }
   std::vector<std::string> models;
-  for (fs::directory_iterator at(path, ignored), end; at != end; at.increment(ignored)) {
-    const std::string name = at->path().filename().string();
+  for (fs::directory_iterator at(path, ignored), end; at != end; at.increment(ignored))
+    models.push_back(at->path().filename().string());
+  models = gguf_models(std::move(models));
+  std::erase_if(models, [](const std::string& name) {
     const std::optional<GgufShard> shard = GgufShard::of(name);
-    const bool later_shard = shard && shard->index != 1;
-    if (is_gguf_model_name(name) && !later_shard) models.push_back(name);
-  }
+    return shard && shard->index != 1;
+  });
   if (models.empty()) return std::optional<fs::path>();
   if (models.size() == 1) return std::optional(path / models[0]);
   std::ranges::sort(models);

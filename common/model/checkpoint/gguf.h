@@ -99,12 +99,11 @@ struct GgufModel {
   std::vector<TensorEntry> tensors;  ///< of all shards, sorted by GGUF name
 };
 
-/// Returns true for the name of a multimodal projector's file: llama.cpp's converter writes mmproj-NAME.gguf, others
-/// NAME.mmproj-F16.gguf.
-bool is_projector_name(std::string_view filename);
-/// Returns true for a .gguf file that is neither a projector's nor an importance matrix (NAME.imatrix.gguf).
-bool is_gguf_model_name(std::string_view filename);
-/// Returns the projector that is used of these files: in BF16, else in F16, else the first; empty if there is none.
+/// Returns those of these files that are models, by llama.cpp's words for others: projectors, importance matrices, and
+/// drafters (mtp-NAME.gguf, MTP/NAME.gguf), which are models only where there are no others.
+std::vector<std::string> gguf_models(std::vector<std::string> names);
+/// Returns the projector that is used of these files, by "mmproj" in its name (llama.cpp's converter writes
+/// mmproj-NAME.gguf, others NAME.mmproj-F16.gguf): in BF16, else in F16, else the first; empty if there is none.
 std::string choose_projector(std::vector<std::string> names);
 
 /// The GGUF file that holds the weights at `path`: `path` itself if it ends in .gguf; in a directory without
