@@ -117,8 +117,8 @@ Result<SuitableType> suitable_type(const PairPaths& paths, std::optional<std::in
   }
   const auto needed = [&](WeightType type) {
     const double kept = type == WeightType::kQ4 ? (elements - on_grid) * (is_small ? 1 : 2) : 0,
-                 packed = type == WeightType::kQ4 ? on_grid : elements;
-    return packed * bytes_per_weight(type) + kept + backbone.of_towers * bytes_per_weight(tower_type(type));
+                 rounded = type == WeightType::kQ4 ? on_grid : elements;
+    return rounded * bytes_per_weight(type) + kept + backbone.of_towers * bytes_per_weight(tower_type(type));
   };
   while (memory_bytes && chosen.type != WeightType::kInt4 && needed(chosen.type) > static_cast<double>(*memory_bytes)) {
     chosen.why = fmt::format("{} would take {:.1f} GiB, and {:.1f} are free", to_string(chosen.type),
