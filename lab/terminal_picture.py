@@ -55,15 +55,19 @@ def record(command):
 
 def styled(pieces):
     """(seconds, class, text) of each run of characters in one style."""
-    style, rest = "", b""
+    style, rest, progress = "", b"", False
     for at, piece in pieces:
         text = (rest + piece).decode(errors="ignore")
         rest = (rest + piece)[len(text.encode()):]
-        for part in re.split(r"(\x1b\[[\d;]*m)", text.replace("\r", "")):
-            code = re.fullmatch(r"\x1b\[([\d;]*)m", part)
+        for part in re.split(r"(\x1b\[[\d;]*[mK])", text.replace("\r", "")):
+            code = re.fullmatch(r"\x1b\[([\d;]*)([mK])", part)
             if code:
-                style = CLASSES.get(code[1], "")
-            elif part:
+                progress = code[2] == "K"  # a line that says how far loading has come
+                style = CLASSES.get(code[1], "") if not progress else style
+                continue
+            if progress:
+                part, progress = part.partition("\n")[2], "\n" not in part
+            if part:
                 yield at, style, part
 
 

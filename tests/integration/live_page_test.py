@@ -4,14 +4,18 @@
 usage: live_page_test.py OUTRIDER [SCREENSHOT.png]
 
 The picture in docs/live-page.png is such a screenshot; with a page that has changed since, the test fails until it is
-made anew. Exit 77: there is no Chromium, and only the picture's hash and the page's size were tested.
+made anew. So it does with docs/rounds.svg, the picture of a terminal. With OUTRIDER_PICTURES=FOLDER, this test and
+report_page_test.py write there what a person should look at: the page, the report and the terminal.
+Exit 77: there is no Chromium, and only the docs' pictures and the page's size were tested.
 """
 import base64
 import contextlib
 import hashlib
+import html
 import json
 import os
 import pathlib
+import re
 import shutil
 import struct
 import subprocess
@@ -115,12 +119,27 @@ class Chromium:
     def scheme(self, light_or_dark):
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": light_or_dark}])
 
-    def screenshot(self, path):
-        """With the hash of the page that it shows."""
+    def screenshot(self, path, note=b""):
         png = base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
         head, end = png[:33], png[33:]  # the signature and the first chunk
-        note = b"tEXt" + b"page\0" + page_hash()
-        pathlib.Path(path).write_bytes(head + struct.pack(">I", len(note) - 4) + note + struct.pack(">I", zlib.crc32(note)) + end)
+        if note:
+            note = b"tEXt" + b"page\0" + note
+            note = struct.pack(">I", len(note) - 4) + note + struct.pack(">I", zlib.crc32(note))
+        pathlib.Path(path).write_bytes(head + note + end)
+
+    def pictures(self, name):
+        """At a desk and on a phone, light and dark, for a person to look at: into the folder OUTRIDER_PICTURES, if it is set."""
+        folder = os.environ.get("OUTRIDER_PICTURES")
+        if not folder:
+            return
+        for screen, width, height in (("desktop", 1280, 900), ("phone", 390, 844)):
+            self.size(width, height, screen == "phone")
+            for scheme in ("light", "dark"):
+                self.scheme(scheme)
+                self.evaluate("new Promise(done => setTimeout(done, 400))")  # what moves has come to its end
+                self.screenshot(pathlib.Path(folder) / f"{name}-{screen}-{scheme}.png")
+        self.size(1280, 900)
+        self.call("Emulation.setEmulatedMedia", features=[])
 
     def stop(self):
         self.process.terminate()
@@ -230,12 +249,12 @@ def a_round_is_shown_as_it_was(browser, server):
     ask(browser, QUESTION, draft_length="0", temperature="0", max_tokens="30")
     equal(text_of(browser, "accepted_tokens"), "–", "accepted_tokens without drafts")
     plain = browser.evaluate(f"[...{LAST}.querySelectorAll('.own')].map(e => e.textContent).join('')")
-    equal(browser.evaluate(LAST + ".querySelector('.note').textContent"), "(cut off: 30 tokens were the most, or the context is full)", "the end")
+    equal(browser.evaluate(LAST + ".querySelector('.note').textContent"), "(cut off after 30 tokens, the limit in Settings, or because the context is full)", "the end")
     equal(browser.evaluate(LAST + ".querySelectorAll('.accepted, .rejected').length"), 0, "marks without drafts")
     browser.evaluate("document.getElementById('clear').click()")
 
-    ask(browser, QUESTION, draft_length="6", max_tokens="60")
-    answer = server.chat(messages=[{"role": "user", "content": QUESTION}], temperature=0, max_tokens=60, speculative={"draft_length": 6})
+    ask(browser, QUESTION, draft_length="6", max_tokens="200")
+    answer = server.chat(messages=[{"role": "user", "content": QUESTION}], temperature=0, max_tokens=200, speculative={"draft_length": 6})
     speculative = answer["speculative"]
     said = kept_text(browser)
     equal(said, answer["choices"][0]["message"]["content"], "the text on the page")
@@ -266,7 +285,7 @@ def a_round_is_shown_as_it_was(browser, server):
 def a_comparison_shows_both(browser, _server):
     said = kept_text(browser)
     browser.evaluate("window.fetches = []; window.realFetch = fetch; window.fetch = (url, options) => { if (options) fetches.push(options.body); return realFetch(url, options); }")
-    assert "plain" in text_of(browser, "verdict"), text_of(browser, "verdict")
+    equal(text_of(browser, "verdict"), "Compare asks the same question without drafts.", "the verdict before it")
     equal(text_of(browser, "times"), "–", "the headline before there is anything to compare")
     browser.evaluate("document.getElementById('compare').click()")
     browser.wait_for("running === null && document.querySelector('.compared') !== null")
@@ -550,6 +569,19 @@ def text_is_never_markup(browser):
     assert browser.complaints, "the policy says nothing"
 
 
+def the_terminals_picture_is_of_this_program(program):
+    """It tells the same story. What is accepted, and how fast, is the machine's."""
+    def story(svg):
+        pieces = re.findall(r'class="piece(| accepted)"[^>]*>([^<]*)<', svg.read_text())
+        return "".join(html.unescape("".join(text for _, text in pieces)).split())  # its lines break elsewhere
+
+    picture = SOURCE / "docs/rounds.svg"
+    with tempfile.TemporaryDirectory() as folder:
+        drawn = pathlib.Path(os.environ.get("OUTRIDER_PICTURES") or folder) / "terminal.svg"
+        subprocess.run([sys.executable, SOURCE / "lab/terminal_picture.py", program, drawn], check=True)
+        equal(story(picture), story(drawn), f"the story in {picture}, which lab/terminal_picture.py draws,")
+
+
 def the_picture_is_of_this_page():
     assert page_hash() in PICTURE.read_bytes(), f"{PICTURE} is of another page: {sys.argv[0]} {sys.argv[1]} {PICTURE}"
     size = PAGE.stat().st_size
@@ -559,6 +591,7 @@ def the_picture_is_of_this_page():
 def main():
     if len(sys.argv) < 3:
         the_picture_is_of_this_page()
+    the_terminals_picture_is_of_this_program(sys.argv[1])
     program = shutil.which("chromium") or shutil.which("google-chrome")
     if program is None:
         print("SKIPPED: the live page was NOT tested in a browser: no chromium on this machine (apt-get install chromium)")
@@ -575,8 +608,12 @@ def main():
         a_comparison_shows_both(browser, server)
         browser.evaluate("tell(shown.rounds[4])")
         if len(sys.argv) > 2:
-            browser.screenshot(sys.argv[2])
+            board_ends = "Math.ceil(document.getElementById('workers').closest('section').getBoundingClientRect().bottom)"
+            browser.size(1280, browser.evaluate(board_ends) + 8)
+            browser.screenshot(sys.argv[2], page_hash())
+            browser.size(1280, 900)
             the_picture_is_of_this_page()
+        browser.pictures("page")
         a_round_leads_to_its_tokens(browser)
         a_lost_worker_stays_in_sight(browser)
         hidden_drafts_leave_the_text(browser)
