@@ -261,7 +261,7 @@ std::string scatter_html(const std::vector<Json>& cells, const PredictionErrors&
 std::string acceptance_html(const std::vector<Json>& cells) {
   Chart chart{.title = "Acceptance by position",
               .x_title = "position in the draft",
-              .y_title = "share that holds",
+              .y_title = "share accepted",
               .whole_x = true};
   for (const auto& [name, group] :
        groups(cells, {"rtt_ms", "jitter_ms", "bandwidth_mbit", "loss", "drafter_added_ms", "drafter_cpu_share",
@@ -280,10 +280,9 @@ std::string acceptance_html(const std::vector<Json>& cells) {
       if (!series.points.empty()) chart.series.push_back(std::move(series));
     }
   }
-  return "<h2>How many drafts hold?</h2>\n<figure>" + chart_svg(chart) +
-         "</figure>\n<p class='note'>The share of the drafts of a position that hold, and all before them. Made ahead: "
-         "while the round "
-         "before was verified, from a staler state.</p>\n";
+  return "<h2>How many drafts are accepted?</h2>\n<figure>" + chart_svg(chart) +
+         "</figure>\n<p class='note'>By position: of the rounds that had a draft there, the share that accepted it and "
+         "so all drafts before it. Made ahead: drafted while the round before was still being verified.</p>\n";
 }
 
 std::string interval_cell(const Json& interval) {
@@ -589,7 +588,10 @@ std::string report_html(const Json& lock, const std::vector<Json>& cells) {
   std::string html = kHead + style() + "</head><body>\n";
   html += "<h1>Outrider: when do two tiers pay?</h1>\n";
   if (cells.empty()) return html + "<p>No cell has been measured yet.</p></body></html>\n";
-  html += "<p class='verdict'>" + escaped(verdict(cells)) + "</p>\n";
+  const std::string words = verdict(cells);
+  const std::size_t end = std::min(words.find(". "), words.size() - 1) + 1;  // of the first sentence
+  html += "<p class='verdict'><strong>" + escaped(words.substr(0, end)) + "</strong>" + escaped(words.substr(end)) +
+          "</p>\n";
   if (has(cells.front(), ExperimentArm::kColocated)) html += verdict_table_html(judged_cells(cells));
   html += origin_html(lock, cells);
   html += maps_html(cells) + clients_html(cells) + arrivals_html(cells) +

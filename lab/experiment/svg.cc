@@ -164,7 +164,7 @@ std::string chart_svg(const Chart& chart) {
 }
 
 std::string heatmap_svg(const Heatmap& map) {
-  constexpr double kCellWidth = 64, kCellHeight = 34, kSide = 74, kClear = 9;
+  constexpr double kCellWidth = 64, kCellHeight = 34, kSide = 74, kClear = 9, kNumberWidth = 44;
   const double width = kSide + kCellWidth * static_cast<double>(map.columns.size()) + 10;
   const double bottom = kTop + kCellHeight * static_cast<double>(map.rows.size());
   std::string svg = opening(map.title, std::max(width, 420.0), bottom + kBottom);
@@ -191,8 +191,11 @@ std::string heatmap_svg(const Heatmap& map) {
   for (std::size_t r = 0; r < map.line.size(); ++r) {
     if (std::isnan(map.line[r])) continue;
     const double x = kSide + kCellWidth * (map.line[r] + 0.5), y = kTop + kCellHeight * static_cast<double>(r);
-    path += fmt::format("{}{:.1f} {:.1f}v{:.1f}m0 {:.1f}v{:.1f}", path.empty() ? "M" : "L", x, y, kClear,
-                        kCellHeight - 2 * kClear, kClear);  // not through the number
+    const double from_number = std::abs(map.line[r] - std::round(map.line[r])) * kCellWidth;
+    path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", x, y);
+    path += from_number > kNumberWidth / 2
+                ? fmt::format("v{:.1f}", kCellHeight)
+                : fmt::format("v{:.1f}m0 {:.1f}v{:.1f}", kClear, kCellHeight - 2 * kClear, kClear);
   }
   if (!path.empty()) svg += fmt::format("<path class='even' d='{}'/>\n", path);
   for (std::size_t c = 0; c < map.columns.size(); ++c)

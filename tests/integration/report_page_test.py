@@ -86,6 +86,7 @@ def main():
                 page = f"file://{folder}/report.html"
                 browser.call("Page.navigate", url=page)
                 browser.wait_for("document.readyState === 'complete' && document.querySelectorAll('figure').length > 0")
+                browser.pictures("report-" + results.name)
                 everybody_can_read_it(browser)
                 it_fits(browser)
                 it_can_be_printed(browser)
