@@ -270,14 +270,17 @@ std::string completion_body(const ReplyHead& head, const std::vector<Choice>& ch
     if (!head.chat) text = with_member(std::move(text), "prompt_logprobs", prompt_logprobs_text(head, choices[i]));
     list.append(i == 0 ? "" : ",").append(text);
   }
-  OrderedJson body = reply_json(head, head.chat ? "chat.completion" : "text_completion");
-  body["usage"] = usage_json(usage);
-  add_notes(body, head, usage);
-  if (head.chat) body["prompt_token_ids"] = head.token_ids ? OrderedJson(choices.front().prompt_ids) : OrderedJson();
-  if (!head.prompt_text.empty()) body["__verbose"] = {{"prompt", head.prompt_text}};
-  std::string text = ordered_text(body);
-  if (head.chat) text = with_member(std::move(text), "prompt_logprobs", prompt_logprobs_text(head, choices.front()));
-  return with_member(std::move(text), "choices", "[" + list + "]");
+  // A person who reads the reply finds the text before all figures.
+  std::string text = with_member(ordered_text(reply_json(head, head.chat ? "chat.completion" : "text_completion")),
+                                 "choices", "[" + list + "]");
+  OrderedJson rest = {{"usage", usage_json(usage)}};
+  add_notes(rest, head, usage);
+  if (head.chat) rest["prompt_token_ids"] = head.token_ids ? OrderedJson(choices.front().prompt_ids) : OrderedJson();
+  if (!head.prompt_text.empty()) rest["__verbose"] = {{"prompt", head.prompt_text}};
+  text.back() = ',';
+  text.append(ordered_text(rest), 1);
+  if (!head.chat) return text;
+  return with_member(std::move(text), "prompt_logprobs", prompt_logprobs_text(head, choices.front()));
 }
 
 std::string choice_text(const ReplyHead& head, const ChoiceEvent& event, const ChoiceBegins&) {
