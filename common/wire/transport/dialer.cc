@@ -147,7 +147,8 @@ void Dialer::on_event(int event, std::uint32_t value) {
       if (value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH) {
         return failed(Errc::kMismatch,
                       credentials_ ? "this coordinator goes without keys (--insecure, or it listens on its own machine)"
-                                   : "this coordinator wants keys: give --key and --coordinator-key",
+                                   : "this coordinator wants keys: give --key and --coordinator-key (on its own host "
+                                     "too, or join it by an address that is not loopback)",
                       false);
       }
       return failed(Errc::kMismatch, fmt::format("the handshake failed (ZeroMQ's error {:#x})", value), false);
