@@ -29,7 +29,10 @@ find_package(JPEG REQUIRED)
 pkg_check_modules(WebP REQUIRED IMPORTED_TARGET libwebp libwebpdemux)
 
 # Files of videos, which are refused without it.
-pkg_check_modules(FFmpeg IMPORTED_TARGET libavformat>=59 libavcodec>=59 libswscale>=6 libavutil>=57)
+pkg_check_modules(FFmpeg QUIET IMPORTED_TARGET libavformat>=59 libavcodec>=59 libswscale>=6 libavutil>=57)
+if(NOT FFmpeg_FOUND)
+  message(STATUS "Without FFmpeg, which is optional: files of videos will be refused (./setup --help)")
+endif()
 
 # Sounds.
 pkg_check_modules(SoundFile REQUIRED IMPORTED_TARGET sndfile)

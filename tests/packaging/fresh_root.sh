@@ -1,15 +1,22 @@
 #!/usr/bin/env bash
 # usage: fresh_root.sh SUITE DIR [--set-up-only]
-# Times the README's two commands as a stranger has them: makes a bare Debian SUITE (bookworm, trixie) in DIR, clones
-# this repository's last commit into it and runs the commands there. Needs root, debootstrap and this machine's Debian
+# Times the README's two commands as a stranger has them: makes a bare SUITE in DIR (bookworm, trixie; noble, which is
+# Ubuntu 24.04), clones this repository's last commit into it and runs the commands there. Needs root, debootstrap and a
 # mirror. Wall-clock time counts on an idle machine only, user and system time nearly always. Not a test of ctest's.
 set -euo pipefail
 suite=$1 root=$2 what=${3:-}
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.{list,sources} 2>/dev/null |
-  grep -oE 'https?://[^[:space:]]+/debian/?([[:space:]]|$)' | head -n 1 | tr -d '[:space:]') || true
+options=(--variant=minbase "$suite" "$root")
+if [[ $suite == noble ]]; then
+  # A debootstrap of Debian may have no script for this suite; those of all Ubuntus are the same. "": their own mirror.
+  options=(--components=main,universe "${options[@]}" "" /usr/share/debootstrap/scripts/gutsy)
+else
+  mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.{list,sources} 2>/dev/null |
+    grep -oE 'https?://[^[:space:]]+/debian/?([[:space:]]|$)' | head -n 1 | tr -d '[:space:]') || true
+  options+=(${mirror:+"$mirror"})
+fi
 
-[[ -e $root/etc/debian_version ]] || debootstrap --variant=minbase "$suite" "$root" ${mirror:+"$mirror"} >/dev/null
+[[ -e $root/etc/debian_version ]] || debootstrap "${options[@]}" >/dev/null
 cp /etc/resolv.conf "$root/etc/"
 cp /etc/apt/apt.conf.d/* "$root/etc/apt/apt.conf.d/"
 # What this machine has to be told to trust its way to PyPI.
