@@ -62,7 +62,7 @@ Result<std::optional<Message>> Client::receive() {
   if (!received) {
     // Errors that waiting cannot help; a coordinator that was there may come back.
     const std::optional<Error> failure = endpoint_->connection_error();
-    if (failure && failure->code != Errc::kPeerGone && endpoint_->connections() == 0)
+    if (failure && failure->code != Errc::kPeerGone && !endpoint_->was_there())
       return options_.names ? *failure : unnamed(*failure, "the coordinator cannot be reached");
     return std::optional<Message>();
   }

@@ -354,6 +354,22 @@ TEST_F(KeyedCoordinator, IsNotWhoListensInClear) {
   EXPECT_NE(trouble->message.find("goes without keys"), std::string::npos) << trouble->message;
 }
 
+// While the coordinator is restarted its port may accept a connection and close it, as a stranger would.
+TEST_F(KeyedCoordinator, OneThatWasThereMayComeBackThoughNowItHangsUp) {
+  const Dialled before = dial(keys_.of("c"));
+  eventually([&] {
+    before.endpoint->wait(1ms);
+    (void)before.endpoint->receive();
+    return before.endpoint->was_there();
+  });
+  TransportContext plain;
+  const auto clear = Endpoint::bind(plain, "tcp://127.0.0.1:*").value();
+  Client client = Client::connect(*before.context, clear->address(), {.failover_wait = 1s}).value();
+  const auto answer = client.generate({.prompt = {1}, .stop_ids = {}}, [](std::span<const TokenId>) {});
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().code, Errc::kPeerGone) << answer.error().message;
+}
+
 /// A TCP connection to `address` that has sent ZeroMQ's greeting with CURVE in it.
 int greeted(const std::string& address) {
   sockaddr_in where{};
