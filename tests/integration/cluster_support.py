@@ -8,6 +8,7 @@ import pathlib
 import resource
 import socket
 import subprocess
+import time
 
 from launch_support import free_ports
 
@@ -54,8 +55,8 @@ class Cluster:
         self.kills[i] += 0.5
         self.processes[i].kill()
         self.processes[i].wait()
-        self.kills[i] += 0.5
         self.start(i)
+        self.kills[i] += 0.5
 
     def may_have_died(self, i, kills_before):
         return self.kills[i] != kills_before or kills_before != int(kills_before)
@@ -69,20 +70,11 @@ class Cluster:
             return False
 
     def status(self):
-        connection = http.client.HTTPConnection("127.0.0.1", self.ports["serve"], timeout=HANG)
-        try:
-            connection.request("GET", "/v1/outrider/status")
-            return json.load(connection.getresponse())
-        except (OSError, ValueError, http.client.HTTPException):
-            return None  # it is being started
-        finally:
-            connection.close()
+        return status_of(self.ports["serve"])
 
     def whole(self):
         """The status, once every worker is there and no text is at work."""
-        status = self.status()
-        roles = collections.Counter(worker["role"] for worker in status.get("workers", [])) if status else None
-        return status if roles == {"verifier": 2, "drafter": 2} and status["sessions"] == status["waiting"] == 0 else None
+        return if_whole(self.status())
 
     def handles(self):
         return [len(os.listdir(f"/proc/{process.pid}/fd")) for process in self.processes]
@@ -96,20 +88,50 @@ class Cluster:
             process.wait()
 
 
-def resident_mib(process):
-    statm = pathlib.Path(f"/proc/{process.pid}/statm").read_text()
+def request_headers(key):
+    return {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+
+
+def status_of(port, host="127.0.0.1", key=None):
+    connection = http.client.HTTPConnection(host, port, timeout=HANG)
+    try:
+        connection.request("GET", "/v1/outrider/status", headers=request_headers(key))
+        return json.load(connection.getresponse())
+    except (OSError, ValueError, http.client.HTTPException):
+        return None  # it is being started
+    finally:
+        connection.close()
+
+
+def if_complete(status):
+    """The status, if every worker is there."""
+    roles = collections.Counter(worker["role"] for worker in status.get("workers", [])) if status else None
+    return status if roles == {"verifier": 2, "drafter": 2} else None
+
+
+def if_whole(status):
+    """The status, if every worker is there and no text is at work."""
+    status = if_complete(status)
+    return status if status and status["sessions"] == status["waiting"] == 0 else None
+
+
+def resident_mib(pid):
+    statm = pathlib.Path(f"/proc/{pid}/statm").read_text()
     return int(statm.split()[1]) * resource.getpagesize() / 2**20
 
 
 class Answer:
     """What a request gets: the text of each choice so far, `error` where it ended otherwise than whole, `broken` where the
-    connection did. `read_max` events of a stream are read, then the client leaves."""
+    connection did. `silence`: when the longest pause of a stream began and ended, by the monotonic clock; the first one
+    begins with the request. `read_max` events of a stream are read, then the client leaves."""
 
-    def __init__(self, port, body, path="/v1/completions", read_max=None):
+    def __init__(self, port, body, path="/v1/completions", read_max=None, host="127.0.0.1", key=None):
         self.texts, self.error, self.broken = collections.defaultdict(str), None, False
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANG)
+        self.heard = time.monotonic()
+        self.silence = (self.heard, self.heard)
+        connection = http.client.HTTPConnection(host, port, timeout=HANG)
         try:
-            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+            connection.request("POST", path, json.dumps(body), request_headers(key))
             reply = connection.getresponse()
             if reply.status != 200:
                 self.error = f"{reply.status} {reply.read(300)!r}"
@@ -134,6 +156,9 @@ class Answer:
     def read(self, reply, read_max):
         events = 0
         for line in reply:
+            now = time.monotonic()
+            self.silence = max(self.silence, (self.heard, now), key=lambda pause: pause[1] - pause[0])
+            self.heard = now
             if line.strip() == b"data: [DONE]" or events == read_max:
                 return
             if line.startswith(b"data: "):

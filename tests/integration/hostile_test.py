@@ -104,7 +104,7 @@ class Hostile:
         return len(self.about[kind]["ratios"]) < self.options.turns or messages < self.options.messages
 
     def memory(self):
-        return [resident_mib(process) for process in self.cluster.processes]
+        return [resident_mib(process.pid) for process in self.cluster.processes]
 
     def run(self):
         if not eventually(self.cluster.whole, HANG):
