@@ -64,6 +64,11 @@ def check_pod(owner, template, claims):
             drain = [int(argument.partition("=")[2]) for argument in arguments if argument.startswith("--drain-wait=")]
             leaves_first = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
             expect(drain and drain[0] + leaves_first < pod["terminationGracePeriodSeconds"], f"{where}: answers under way are cut")
+            [port] = [argument.partition("=")[2] for argument in arguments if argument.startswith("--port=")]
+            asked = container["startupProbe"].get("exec", {}).get("command", [""])[-1]
+            expect("GET /ready " in asked and f"/{port}\n" in asked, f"{where}: gets requests before the coordinator has answered it")
+            expect(any(selects(item["spec"]["selector"], labels) for item in objects if item.get("kind") == "PodDisruptionBudget"),
+                   f"{where}: a drained node takes all of them at once")
         if command in ("coordinator", "serve"):
             expect(sum(taint.get("tolerationSeconds", 0) < 60 for taint in pod.get("tolerations", []) if taint["effect"] == "NoExecute") == 2,
                    f"{where}: stays for minutes on a node that is lost")
