@@ -154,7 +154,7 @@ TEST(ContentParts, WhatIsWrongIsSaidByItsName) {
             "messages[0].content[0].video_url is missing, wanted an object with the URL of a video");
   EXPECT_EQ(refusal({video("data:video/jpeg;base64,Zm9v,Zm8vY")}),
             "messages[0].content[0].video_url.url breaks off after 5 characters of base64");
-  EXPECT_EQ(refusal({video(("data:video/jpeg;base64," + std::string(4096, ',')).c_str())}),
+  EXPECT_EQ(refusal({video(("data:video/jpeg;base64," + std::string(4097, ',')).c_str())}),
             "messages[0].content[0].video_url.url is a video of more than 4096 pictures");
   EXPECT_EQ(refusal({Json::object({{"type", "input_audio"}})}),
             "messages[0].content[0].input_audio is missing, wanted an object with the data of a sound, in base64, and "
