@@ -117,6 +117,13 @@ Result<void> DrafterCore::check_draft(const Draft& draft, Position base) const {
   return {};
 }
 
+void DrafterCore::abandon(Session& session, SessionId id) {
+  if (!drop_job(id) || session.behind == 0) return;
+  // Its rows still lack their K/V, and rows that come later may find no room until they have it.
+  next_work_.push_back({.kind = DraftWork::Kind::kAbandon, .session = id});
+  session.has_new_rows = true;
+}
+
 void DrafterCore::catch_up(const Session& session, SessionId id) {
   if (session.behind > 0 && session.has_new_rows)
     jobs_.push_back({.turn = {id, session.round, session.replica_end}, .asked = false});
@@ -132,11 +139,7 @@ void DrafterCore::on_draft(Message message, TimePoint now) {
   if (message.round < session->round) return;  // late
   if (message.round == session->round && session->last_answer) return membership_.send(*session->last_answer);
   if (message.round == session->round && find_job(message.session) != jobs_.end()) return;  // repeated
-  // The overtaken Draft's rows may still lack their K/V, and rows that come later may find no room until they have it.
-  if (drop_job(message.session) && session->behind > 0) {
-    next_work_.push_back({.kind = DraftWork::Kind::kAbandon, .session = message.session});
-    session->has_new_rows = true;
-  }
+  abandon(*session, message.session);
   auto& draft = std::get<Draft>(message.body);
   Result<void> fits = check_draft(draft, message.base);
   if (fits) fits = set_aside(*session, message.base + draft.draft_length);
@@ -185,6 +188,20 @@ void DrafterCore::on_turn(const DraftTurn& turn, DraftProgress progress) {
   } else if (!asked) {
     std::rotate(job, job + 1, jobs_.end());
   }
+}
+
+bool DrafterCore::decline() {
+  std::vector<DraftTurn> declined;
+  for (const Job& job : jobs_)
+    if (job.asked) declined.push_back(job.turn);
+  for (const DraftTurn& turn : declined) {
+    Session& session = sessions_.at(turn.session);
+    session.last_answer = Message{.session = turn.session, .round = turn.round, .base = turn.base, .body = Candidates{}};
+    membership_.send(*session.last_answer);
+    abandon(session, turn.session);
+    catch_up(session, turn.session);
+  }
+  return !declined.empty();
 }
 
 std::size_t DrafterCore::drafting() const {

@@ -72,6 +72,9 @@ class DrafterCore {
   void on_arriving(TimePoint now) { membership_.on_arriving(now); }
   /// @pre the turn came from take_output()
   void on_turn(const DraftTurn& turn, DraftProgress progress);
+  /// Answers all requests for drafts with none, since no pass can be made now. Their rows are kept.
+  /// @return false if there were no requests
+  bool decline();
   /// Tells the coordinator to send no new sessions.
   void drain() { membership_.send({.body = Drain{}}); }
 
@@ -131,6 +134,8 @@ class DrafterCore {
   /// Schedules K/V of its new rows for the time without requests. Without new rows the engine would take the turn for
   /// one of the last Draft, with which it computes the others.
   void catch_up(const Session& session, SessionId id);
+  /// Drops the session's Draft, if it has turns left.
+  void abandon(Session& session, SessionId id);
   std::vector<DraftTurn> next_pass();
   /// Number of sessions among the last to request drafts.
   std::size_t drafting() const;

@@ -3,6 +3,7 @@
 #include "common/compute/kernels/isa.h"
 #include "common/compute/kernels/team.h"
 #include "common/model/checkpoint/model_files.h"
+#include "common/model/gemma4/lent_backbone.h"
 #include "common/model/tokenizer/tokenizer.h"
 #include "common/os/added_time.h"
 #include "common/os/host.h"
@@ -19,6 +20,8 @@ Result<void> run_drafter(TransportContext& context, const DrafterOptions& option
   const int threads = options.threads == kThreadsOfFamily ? int{!whole} : options.threads;
   if (threads > 0) set_team_size(threads);
   ASSIGN_OR_RETURN(const WireForm wire, parse_wire_form(options.wire));
+  LentBackbone* const lent = options.lent;
+  if (lent != nullptr && !lent->wait(stop)) return {};
   ASSIGN_OR_RETURN(LoadedDrafter loaded, load_drafter(options));
   ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(loaded.tokenizer));
   GrammarCompiler grammars([&files, size = loaded.facts.vocab_size]() -> Result<GrammarVocabulary> {
@@ -52,8 +55,11 @@ Result<void> run_drafter(TransportContext& context, const DrafterOptions& option
         for (const DraftWork& work : asked.work) engine.run(work);
         const std::vector<DraftTurn>& pass = asked.pass;
         if (pass.empty()) return false;
+        std::optional<LentBackbone::Pass> turn;
+        if (lent != nullptr && !turn.emplace(*lent).begun()) return core.decline();
         std::vector<DraftProgress> progress =
             engine.step(pass, [&] { add_time(options.added_draft_us, std::ssize(pass)); });
+        turn.reset();
         for (std::size_t i = 0; i < progress.size(); ++i) core.on_turn(pass[i], std::move(progress[i]));
         return true;  // the next pass may be due
       });

@@ -13,6 +13,8 @@
 
 namespace outrider {
 
+class LentBackbone;
+
 /// Default of DrafterOptions::threads: 1 for an assistant, every core for a whole model.
 inline constexpr int kThreadsOfFamily = -1;
 
@@ -21,6 +23,7 @@ struct DrafterOptions {
   /// The target's checkpoint, of which only config and embedding table are read. Empty beside a whole model.
   std::filesystem::path backbone = {};
   std::filesystem::path draft_model = {};  ///< with a backbone a drafter with hidden rows of it, else a whole model
+  LentBackbone* lent = nullptr;  ///< draft_model as a verifier of this process has loaded it, for its idle time
   WeightType weight_type = WeightType::kBf16;
   std::string join = {};  ///< the coordinator's address
   WorkerOptions worker = {};

@@ -66,6 +66,6 @@ inline constexpr std::int64_t kWholeModelRows = 128;
 /// drafts as guesses are right, and one more. The drafts have the same bits without it.
 /// @param model  with at least kWholeModelRows rows
 /// @param assistant  of `model`; null: none
-std::unique_ptr<DraftModel> make_draft_model(std::unique_ptr<Backbone> model, std::unique_ptr<Assistant> assistant);
+std::unique_ptr<DraftModel> make_draft_model(std::shared_ptr<Backbone> model, std::unique_ptr<Assistant> assistant);
 
 }  // namespace outrider

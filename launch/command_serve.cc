@@ -9,8 +9,10 @@
 #include "batch/batch_api.h"
 #include "common/base/complain.h"
 #include "common/base/time.h"
+#include "common/model/gemma4/lent_backbone.h"
 #include "common/os/logging.h"
 #include "common/wire/transport/address.h"
+#include "drafter-node/drafter_node.h"
 #include "launch/answered_by.h"
 #include "launch/command_support.h"
 #include "launch/interrupt.h"
@@ -34,6 +36,7 @@ struct ServeFlags {
   std::string api_key;
   std::filesystem::path api_keys, tls_certificate, tls_key;
   DraftLengthFlag draft_length;
+  std::string drafts_for;              ///< another cluster's coordinator; empty: none
   std::filesystem::path data_dir;      ///< empty: no files, no batches
   std::uint64_t data_mib_max = 10240;  ///< of files in it
   bool share_prefixes = false;
@@ -114,6 +117,20 @@ std::unique_ptr<Tracer> tracer_of(TraceOptions options, const std::string& model
   return or_throw(Tracer::start(options));
 }
 
+/// Drafts for flags.drafts_for until the thread is stopped. @param backbone  of `lent`; both outlive the thread
+std::jthread drafting_for_another(const ServeFlags& flags, TransportContext& context, LentBackbone& lent,
+                                  const std::filesystem::path& backbone) {
+  or_throw(Endpoint::connect(context, flags.drafts_for));  // now, so that a wrong address ends the program
+  const DrafterOptions options{.draft_model = backbone,
+                               .lent = &lent,
+                               .join = flags.drafts_for,
+                               .threads = flags.cluster.cluster.verifier.threads};
+  return std::jthread([options, &context](std::stop_token stop) {
+    const Result<void> ended = no_throw([&] { return run_drafter(context, options, stop); });
+    if (!ended) complain("drafting no more for {}: {}", options.join, ended.error().message);
+  });
+}
+
 /// Waits until the program is asked to end, or cannot continue. @param cluster  null: the coordinator is elsewhere
 void watch(const Interrupt& interrupt, const ApiServer& api, Cluster* cluster, int drafters, bool drafter_asked_for) {
   DrafterWatch drafter(drafter_asked_for);
@@ -166,6 +183,9 @@ void serve(ServeFlags flags) {
   raise_file_limit();
   if (flags.traces.share < 1 && !flags.traces.on())
     throw UsageError("--trace-share without --trace, --perfetto or --otlp: there are no traces");
+  const Security& security = flags.cluster.security;
+  if (flags.drafts_for.empty() && flags.cluster.connect.empty() && !(security.key.empty() && security.coordinator_keys.empty()))
+    throw UsageError("--key or --coordinator-key without --connect or --drafts-for: there is no other coordinator");
   std::string& host = flags.http.host;
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);  // as in a URL
   flags.http.keys = keys_of(flags);
@@ -178,6 +198,8 @@ void serve(ServeFlags flags) {
 
   Interrupt interrupt(/*also_sigterm=*/true);
   TransportContext context(flags.cluster.security);
+  LentBackbone lent;
+  if (!flags.drafts_for.empty()) flags.cluster.cluster.verifier.lent = &lent;
   std::unique_ptr<Cluster> cluster;
   // A request may want drafts even if --draft-length does not.
   const bool drafts_by_default = draft_length.length > 0;
@@ -188,6 +210,8 @@ void serve(ServeFlags flags) {
     cluster = or_throw(start_cluster(context, cluster_options));
   else
     or_throw(split_addresses(flags.cluster.connect));  // now, and not with each request
+  std::jthread lending;
+  if (!flags.drafts_for.empty()) lending = drafting_for_another(flags, context, lent, pair.backbone);
   const std::string name = flags.name.empty() ? served_name(pair.backbone) : flags.name;
   const std::unique_ptr<Tracer> tracer = tracer_of(flags.traces, name);
   ServerMetrics metrics({.prefix = flags.metrics_prefix, .model = name, .version = OUTRIDER_VERSION});
@@ -239,6 +263,7 @@ void serve(ServeFlags flags) {
   std::fflush(stdout);
   print_endpoint(who, flags.http, http->port());
   watch(interrupt, api, cluster.get(), cluster_options.drafters, drafts_by_default);
+  lending = {};
   http->stop(std::chrono::seconds(flags.drain_wait_s));
 }
 
@@ -319,6 +344,10 @@ void add_serve_command(Command& app) {
           "only from public addresses, except numeric ones in this list (default: fetch nothing; docs/http.md)")
       ->delimiter(',');
   flags->draft_length.add_to(*command);
+  Option* drafts_for = command->add_option(
+      "--drafts-for", flags->drafts_for,
+      "While no request is at work here, draft with this model for the coordinator at tcp://HOST:PORT, whose model has "
+      "the same tokens (docs/drafters.md)");
   flags->cluster.add_to(*command);
   CoordinatorOptions& coordinator = flags->cluster.cluster.coordinator;
   coordinator.requests_max = 64;
@@ -327,7 +356,10 @@ void add_serve_command(Command& app) {
   insecure->remove_needs(command->get_option("--connect"));
   insecure->description(
       "Allow other machines without keys: anybody on the network can read, and anybody can use the server");
-  command->get_option("--max-requests")->excludes(command->get_option("--connect"));  // which has its own
+  Option* connect = command->get_option("--connect");
+  command->get_option("--max-requests")->excludes(connect);  // which has its own
+  drafts_for->excludes(connect)->excludes(command->get_option("--processes"));
+  for (const char* option : {"--key", "--coordinator-key"}) command->get_option(option)->remove_needs(connect);
   command->callback([flags] { serve(*flags); });
 }
 

@@ -351,7 +351,7 @@ inline auto named(std::vector<std::string_view> names) {
 /// Adds the key options of a process that listens, or that connects. The command's address options are there already:
 /// an address within one process, at which no other one can be met, is refused.
 inline void add_security_options(Command& command, Security& security, bool listens) {
-  for (const char* name : {"--listen", "--join", "--connect"}) {
+  for (const char* name : {"--listen", "--join", "--connect", "--drafts-for"}) {
     if (Option* const option = command.get_option_no_throw(name))
       option->check([](const std::string& address) {
         return address.starts_with("inproc://")

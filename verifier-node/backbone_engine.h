@@ -21,7 +21,7 @@ class BackboneEngine {
  public:
   /// @param synthetic_acceptance  see VerifierOptions
   /// @param towers  make soft tokens of sessions' media; outlive this object
-  explicit BackboneEngine(std::unique_ptr<Backbone> backbone, std::vector<double> synthetic_acceptance = {},
+  explicit BackboneEngine(std::shared_ptr<Backbone> backbone, std::vector<double> synthetic_acceptance = {},
                           Towers* towers = nullptr)
       : sequences_(std::move(backbone)), synthetic_acceptance_(std::move(synthetic_acceptance)), towers_(towers) {}
 

@@ -19,7 +19,7 @@ namespace outrider {
 /// sent together with it.
 class Sequences {
  public:
-  explicit Sequences(std::unique_ptr<Backbone> backbone) : backbone_(std::move(backbone)) {}
+  explicit Sequences(std::shared_ptr<Backbone> backbone) : backbone_(std::move(backbone)) {}
 
   const Backbone& backbone() const { return *backbone_; }
   bool has(SessionId sequence) const { return caches_.contains(sequence); }
@@ -63,7 +63,7 @@ class Sequences {
   void apply(CallReader& calls);
   void apply_forward(CallReader& calls);
 
-  std::unique_ptr<Backbone> backbone_;
+  std::shared_ptr<Backbone> backbone_;
   std::map<SessionId, KvCache> caches_;
   std::vector<Segment> segments_;  ///< of the last pass
   struct FollowerRows {

@@ -21,6 +21,7 @@
 #include "common/compute/kernels/team_sizer.h"
 #include "common/model/block_drafter/block_config.h"
 #include "common/model/checkpoint/pack.h"
+#include "common/model/gemma4/lent_backbone.h"
 #include "common/model/gemma4/numeric_class.h"
 #include "common/model/tokenizer/tokenizer.h"
 #include "common/os/added_time.h"
@@ -310,7 +311,7 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
     RETURN_IF_ERROR(group.start(options, count, stop));
   }
   const int shard_count = place_of(group.shards()).count;
-  ASSIGN_OR_RETURN(std::unique_ptr<Backbone> backbone, load_backbone(files, options, group.shards()));
+  ASSIGN_OR_RETURN(std::shared_ptr<Backbone> backbone, load_backbone(files, options, group.shards()));
   PairFacts facts = pair_facts(backbone->config(), backbone->weights());
   if (!options.hidden_rows_for.empty()) {
     ASSIGN_OR_RETURN(const ModelFiles drafter, ModelFiles::open(options.hidden_rows_for));
@@ -337,6 +338,8 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
       towers ? towers->encoding_class(options.weight_type, backbone->weights().fingerprint()) : "";
   TeamSizer sizer(team_size(), backbone->config().layers.size());
   if (options.threads == 0 && shard_count == 1) backbone->set_team_sizer(&sizer);
+  LentBackbone* const lent = options.lent;
+  if (lent != nullptr) lent->lend(backbone);
   BackboneEngine engine(std::move(backbone), options.synthetic_acceptance, towers.get());
   ASSIGN_OR_RETURN(std::string name, chosen_name(options.worker, node_name("verifier")));
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
@@ -352,7 +355,7 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
   ThreadsLog threads_log(sizer);
   std::vector<VerifyWork> batch;
   WorkerLoop loop(core, *endpoint, options.worker);
-  return loop.run(
+  const Result<void> ended = loop.run(
       stop, std::chrono::seconds(options.drain_wait_s),
       [&](VerifierCore::Output& output) {
         for (const SessionId session : output.released) engine.release(session);
@@ -361,14 +364,18 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
       [&] {
         if (batch.empty()) {
           group.check();
+          if (lent != nullptr && core.session_count() == 0) lent->give();
           return false;
         }
+        if (lent != nullptr) lent->take();
         std::vector<VerifyResult> results = engine.run(batch, [&] { loop.between_steps(); });
         slow_down(results, options.added_verify_us, batch, [&] { loop.between_steps(); });
         core.on_batch_done(std::move(results), loop.now());
         threads_log.look();
         return true;
       });
+  if (lent != nullptr) lent->take();  // for good: the backbone refers to `sizer`
+  return ended;
 }
 
 }  // namespace outrider

@@ -17,6 +17,8 @@
 
 namespace outrider {
 
+class LentBackbone;
+
 /// Listener for shards on other hosts.
 struct RemoteShards {
   std::string listen = {};  ///< argument of listen_tcp(); empty: all shards are on this host
@@ -42,6 +44,7 @@ struct VerifierOptions {
   /// assistant's. Empty: an assistant's.
   std::filesystem::path hidden_rows_for = {};
   bool no_towers = false;    ///< media must be encoded by an encoder
+  LentBackbone* lent = nullptr;  ///< gets the backbone, for the time without sequences; outlives the verifier
   int drain_wait_s = 20;     ///< after a stop: time for the sequences in progress
   VerifierConfig core = {};  ///< K/V capacity is set once the model is loaded
 };

@@ -8,6 +8,7 @@
 #include "common/model/gemma4/assistant.h"
 #include "common/model/gemma4/backbone.h"
 #include "common/model/gemma4/generation_config.h"
+#include "common/model/gemma4/lent_backbone.h"
 #include "common/model/tokenizer/tokenizer.h"
 #include "common/os/logging.h"
 #include "common/pair/pair_files.h"
@@ -84,7 +85,7 @@ class WholeSequence final : public DraftSequence {
 
 class WholeModel final : public DraftModel {
  public:
-  WholeModel(std::unique_ptr<Backbone> model, std::unique_ptr<Assistant> assistant)
+  WholeModel(std::shared_ptr<Backbone> model, std::unique_ptr<Assistant> assistant)
       : model_(std::move(model)), assistant_(std::move(assistant)) {
     CHECK(model_->rows_max() >= kWholeModelRows, "{} rows", model_->rows_max());
   }
@@ -182,14 +183,14 @@ class WholeModel final : public DraftModel {
     return scores_;
   }
 
-  std::unique_ptr<Backbone> model_;
+  std::shared_ptr<Backbone> model_;
   std::unique_ptr<Assistant> assistant_;  ///< null: none
   std::vector<float> scores_;
 };
 
 }  // namespace
 
-std::unique_ptr<DraftModel> make_draft_model(std::unique_ptr<Backbone> model, std::unique_ptr<Assistant> assistant) {
+std::unique_ptr<DraftModel> make_draft_model(std::shared_ptr<Backbone> model, std::unique_ptr<Assistant> assistant) {
   return std::make_unique<WholeModel>(std::move(model), std::move(assistant));
 }
 
@@ -202,7 +203,14 @@ Result<LoadedDrafter> load_whole_model_drafter(const DrafterOptions& options) {
   }
   ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(paths.backbone));
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::load(files));
-  ASSIGN_OR_RETURN(std::unique_ptr<Backbone> model, Backbone::load(files, options.weight_type, kWholeModelRows));
+  std::shared_ptr<Backbone> model;
+  if (options.lent != nullptr) {
+    model = options.lent->backbone();
+  } else {
+    ASSIGN_OR_RETURN(model, Backbone::load(files, options.weight_type, kWholeModelRows));
+    for (const std::string& note : model->config().notes)
+      log_warn("event=metadata_overruled model={} note=\"{}\"", options.draft_model.string(), note);
+  }
   std::unique_ptr<Assistant> assistant;
   if (cascade) {
     ASSIGN_OR_RETURN(const ModelFiles assistant_files, ModelFiles::open(paths.assistant));
@@ -210,8 +218,6 @@ Result<LoadedDrafter> load_whole_model_drafter(const DrafterOptions& options) {
                      Assistant::load(assistant_files, model->config(), model->weights(), options.weight_type));
   }
   ASSIGN_OR_RETURN(GenerationConfig generation, load_generation_config(files));
-  for (const std::string& note : model->config().notes)
-    log_warn("event=metadata_overruled model={} note=\"{}\"", options.draft_model.string(), note);
   const PairFacts facts{.vocab_size = static_cast<std::int32_t>(model->config().vocab_size),
                         .context_max = model->config().max_position_embeddings,
                         .tokenizer_fingerprint = tokenizer.fingerprint()};

@@ -10,10 +10,10 @@ class Server:
     """outrider serve with nano, ready, at `url`, where no clock changes a draft length that is a number, unless it is
     `governed`. What it prints but for the address is dropped."""
 
-    def __init__(self, program, *options, key=None, governed=False):
+    def __init__(self, program, *options, key=None, governed=False, stderr=None):
         self.key = key
         more = [*(["--api-key", key] if key else []), *([] if governed else ["--no-governor"])]
-        self.process = subprocess.Popen([program, "serve", "--port", "0", *more, *options], stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen([program, "serve", "--port", "0", *more, *options], stdout=subprocess.PIPE, stderr=stderr, text=True)
         self.url = self.process.stdout.readline().split()[-1]
         self.port = int(self.url.rsplit(":", 1)[1])
         while not self.ready():
