@@ -196,8 +196,9 @@ bool DrafterCore::decline() {
     if (job.asked) declined.push_back(job.turn);
   for (const DraftTurn& turn : declined) {
     Session& session = sessions_.at(turn.session);
-    session.last_answer = Message{.session = turn.session, .round = turn.round, .base = turn.base, .body = Candidates{}};
-    membership_.send(*session.last_answer);
+    Message none{.session = turn.session, .round = turn.round, .base = turn.base, .body = Candidates{}};
+    session.last_answer = none;
+    membership_.send(std::move(none));
     abandon(session, turn.session);
     catch_up(session, turn.session);
   }

@@ -131,6 +131,23 @@ std::jthread drafting_for_another(const ServeFlags& flags, TransportContext& con
   });
 }
 
+/// Null: none are kept. @param answer  to their requests
+std::unique_ptr<BatchApi> open_batches(const ServeFlags& flags, const PairPaths& pair, const std::string& name,
+                                       BatchAnswer answer) {
+  if (flags.data_dir.empty()) return nullptr;
+  const bool here = flags.cluster.connect.empty();
+  // Half of the running sequences are reserved for interactive clients.
+  const int places = here ? flags.cluster.cluster.coordinator.requests_max : 0;
+  return or_throw(BatchApi::open({.dir = flags.data_dir,
+                                  .bytes_max = flags.data_mib_max << 20,
+                                  .made_by = answered_by(flags.model, pair, name, here),
+                                  .model = name,
+                                  .concurrency = places > 0 ? std::max(1, places / 2) : 0,
+                                  .answer = std::move(answer),
+                                  .keys = flags.http.keys,
+                                  .memory = flags.http.memory}));
+}
+
 /// Waits until the program is asked to end, or cannot continue. @param cluster  null: the coordinator is elsewhere
 void watch(const Interrupt& interrupt, const ApiServer& api, Cluster* cluster, int drafters, bool drafter_asked_for) {
   DrafterWatch drafter(drafter_asked_for);
@@ -184,7 +201,8 @@ void serve(ServeFlags flags) {
   if (flags.traces.share < 1 && !flags.traces.on())
     throw UsageError("--trace-share without --trace, --perfetto or --otlp: there are no traces");
   const Security& security = flags.cluster.security;
-  if (flags.drafts_for.empty() && flags.cluster.connect.empty() && !(security.key.empty() && security.coordinator_keys.empty()))
+  const bool stays_here = flags.cluster.connect.empty() && flags.drafts_for.empty();
+  if (stays_here && !(security.key.empty() && security.coordinator_keys.empty()))
     throw UsageError("--key or --coordinator-key without --connect or --drafts-for: there is no other coordinator");
   std::string& host = flags.http.host;
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);  // as in a URL
@@ -238,21 +256,9 @@ void serve(ServeFlags flags) {
   add(llama_routes(api));
   add(messages_routes(backend));
   add(transcription_routes(backend));
-  std::unique_ptr<BatchApi> batches;
   flags.http.memory = memory_of(flags.http);
-  if (!flags.data_dir.empty()) {
-    // Half of the running sequences are reserved for interactive clients.
-    const int places = cluster ? flags.cluster.cluster.coordinator.requests_max : 0;
-    batches = or_throw(BatchApi::open({.dir = flags.data_dir,
-                                       .bytes_max = flags.data_mib_max << 20,
-                                       .made_by = answered_by(flags.model, pair, name, /*here=*/cluster != nullptr),
-                                       .model = name,
-                                       .concurrency = places > 0 ? std::max(1, places / 2) : 0,
-                                       .answer = answer_by(routes),
-                                       .keys = flags.http.keys,
-                                       .memory = flags.http.memory}));
-    for (HttpRoute& route : batches->routes()) routes.push_back(std::move(route));
-  }
+  const std::unique_ptr<BatchApi> batches = open_batches(flags, pair, name, answer_by(routes));
+  if (batches) add(batches->routes());
   routes.push_back({"GET", "/metrics", [&](const HttpRequest&) { return metrics.reply(api.status()); }});
   routes.push_back(live_page());
   flags.http.traces = tracer != nullptr;

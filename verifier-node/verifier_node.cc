@@ -195,6 +195,19 @@ Result<std::unique_ptr<Backbone>> load_backbone(const ModelFiles& files, const V
   return backbone;
 }
 
+/// Returns what drafters must fit; the backbone keeps the rows that they need.
+Result<PairFacts> facts_for_drafters(const ModelFiles& files, const VerifierOptions& options, Backbone& backbone) {
+  PairFacts facts = pair_facts(backbone.config(), backbone.weights());
+  if (!options.hidden_rows_for.empty()) {
+    ASSIGN_OR_RETURN(const ModelFiles drafter, ModelFiles::open(options.hidden_rows_for));
+    ASSIGN_OR_RETURN(const BlockConfig config, load_block_config(drafter, backbone.config()));
+    facts.donors = {hidden_rows_donor(config.hidden_layers, config.hidden_size)};
+    backbone.keep_hidden(config.hidden_layers);
+  }
+  if (const auto tokenizer = Tokenizer::load(files)) facts.tokenizer_fingerprint = tokenizer->fingerprint();
+  return facts;
+}
+
 /// Loads a shard's part and follows the first shard. @return the reason of its end; kPeerGone: the verifier is gone
 Result<void> follow(const ModelFiles& files, const ShardTask& task, Shards& shards) {
   if (task.verify_weights) RETURN_IF_ERROR(verify_packs({files.path()}));
@@ -312,14 +325,7 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
   }
   const int shard_count = place_of(group.shards()).count;
   ASSIGN_OR_RETURN(std::shared_ptr<Backbone> backbone, load_backbone(files, options, group.shards()));
-  PairFacts facts = pair_facts(backbone->config(), backbone->weights());
-  if (!options.hidden_rows_for.empty()) {
-    ASSIGN_OR_RETURN(const ModelFiles drafter, ModelFiles::open(options.hidden_rows_for));
-    ASSIGN_OR_RETURN(const BlockConfig config, load_block_config(drafter, backbone->config()));
-    facts.donors = {hidden_rows_donor(config.hidden_layers, config.hidden_size)};
-    backbone->keep_hidden(config.hidden_layers);
-  }
-  if (const auto tokenizer = Tokenizer::load(files)) facts.tokenizer_fingerprint = tokenizer->fingerprint();
+  ASSIGN_OR_RETURN(PairFacts facts, facts_for_drafters(files, options, *backbone));
   std::vector<float> free;
   ASSIGN_OR_RETURN(const std::string bits, common_numeric_class(*backbone, free));
   if (!is_remote) free.clear();

@@ -146,6 +146,54 @@ TEST(TokenDrafter, CatchesUpBesideABusySession) {
   EXPECT_EQ(catch_ups, 5);
 }
 
+// Who asks a drafter that has no time gets none at once, however often; rows wait for a time without requests.
+TEST(TokenDrafter, DeclinesWithoutLosingRows) {
+  Loop loop;
+  DrafterCore core({}, token_hello());
+  core.on_message({.body = Welcome{1}}, loop.now());
+  const SessionId first{1}, second{2};
+  const auto add_tokens = [&](SessionId id, Position from, Position to) {
+    const std::vector<TokenId> tokens(static_cast<std::size_t>(to - from), 1);
+    core.on_message({.session = id, .body = KvChunk{{.from = from, .to = to, .tokens = tokens}}}, loop.now());
+  };
+  const auto ask = [&](SessionId id, std::uint32_t round, Position base) {
+    core.on_message(
+        {.session = id, .round = RoundId{round}, .base = base, .body = Draft{.token = 5, .draft_length = 2}},
+        loop.now());
+  };
+  const auto tick = [&] {
+    core.on_tick(loop.now());
+    return core.take_output();
+  };
+  add_tokens(first, 0, 9);
+  add_tokens(second, 0, 7);
+  ask(first, 1, 9);
+  ask(second, 1, 7);
+  ASSERT_FALSE(tick().pass.empty());
+  EXPECT_TRUE(core.decline());
+  DrafterCore::Output output = core.take_output();
+  std::vector<Message> answers;
+  for (const Outgoing& out : output.send)
+    if (std::holds_alternative<Candidates>(out.message.body)) answers.push_back(out.message);
+  const auto none = [](SessionId id, Position base) {
+    return Message{.session = id, .round = RoundId{1}, .base = base, .body = Candidates{}};
+  };
+  EXPECT_EQ(answers, (std::vector<Message>{none(first, 9), none(second, 7)}));
+  EXPECT_FALSE(core.decline()) << "K/V alone are wanted, which nobody waits for";
+  ask(first, 1, 9);  // repeated: the coordinator lacks the answer
+  EXPECT_EQ(said<Candidates>(tick()), Candidates{});
+  // In the next round it is asked as if nothing had been.
+  core.on_turn({first, RoundId{1}, 9}, {.behind = 0});
+  core.on_turn({second, RoundId{1}, 7}, {.behind = 0});
+  add_tokens(first, 9, 11);
+  ask(first, 2, 11);
+  output = tick();
+  ASSERT_EQ(output.pass, (std::vector<DraftTurn>{{first, RoundId{2}, 11}}));
+  EXPECT_EQ(output.work.back().kind, DraftWork::Kind::kDraft);
+  core.on_turn(output.pass[0], {.drafts = {{.tokens = {7, 8}}}});
+  EXPECT_EQ(said<Candidates>(core.take_output())->tokens, (std::vector<TokenId>{7, 8}));
+}
+
 /// Facts and rows of a drafter with hidden rows: 128 bytes a row.
 Hello hidden_hello() {
   Hello hello = outrider::hello(Role::kDrafter);
