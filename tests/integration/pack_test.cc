@@ -275,7 +275,7 @@ const std::vector<BadPack> kBadPacks = {
      [](const fs::path& p) {
        edit_manifest(p, [](json& m) {
          json deep = json::array();
-         for (int i = 0; i < 2000; ++i) deep = json::array({std::move(deep)});
+         for (int i = 0; i < 400; ++i) deep = json::array({std::move(deep)});
          m["entries"][3]["size"] = std::move(deep);
        });
      },
