@@ -18,6 +18,25 @@ SamplingParams for_drafter(SamplingParams sampling) {
   return sampling;
 }
 
+/// Returns the number of drafters that make the drafts of all sequences.
+int drafters_at_work(const Environment& environment, const DrafterSeats& drafters) {
+  return std::max(1, environment.fleet.drafters_at_work() / drafters.wanted());
+}
+
+/// Returns Draft::halves, if all sequences of the verifier draft as many tokens. @param verifier  may be null
+bool by_halves(const Worker* verifier, DraftInput needs, int draft_length, int drafters) {
+  if (verifier == nullptr || verifier->sessions < 2) return false;
+  const int others = verifier->sessions - 1;
+  const OtherWork other_work{.sequences = others,
+                             .rows = others * (draft_length + 1),
+                             .drafts = others * draft_length,
+                             .longest = draft_length,
+                             .drafters = drafters};
+  const Estimates& costs = verifier->costs_with(needs);
+  const RoundTerms terms = round_terms(costs, DraftSource::kAssistant, draft_length, draft_length + 1, other_work);
+  return together(costs, terms, other_work, draft_length).halves;
+}
+
 }  // namespace
 
 Drafting::Drafting(SessionState& state)
@@ -51,7 +70,7 @@ Next Drafting::begin() {
                                 .at_hand = at_hand != nullptr,
                                 .ahead = may_draft_ahead(),
                                 .tree = may_draft_trees(),
-                                .drafters = drafters_at_work()}));
+                                .drafters = drafters_at_work(environment_, drafters_)}));
   if (round_.choice.source == DraftSource::kAssistant) return ask(round_.choice.length);
   drafters_.ahead.expect(0, 0);
   round_.drafts.add(0, round_.choice.source == DraftSource::kTable ? table : ngram, round_.choice.source,
@@ -127,26 +146,9 @@ void Drafting::send_draft(const DrafterSeats::Replica& replica, std::int64_t dra
                     .tree = round_.choice.tree,
                     .worth = sequence_.output_depends_on_drafts() ? 0 : round_.choice.worth,
                     .stop_ids = known ? std::vector<TokenId>() : request.stop_ids,
-                    .halves = by_halves(static_cast<int>(draft_length))},
+                    .halves = by_halves(verifier_.place().worker(), drafters_.needs(), static_cast<int>(draft_length),
+                                    drafters_at_work(environment_, drafters_))},
               sequence_.base());
-}
-
-bool Drafting::by_halves(int draft_length) const {
-  const Worker* verifier = verifier_.place().worker();
-  if (verifier == nullptr || verifier->sessions < 2) return false;
-  const int others = static_cast<int>(verifier->sessions) - 1;
-  const OtherWork other_work{.sequences = others,
-                             .rows = others * (draft_length + 1),
-                             .drafts = others * draft_length,
-                             .longest = draft_length,
-                             .drafters = drafters_at_work()};
-  const Estimates& costs = verifier->costs_with(drafters_.needs());
-  const RoundTerms terms = round_terms(costs, DraftSource::kAssistant, draft_length, draft_length + 1, other_work);
-  return together(costs, terms, other_work, draft_length).halves;
-}
-
-int Drafting::drafters_at_work() const {
-  return std::max(1, environment_.fleet.drafters_at_work() / drafters_.wanted());
 }
 
 bool Drafting::is_sound(const PeerId& drafter, const Candidates& drafts, std::int64_t most) const {

@@ -54,10 +54,6 @@ class Drafting {
   /// Returns true if the policy may use token trees. It may not if the answer depends on the drafts: the answer would
   /// then depend on measured times.
   bool may_draft_trees() const;
-  /// Draft::halves of a request, if all sequences of the verifier draft as many tokens.
-  bool by_halves(int draft_length) const;
-  /// Number of drafters that make the drafts of all sequences.
-  int drafters_at_work() const;
   /// Returns true if the drafter may draft ahead when drafting ahead pays: by the request, or by default if the round
   /// trip to the drafter takes a millisecond or more. A nearer drafter mostly shares the verifier's machine and takes
   /// its cores, or else hides no more time than older drafts lose (docs/lab/ahead.md). Heartbeats measure the round
