@@ -346,6 +346,10 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
   if (options.threads == 0 && shard_count == 1) backbone->set_team_sizer(&sizer);
   LentBackbone* const lent = options.lent;
   if (lent != nullptr) lent->lend(backbone);
+  // Taken for good in the end, since the backbone refers to `sizer`.
+  const std::shared_ptr<void> taken_back(nullptr, [lent](void* /*unused*/) {
+    if (lent != nullptr) lent->take();
+  });
   BackboneEngine engine(std::move(backbone), options.synthetic_acceptance, towers.get());
   ASSIGN_OR_RETURN(std::string name, chosen_name(options.worker, node_name("verifier")));
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
@@ -361,7 +365,7 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
   ThreadsLog threads_log(sizer);
   std::vector<VerifyWork> batch;
   WorkerLoop loop(core, *endpoint, options.worker);
-  const Result<void> ended = loop.run(
+  return loop.run(
       stop, std::chrono::seconds(options.drain_wait_s),
       [&](VerifierCore::Output& output) {
         for (const SessionId session : output.released) engine.release(session);
@@ -380,8 +384,6 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
         threads_log.look();
         return true;
       });
-  if (lent != nullptr) lent->take();  // for good: the backbone refers to `sizer`
-  return ended;
 }
 
 }  // namespace outrider

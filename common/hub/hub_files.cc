@@ -132,9 +132,14 @@ Result<HubListing> read_listing(std::string_view text) {
 Result<HubFiles> choose_files(const Names& listing, const std::string& file, HubNeed need) {
   const auto has = [&](const char* name) { return std::ranges::find(listing, name) != listing.end(); };
   std::vector<GgufChoice> models;
-  for (const std::string& name : gguf_models(listing)) {
+  const Names usual = gguf_models(listing);
+  const std::string whole = in_lower_case(base_of(file));
+  for (const std::string& name : listing) {
     const auto model = GgufChoice::of(name);
-    if (model && model->index() == 1) models.push_back(*model);
+    if (!model || model->index() != 1) continue;
+    // A drafter beside the model has to be called by its whole name; no projector is a model by itself.
+    const bool named = in_lower_case(base_of(name)) == whole && !gguf_models({name}).empty();
+    if (named || std::ranges::find(usual, name) != usual.end()) models.push_back(*model);
   }
   HubFiles files;
   const bool folder = has("config.json") && (models.empty() || has("model.safetensors") || has(kIndex));

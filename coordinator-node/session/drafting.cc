@@ -23,7 +23,8 @@ int drafters_at_work(const Environment& environment, const DrafterSeats& drafter
   return std::max(1, environment.fleet.drafters_at_work() / drafters.wanted());
 }
 
-/// Returns Draft::halves, if all sequences of the verifier draft as many tokens. @param verifier  may be null
+/// Returns Draft::halves, if all sequences of the verifier draft as many tokens and none contends with another: only
+/// the policy knows of contention. @param verifier  may be null
 bool by_halves(const Worker* verifier, DraftInput needs, int draft_length, int drafters) {
   if (verifier == nullptr || verifier->sessions < 2) return false;
   const int others = verifier->sessions - 1;
@@ -208,7 +209,12 @@ Next Drafting::go_on_without() const {
 }
 
 Next Drafting::on_candidates(const PeerId& drafter, const Candidates& candidates, bool sound, std::int64_t most) {
-  if (!sound && drafters_.awaits_drafts()) return {};
+  // One that can draft none now (DrafterCore::decline) does not end the wait for another.
+  const bool declined = sound && candidates.tokens.empty() && candidates.passes == 0;
+  if ((!sound || declined) && drafters_.awaits_drafts()) {
+    if (declined) environment_.judge(drafter, false);
+    return {};
+  }
   const Duration waited = state_.waited();
   state_.ledger.on_candidates(waited, round_.on_candidates(drafter, candidates, waited));
   if (sound) round_.drafts.add(0, candidates, DraftSource::kAssistant, most);

@@ -57,7 +57,8 @@ double predicted_rate(const Calibration& calibration, const Axes& axes, int leng
                       double exchange_s) {
   const RoundTerms terms = calibration.forecast().terms(length);
   const double alone_s = terms.seconds() - terms.draft_s + drafting_s + exchange_s;
-  // A drafter drafts for half of its sequences at a time (drafter_core.h), in a pass that takes as long as for one.
+  // As if a drafter drafted for half of its sequences at a time (Draft::halves), in a pass that takes as long as for
+  // one: a pessimistic bound, since a drafter mostly drafts for all.
   const double halves = axes.clients > axes.drafters ? 2 : 1;
   const double away_s = alone_s - terms.verify_s + (halves - 1) * drafting_s;
   const int sharing = axes.clients_a_verifier(), rows = sharing * (length + 1);

@@ -130,6 +130,7 @@ TEST(HubFiles, OfAProjectorOrADrafterAreNoModel) {
     const Names unsloth = {"gemma-4-E4B-it-Q8_0.gguf", "mtp-gemma-4-E4B-it.gguf", draft, "mmproj-BF16.gguf"};
     EXPECT_EQ(choose_files(unsloth, "Q8_0", HubNeed::kAll)->model, "gemma-4-E4B-it-Q8_0.gguf");
     EXPECT_FALSE(choose_files(unsloth, "Q4_0", HubNeed::kAll));
+    EXPECT_EQ(choose_files(unsloth, "mtp-gemma-4-E4B-it.gguf", HubNeed::kAll)->model, "mtp-gemma-4-E4B-it.gguf");
   }
   const Names drafter = {"gemma-4-E4B-it-qat-assistant-MTP-Q8_0.gguf"};  // of a repository of its own
   EXPECT_EQ(choose_files(drafter, "", HubNeed::kAll)->names, drafter);
