@@ -208,7 +208,7 @@ int wait_until_ready(const RunFolderFlags& flags, std::stop_token stop) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
   } while (std::chrono::steady_clock::now() < deadline && !stop.stop_requested());
-  complain("not ready after {} s: {}", flags.seconds, why);
+  fmt::print(stderr, "outrider: not ready after {} s: {}\n", flags.seconds, why);  // with lines of a log
   return kNotReady;
 }
 
