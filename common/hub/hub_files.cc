@@ -84,7 +84,7 @@ std::string projector_beside(const Names& listing, const GgufChoice& model) {
   Names beside;
   for (const std::string& name : listing)
     if (folder_of(name) == model.folder) beside.push_back(base_of(name));
-  const std::string tower = choose_projector(std::move(beside));
+  const std::string tower = choose_projector(std::move(beside), model.stem + ".gguf");
   return tower.empty() ? tower : model.folder + tower;
 }
 

@@ -342,12 +342,18 @@ TEST(Projector, WhatCannotBeUsedOfA12BIsNamed) {
 
 TEST(Projector, IsFoundByItsNameAndChosenByItsType) {
   using Names = std::vector<std::string>;
-  EXPECT_EQ(choose_projector(Names{"m.gguf", "mmproj-F32.gguf", "mmproj-F16.gguf", "mmproj-BF16.gguf"}),
+  EXPECT_EQ(choose_projector(Names{"m.gguf", "mmproj-F32.gguf", "mmproj-F16.gguf", "mmproj-BF16.gguf"}, "m.gguf"),
             "mmproj-BF16.gguf");
-  EXPECT_EQ(choose_projector(Names{"mmproj-F32.gguf", "mmproj-F16.gguf"}), "mmproj-F16.gguf");
-  EXPECT_EQ(choose_projector(Names{"m.mmproj-Q8_0.gguf", "m.Q8_0.gguf"}), "m.mmproj-Q8_0.gguf");
-  EXPECT_EQ(choose_projector(Names{"m.gguf", "mmproj-F16.txt"}), "");
+  EXPECT_EQ(choose_projector(Names{"mmproj-F32.gguf", "mmproj-F16.gguf"}, "m.gguf"), "mmproj-F16.gguf");
+  EXPECT_EQ(choose_projector(Names{"m.mmproj-Q8_0.gguf", "m.Q8_0.gguf"}, "m.gguf"), "m.mmproj-Q8_0.gguf");
+  EXPECT_EQ(choose_projector(Names{"m.gguf", "mmproj-F16.txt"}, "m.gguf"), "");
   const Pair pair;
+  // The model's type is not the projector's; of several models each has its own.
+  const Names types = {"mmproj-m-Q8_0.gguf", "mmproj-m-BF16.gguf"}, models = {"a.mmproj-F16.gguf", "b.mmproj-F16.gguf"};
+  for (const char* model : {"m-Q8_0.gguf", "m-Q8_0-00001-of-00002.gguf", "m.gguf"})
+    EXPECT_EQ(choose_projector(types, model), "mmproj-m-BF16.gguf");
+  for (const std::string model : {"a", "b"})
+    EXPECT_EQ(choose_projector(models, model + ".Q8_0.gguf"), model + ".mmproj-F16.gguf");
   fs::rename(pair.dir / "mmproj-F32.gguf", pair.dir / "model.mmproj-F32.gguf");
   EXPECT_EQ(pair.refusal(), "");
   pair.dir.write("model.mmproj-BF16.gguf", "");

@@ -343,13 +343,24 @@ std::vector<std::string> gguf_models(std::vector<std::string> names) {
   return names;
 }
 
-std::string choose_projector(std::vector<std::string> names) {
+std::string choose_projector(std::vector<std::string> names, const std::string& model) {
   std::erase_if(names, [](const std::string& name) { return !is_gguf_name(name) || !says(name, {"mmproj"}); });
+  if (names.empty()) return "";
   std::ranges::sort(names);
+  const auto shard = GgufShard::of(model);
+  std::string own = in_lower_case(shard ? shard->stem : fs::path(model).stem().string());
+  own.resize(std::min(own.size(), own.find_last_of(".-")));  // its type says nothing of the projector's
+  const auto alike = [&](const std::string& name) {
+    std::string other = in_lower_case(name);
+    if (other.starts_with("mmproj-")) other.erase(0, 7);
+    return std::ranges::mismatch(other, own).in1 - other.begin();
+  };
+  const auto most = std::ranges::max(names | std::views::transform(alike));
+  std::erase_if(names, [&](const std::string& name) { return alike(name) < most; });
   for (const char* const type : {"bf16", "f16"})
     for (const std::string& name : names)
       if (says(name, {type})) return name;
-  return names.empty() ? "" : names[0];
+  return names[0];
 }
 
 std::optional<GgufShard> GgufShard::of(const std::string& filename) {

@@ -102,9 +102,11 @@ struct GgufModel {
 /// Returns those of these files that are models, by llama.cpp's words for others: projectors, importance matrices, and
 /// drafters (mtp-NAME.gguf, MTP/NAME.gguf), which are models only where there are no others.
 std::vector<std::string> gguf_models(std::vector<std::string> names);
-/// Returns the projector that is used of these files, by "mmproj" in its name (llama.cpp's converter writes
-/// mmproj-NAME.gguf, others NAME.mmproj-F16.gguf): in BF16, else in F16, else the first; empty if there is none.
-std::string choose_projector(std::vector<std::string> names);
+/// Returns the projector that a model uses of these files, by "mmproj" in its name (llama.cpp's converter writes
+/// mmproj-NAME.gguf, others NAME.mmproj-F16.gguf); empty if there is none. Beside several models, of those whose names
+/// begin most like the model's: in BF16, else in F16, else the first.
+/// @param model  the model's file name
+std::string choose_projector(std::vector<std::string> names, const std::string& model);
 
 /// The GGUF file that holds the weights at `path`: `path` itself if it ends in .gguf; in a directory without
 /// safetensors, its one GGUF model (of a split one the first shard). None if the weights are not GGUF.

@@ -13,7 +13,6 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "common/base/ascii.h"
 #include "common/model/checkpoint/gguf_names.h"
 #include "common/os/files.h"
 
@@ -300,18 +299,8 @@ std::optional<fs::path> find_projector(const fs::path& text_model) {
   std::vector<std::string> names;
   std::error_code ignored;
   for (fs::directory_iterator at(folder, ignored), end; at != end; at.increment(ignored))
-    if (std::string name = at->path().filename().string(); in_lower_case(name).find("mmproj") != name.npos)
-      names.push_back(std::move(name));
-  // Beside several models, those whose names begin most like the model's.
-  const std::string own = text_model.filename().string();
-  const auto alike = [&](std::string_view name) {
-    if (name.starts_with("mmproj-")) name.remove_prefix(7);
-    return std::ranges::mismatch(name, own).in1 - name.begin();
-  };
-  std::ptrdiff_t most = 0;
-  for (const std::string& name : names) most = std::max(most, alike(name));
-  std::erase_if(names, [&](const std::string& name) { return alike(name) < most; });
-  const std::string name = choose_projector(std::move(names));
+    names.push_back(at->path().filename().string());
+  const std::string name = choose_projector(std::move(names), text_model.filename().string());
   return name.empty() ? std::nullopt : std::optional(folder / name);
 }
 
