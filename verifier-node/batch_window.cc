@@ -105,7 +105,8 @@ Duration BatchWindow::wait(std::int64_t requests, std::int64_t rows, TimePoint n
   }
   std::ranges::sort(coming, {}, &Coming::in_s);
   // Drafts and a forward beside them share cores or memory: what drafts of a second lose, the forward loses too.
-  const double slowed = 1 / share() - 1, longest_s = away_s.empty() ? 0 : std::ranges::max(away_s);
+  const double speed_beside = share(), slowed = 1 / speed_beside - 1;
+  const double longest_s = away_s.empty() ? 0 : std::ranges::max(away_s);
   const double forward_alone_s = forward_s(rows), present = static_cast<double>(requests);
   std::int64_t coming_rows = 0;
   double sequences = present, best = 0, best_s = 0;
@@ -116,7 +117,7 @@ Duration BatchWindow::wait(std::int64_t requests, std::int64_t rows, TimePoint n
     sequences += 1;
     const double alone_s = forward_alone_s + slowed * in_s, later_s = forward_s(coming_rows) + slowed * longest_s;
     double apart = present * alone_s + (sequences - present) * (alone_s + later_s);
-    for (const double each_s : away_s) apart += std::max(0.0, later_s - each_s / share());
+    for (const double each_s : away_s) apart += std::max(0.0, later_s - each_s / speed_beside);
     const double gain = apart - sequences * (in_s + forward_s(rows));
     if (gain > best) std::tie(best, best_s) = std::pair(gain, in_s);
   }

@@ -76,8 +76,8 @@ class BatchWindow {
 
   std::int64_t rows_max_;
   std::map<SessionId, Sequence> sequences_;
-  std::int64_t last_rows_ = 1;              ///< of any sequence's last round
-  std::array<Absences, 2> all_ = {};        ///< of all sequences
+  std::int64_t last_rows_ = 1;        ///< of any sequence's last round
+  std::array<Absences, 2> all_ = {};  ///< of all sequences
   FadingMean apart_s_{keeps::kLine}, beside_s_{keeps::kLine};  ///< absences with drafts, without and beside forwards
   double forwards_s_ = 0;                   ///< total time of ended forwards
   std::optional<TimePoint> forward_since_;  ///< one is running

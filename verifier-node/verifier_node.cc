@@ -208,6 +208,26 @@ Result<PairFacts> facts_for_drafters(const ModelFiles& files, const VerifierOpti
   return facts;
 }
 
+/// Lends the verifier's backbone, if it is to be lent, and takes it back for good in the end.
+class Lending {
+ public:
+  Lending(LentBackbone* lent, const std::shared_ptr<Backbone>& backbone) : lent_(lent) {
+    if (lent_ != nullptr) lent_->lend(backbone);
+  }
+  ~Lending() { take(); }
+  Lending(const Lending&) = delete;
+  Lending& operator=(const Lending&) = delete;
+  void take() {
+    if (lent_ != nullptr) lent_->take();
+  }
+  void give() {
+    if (lent_ != nullptr) lent_->give();
+  }
+
+ private:
+  LentBackbone* const lent_;
+};
+
 /// Loads a shard's part and follows the first shard. @return the reason of its end; kPeerGone: the verifier is gone
 Result<void> follow(const ModelFiles& files, const ShardTask& task, Shards& shards) {
   if (task.verify_weights) RETURN_IF_ERROR(verify_packs({files.path()}));
@@ -344,12 +364,7 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
       towers ? towers->encoding_class(options.weight_type, backbone->weights().fingerprint()) : "";
   TeamSizer sizer(team_size(), backbone->config().layers.size());
   if (options.threads == 0 && shard_count == 1) backbone->set_team_sizer(&sizer);
-  LentBackbone* const lent = options.lent;
-  if (lent != nullptr) lent->lend(backbone);
-  // Taken for good in the end, since the backbone refers to `sizer`.
-  const std::shared_ptr<void> taken_back(nullptr, [lent](void* /*unused*/) {
-    if (lent != nullptr) lent->take();
-  });
+  Lending lending(options.lent, backbone);  // ends before `sizer`, to which the backbone refers
   BackboneEngine engine(std::move(backbone), options.synthetic_acceptance, towers.get());
   ASSIGN_OR_RETURN(std::string name, chosen_name(options.worker, node_name("verifier")));
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
@@ -374,10 +389,10 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
       [&] {
         if (batch.empty()) {
           group.check();
-          if (lent != nullptr && core.session_count() == 0) lent->give();
+          if (core.session_count() == 0) lending.give();
           return false;
         }
-        if (lent != nullptr) lent->take();
+        lending.take();
         std::vector<VerifyResult> results = engine.run(batch, [&] { loop.between_steps(); });
         slow_down(results, options.added_verify_us, batch, [&] { loop.between_steps(); });
         core.on_batch_done(std::move(results), loop.now());

@@ -43,10 +43,10 @@ struct VerifierOptions {
   /// A block or EAGLE-3 drafter's files, of which the configuration is read: its rows are kept and sent, instead of an
   /// assistant's. Empty: an assistant's.
   std::filesystem::path hidden_rows_for = {};
-  bool no_towers = false;    ///< media must be encoded by an encoder
+  bool no_towers = false;        ///< media must be encoded by an encoder
   LentBackbone* lent = nullptr;  ///< gets the backbone, for the time without sequences; outlives the verifier
-  int drain_wait_s = 20;     ///< after a stop: time for the sequences in progress
-  VerifierConfig core = {};  ///< K/V capacity is set once the model is loaded
+  int drain_wait_s = 20;         ///< after a stop: time for the sequences in progress
+  VerifierConfig core = {};      ///< K/V capacity is set once the model is loaded
 };
 
 template <class Visitor>

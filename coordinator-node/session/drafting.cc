@@ -148,7 +148,7 @@ void Drafting::send_draft(const DrafterSeats::Replica& replica, std::int64_t dra
                     .worth = sequence_.output_depends_on_drafts() ? 0 : round_.choice.worth,
                     .stop_ids = known ? std::vector<TokenId>() : request.stop_ids,
                     .halves = by_halves(verifier_.place().worker(), drafters_.needs(), static_cast<int>(draft_length),
-                                    drafters_at_work(environment_, drafters_))},
+                                        drafters_at_work(environment_, drafters_))},
               sequence_.base());
 }
 
