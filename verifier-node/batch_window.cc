@@ -43,8 +43,8 @@ BatchWindow::Elapsed BatchWindow::elapsed(const Sequence& sequence, TimePoint no
 }
 
 double BatchWindow::share() const {
-  constexpr double kLeast = 0.25;
-  if (apart_s_.empty() || beside_s_.empty()) return 1;
+  constexpr double kLeast = 0.25, kUnknown = 0.5;
+  if (apart_s_.empty() || beside_s_.empty()) return kUnknown;
   return std::clamp(apart_s_.value() / beside_s_.value(), kLeast, 1.0);
 }
 

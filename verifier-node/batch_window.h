@@ -66,7 +66,8 @@ class BatchWindow {
   double busy_s(TimePoint now) const;
   Elapsed elapsed(const Sequence& sequence, TimePoint now) const;
   double idle_s(const Elapsed& time) const { return time.idle_s + share() * time.busy_s; }
-  /// Returns how fast drafts are made beside a forward, relative to an idle verifier.
+  /// Returns how fast drafts are made beside a forward, relative to an idle verifier. Until both were measured it is a
+  /// half, as if both had the same cores: the wait then shows the truth, which sequences in turns would never show.
   double share() const;
   /// Returns the sequence's absences, or those of all if none of its own has ended.
   const Absences& absences(const Sequence& sequence) const;

@@ -23,8 +23,7 @@ int drafters_at_work(const Environment& environment, const DrafterSeats& drafter
   return std::max(1, environment.fleet.drafters_at_work() / drafters.wanted());
 }
 
-/// Returns Draft::halves, if all sequences of the verifier draft as many tokens and none contends with another: only
-/// the policy knows of contention. @param verifier  may be null
+/// Returns Draft::halves, if all sequences of the verifier draft as many tokens. @param verifier  may be null
 bool by_halves(const Worker* verifier, DraftInput needs, int draft_length, int drafters) {
   if (verifier == nullptr || verifier->sessions < 2) return false;
   const int others = verifier->sessions - 1;

@@ -213,10 +213,11 @@ void Verifying::account(const Verdict& verdict) {
       costs.wanted.observe(round_.choice.length > 0 && !is_looked_up(round_.choice.source));
     // Drafts of several sources cannot be attributed to one.
     const bool telling = round_.is_tree() ? !sequence_.request.added.any() : round_.is_plain();
+    const double ended_s = to_seconds(environment_.now.time_since_epoch());
     if (telling && !round_.choice.catches_up)
-      costs.observe(outcome);
+      costs.observe(outcome, ended_s);
     else
-      costs.observe_pass(outcome);
+      costs.observe_pass(outcome, ended_s);
     if (round_.after_all && outcome.source == DraftSource::kAssistant && outcome.drafted > 0)
       costs.ahead.observe(*round_.after_all, outcome.ahead, outcome.draft_s + outcome.draft_wire_s);
     verifier_.policy->observe(round_.choice, outcome);

@@ -52,21 +52,19 @@ double remote_drafting_s(const Axes& axes, int length, double draft_s) {
   return CpuShare::mean_s(draft_s, axes.drafter_cpu_share) + length * axes.drafter_added_ms / 1e3;
 }
 
-/// @param drafting_s  time of a round's drafts @param exchange_s  their exchange's time beyond the calibrated one
+/// @param drafting_s  time of a round's drafts, for one sequence or for all @param exchange_s  their exchange's time
+/// beyond the calibrated one @param own_cores  the drafter has cores of its own, so that halves may take turns
 double predicted_rate(const Calibration& calibration, const Axes& axes, int length, double drafting_s,
-                      double exchange_s) {
+                      double exchange_s, bool own_cores) {
   const RoundTerms terms = calibration.forecast().terms(length);
   const double alone_s = terms.seconds() - terms.draft_s + drafting_s + exchange_s;
-  // As if a drafter drafted for half of its sequences at a time (Draft::halves), in a pass that takes as long as for
-  // one: a pessimistic bound, since a drafter mostly drafts for all.
-  const double halves = axes.clients > axes.drafters ? 2 : 1;
-  const double away_s = alone_s - terms.verify_s + (halves - 1) * drafting_s;
+  const double away_s = alone_s - terms.verify_s;
   const int sharing = axes.clients_a_verifier(), rows = sharing * (length + 1);
-  // All meet in one forward pass, or two halves take turns, whichever the verifier finds faster (batch_window.h).
+  // All meet in one forward pass, or two halves take turns, whichever is faster (round_cost.h, together()).
   double round_s = away_s + calibration.verify_s(rows);
-  if (sharing > 1) {
+  if (sharing > 1 && own_cores) {
     const double half_s = calibration.verify_s((sharing + 1) / 2 * (length + 1)) + terms.other_s;
-    round_s = std::min(round_s, std::max({2 * half_s, halves * drafting_s, alone_s - terms.verify_s + half_s}));
+    round_s = std::min(round_s, std::max({2 * half_s, 2 * drafting_s, away_s + half_s}));
   }
   return axes.clients * calibration.forecast().tau(length) / round_s;
 }
@@ -89,13 +87,13 @@ std::optional<Prediction> predict(const Calibration& calibration, const Axes& ax
     return length == 0 ? 0 : link.exchange_ms(calibration.request_bytes(prediction.tau)) / 1e3;
   };
   prediction.exchange_ms = exchange_s(axes.link) * 1e3;
-  prediction.plain = predicted_rate(calibration, axes, 0, 0, 0);
-  prediction.colocated = predicted_rate(calibration, axes, length, terms.draft_s, 0);
-  prediction.remote = predicted_rate(calibration, axes, length, remote_s, exchange_s(axes.link));
+  prediction.plain = predicted_rate(calibration, axes, 0, 0, 0, false);
+  prediction.colocated = predicted_rate(calibration, axes, length, terms.draft_s, 0, false);
+  prediction.remote = predicted_rate(calibration, axes, length, remote_s, exchange_s(axes.link), true);
   const auto rate_over = [&](double rtt_ms) {
     Link link = axes.link;
     link.rtt_ms = rtt_ms;
-    return predicted_rate(calibration, axes, length, remote_s, exchange_s(link));
+    return predicted_rate(calibration, axes, length, remote_s, exchange_s(link), true);
   };
   if (length > 0 && rate_over(0) >= prediction.plain) {
     double pays_ms = 0, loses_ms = kRttMaxMs;

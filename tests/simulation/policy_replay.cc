@@ -72,7 +72,7 @@ void PolicySimulator::play(DraftLengthPolicy& policy) {
   }
   outcome.verify_s = world_.plain_verify_s * world_.steps(outcome.drafted + 1);
   outcome.round_s = outcome.draft_s + outcome.draft_wire_s + outcome.verify_s + world_.other_s;
-  costs.observe(outcome);
+  costs.observe(outcome, 0);
   policy.observe(plan, outcome);
   emitted_ = outcome.accepted + 1;
   rounds.push_back({plan, emitted_, outcome.round_s, world_.plain_s() * emitted_});

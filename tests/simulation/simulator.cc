@@ -554,6 +554,7 @@ void Simulator::on_event(Event event) {
     case Event::Kind::kBatchDone:
       if (verifier != nullptr && verifier->taken > Duration::zero()) {
         verifier->busy_until = now_ + verifier->taken;
+        for (VerifyResult& result : verifier->results) result.verdict.verify_ns += verifier->taken.count();
         schedule(std::exchange(verifier->taken, {}), Event::Kind::kBatchDone, verifier->peer);
         break;
       }
@@ -688,7 +689,8 @@ void Simulator::flush(Drafter& drafter) {
     schedule(time, Event::Kind::kDrafted, drafter.peer);
     drafter.busy_until = now_ + time;
     for (Verifier& verifier : verifiers_)
-      if (layout_.pair && layout_.pair->one_machine && verifier.busy_until > now_) verifier.taken += time;
+      if (layout_.pair && layout_.pair->one_machine && verifier.busy_until > now_)
+        verifier.taken += scaled(time, 1 / layout_.pair->shared_cores);
   }
   tend_connection(drafter, output.redial);
   for (const Outgoing& out : output.send) transmit(Event::Kind::kToCoordinator, drafter, out.message);

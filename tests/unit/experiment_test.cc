@@ -371,19 +371,20 @@ TEST(Prediction, AtTheBreakEvenRoundTripRemoteIsAsFastAsPlain) {
 
 TEST(Prediction, ManyClientsMeetOrTakeTurns) {
   const Axes two{.clients = 2};
-  // Both meet in 10 rows, 20 ms; drafts of one and of the other, 4 ms each; wire 2, other 1. Turns would take 2 x 16.
-  EXPECT_NEAR(predict(made_up(), two)->remote, 2 * 4 / 31e-3, 1e-6);
+  // Both meet in 10 rows, 20 ms; drafts of both 4 ms, wire 2, other 1. Turns would take 2 x 16.
+  EXPECT_NEAR(predict(made_up(), two)->remote, 2 * 4 / 27e-3, 1e-6);
   EXPECT_NEAR(predict(made_up(), two)->plain, 2 / 13e-3, 1e-6);  // T(2) = 12 and 1
   const Axes many{.clients = 8};
-  // 40 rows take 50 ms and 61 with all the rest; two halves of 20 rows would take turns in 31 each.
+  // 40 rows take 50 ms and 57 with all the rest; two halves of 20 rows would take turns in 31 each.
   const auto shared = predict(made_up(), many);
-  EXPECT_NEAR(shared->remote, 8 * 4 / 61e-3, 1e-6);
+  EXPECT_NEAR(shared->remote, 8 * 4 / 57e-3, 1e-6);
   EXPECT_NEAR(shared->plain, 8 / 19e-3, 1e-6);  // T(8) = 18 and 1
   EXPECT_NEAR(shared->capacity_shared, 1 + 8 * 4.0 / 50, 1e-9);
   Axes slow = many;
-  slow.drafter_added_ms = 4;  // 20 ms for each half: turns, which the drafter does not hold up
+  slow.drafter_added_ms = 4;  // drafts take 20 ms: turns, which the drafter does not hold up
   EXPECT_NEAR(predict(made_up(), slow)->remote, 8 * 4 / 62e-3, 1e-6);
-  slow.drafter_added_ms = 9;  // 40 ms for each half
+  EXPECT_NEAR(predict(made_up(), slow)->colocated, 8 * 4 / 57e-3, 1e-6) << "no turns on the same cores";
+  slow.drafter_added_ms = 9;  // 40 ms
   EXPECT_NEAR(predict(made_up(), slow)->remote, 8 * 4 / 80e-3, 1e-6);
   Axes halves = many;
   halves.verifiers = 2;  // passes of 20 rows take 30 ms

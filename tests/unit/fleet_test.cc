@@ -52,7 +52,7 @@ class FleetChoice : public testing::Test {
     return fleet_.choose_verifier(10, {.prompt = std::ssize(prompt_), .prefixes = prefixes_}).value().verifier;
   }
   void takes(const PeerId& verifier, double forward_s) {
-    fleet_.at(verifier).costs[0].observe({.verify_s = forward_s, .batch_rows = 1, .round_s = forward_s});
+    fleet_.at(verifier).costs[0].observe({.verify_s = forward_s, .batch_rows = 1, .round_s = forward_s}, 0);
   }
 
   Fleet fleet_{1};

@@ -139,7 +139,8 @@ class Game {
     return player.policy->extend(player.plan, player.outcome, source, found);
   }
   void tell(Player& player) {
-    costs_.observe(player.outcome);
+    now_s_ += player.outcome.round_s / scenario_.sequences;
+    costs_.observe(player.outcome, now_s_);
     if (player.after_all && player.outcome.source == DraftSource::kAssistant && player.outcome.drafted > 0)
       costs_.ahead.observe(*player.after_all, player.outcome.ahead, player.outcome.draft_s);
     player.policy->observe(player.plan, player.outcome);
@@ -184,6 +185,7 @@ class Game {
   CounterRng random_{7};
   Estimates costs_;
   BatchGoodput batch_;
+  double now_s_ = 0;
   std::int64_t pass_ = 0;
   std::vector<Player> players_;
 };

@@ -163,7 +163,7 @@ DraftPlan shape_trees(DraftLengthPolicy& policy, Estimates& costs, double row_s)
                                .verify_s = 0.01 + row_s * (choice.length + 1),
                                .round_s = 0.03,
                                .tree = RoundOutcome::Tree{2, 2}};
-    costs.observe(outcome);
+    costs.observe(outcome, 0);
     policy.observe(choice, outcome);
   }
   return choice;
@@ -263,7 +263,7 @@ Played play_auto(double row_s, double draft_s, bool may, double second) {
     outcome.draft_s = draft_s * choice.length;
     outcome.round_s = outcome.verify_s + outcome.draft_s;
     if (round >= 200 && choice.length > 0) ++(choice.tree ? played.trees : played.chains);
-    costs.observe(outcome);
+    costs.observe(outcome, 0);
     policy->observe(choice, outcome);
   }
   return played;

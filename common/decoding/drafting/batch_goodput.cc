@@ -26,8 +26,7 @@ void BatchGoodput::forget(Key key) {
   if (std::erase_if(sequences_, [&](const Sequence& other) { return other.key == key; }) > 0) planned_ = false;
 }
 
-BatchGoodput::Plan BatchGoodput::best(const Estimates& estimates, const std::vector<Place>& places,
-                                      double contention) const {
+BatchGoodput::Plan BatchGoodput::best(const Estimates& estimates, const std::vector<Place>& places) const {
   const int sequences = static_cast<int>(sequences_.size());
   // A round of all sequences is modelled as one of the last sequence, beside the others' work.
   const auto rate_of = [&](double tokens, int drafts, int longest) {
@@ -35,8 +34,7 @@ BatchGoodput::Plan BatchGoodput::best(const Estimates& estimates, const std::vec
                                .rows = sequences - 1 + drafts,
                                .drafts = drafts,
                                .longest = longest,
-                               .drafters = drafters_,
-                               .contention = contention};
+                               .drafters = drafters_};
     const RoundTerms terms = round_terms(estimates, DraftSource::kAssistant, 0, tokens / sequences, other_work);
     return tokens / together(estimates, terms, other_work, 0).seconds;
   };
@@ -63,9 +61,7 @@ void BatchGoodput::plan(const Estimates& estimates) {
     for (int i = 0; i < sequence.most; ++i) places.push_back({sequence.survives[static_cast<std::size_t>(i)], i + 1});
   }
   std::ranges::sort(places, std::greater<>(), &Place::chance);
-  plan_ = best(estimates, places, contention());
-  const bool may_be_contended = plan_.drafts == 0 && sequences_.size() > 1 && contention() > 1;
-  try_without_contention(may_be_contended && best(estimates, places, 1).rate > kClearly * plan_.rate);
+  plan_ = best(estimates, places);
   const double least = plan_.drafts == 0 ? 2 : places[static_cast<std::size_t>(plan_.drafts - 1)].chance;
   for (Sequence& sequence : sequences_) {
     const auto end = sequence.survives.begin() + sequence.most;
@@ -95,39 +91,8 @@ Others BatchGoodput::others(Key key, const Estimates& estimates) {
                          .rows = sequences + drafts + static_cast<int>(std::lround(followed.rows)),
                          .drafts = drafts,
                          .longest = longest,
-                         .drafters = drafters_,
-                         .contention = contention()},
+                         .drafters = drafters_},
           .tokens = std::max<double>(sequences, plan_.tokens - own_tokens) + followed.tokens};
-}
-
-void BatchGoodput::try_without_contention(bool contended) {
-  constexpr double kLength = 12, kSettled = 16;  // in rounds of all sequences
-  const double rounds = static_cast<double>(updates_a_plan()) / static_cast<double>(sequences_.size());
-  if (try_.left > 0) {
-    try_.left -= rounds;
-    return;
-  }
-  try_.drafting = plan_.drafts > 0 ? try_.drafting + rounds : 0;
-  if (try_.drafting > kSettled) try_.wait = kTryWaitMin;
-  if (plan_.drafts > 0) try_.contended = 0;
-  if (!contended || (try_.contended += rounds) <= try_.wait) return;
-  try_ = {.left = kLength, .wait = std::min(2 * try_.wait, kTryWaitMax)};
-  contention_ = FadingMean(keeps::kContention);
-}
-
-double BatchGoodput::contention() const {
-  constexpr double kDoubt = 2.5;  // in rounds that consist of drafting only
-  if (try_.left > 0) return 1;
-  return (contention_.value() * contention_.weight() + kDoubt) / (contention_.weight() + kDoubt);
-}
-
-void BatchGoodput::observe(double expected_s, double draft_s, double seconds) {
-  if (draft_s <= 0) return;
-  // Weighted by the share of drafting: rounds with few drafts, such as an answer's last, wait for other forward passes
-  // regardless. With full weight they would raise the contention until all sequences took turns. A round that was
-  // shorter than expected had less other work beside it than planned.
-  const double share = draft_s / expected_s;
-  contention_.observe(share * std::clamp(1 + (seconds - expected_s) / draft_s, 1.0, 4.0), share);
 }
 
 void BatchGoodput::earn(int tokens) {

@@ -39,10 +39,6 @@ class BatchGoodput {
   /// @param key  a registered sequence
   Others others(Key key, const Estimates& estimates);
 
-  /// Compares a round's time with the expected time without contention. `draft_s` is the drafting time of all
-  /// sequences. Sequences that do not meet wait for each other's forward passes, and cores that draft do not verify.
-  void observe(double expected_s, double draft_s, double seconds);
-
   /// Adds to the allowance for probes, in tokens. It is shared, so that every sequence has an acceptance rate to start
   /// from, and short answers do not pay for it one by one.
   void earn(int tokens);
@@ -71,32 +67,17 @@ class BatchGoodput {
     double rate = 0;
   };
   /// @param places  the most probable first
-  Plan best(const Estimates& estimates, const std::vector<Place>& places, double contention) const;
+  Plan best(const Estimates& estimates, const std::vector<Place>& places) const;
   void plan(const Estimates& estimates);
   /// Plans four times per round of all sequences: probabilities change slowly, and a plan inspects every draft of every
   /// sequence.
   std::size_t updates_a_plan() const { return (sequences_.size() + 3) / 4; }
-  double contention() const;
-  /// Sequences that the contention keeps plain cannot measure it any more, and it may be outdated: it is high until
-  /// sequences that arrived one by one have learned to share their passes. From time to time all of them therefore
-  /// draft for some rounds as if there were none, and measure again; ever more rarely while that does not help.
-  /// @param contended  all are plain, and drafts would clearly pay without contention
-  void try_without_contention(bool contended);
 
   std::vector<Sequence> sequences_;  ///< in the order of their first rounds
   int drafters_ = 1;
   std::size_t updates_ = 0;  ///< since the last plan
   bool planned_ = false;
   Plan plan_;
-  FadingMean contention_{keeps::kContention};
-  static constexpr double kTryWaitMin = 4, kTryWaitMax = 64;
-  /// Counted in rounds of all sequences.
-  struct Try {
-    double left = 0;            ///< rounds left of the current try
-    double contended = 0;       ///< since contention has kept all sequences plain
-    double drafting = 0;        ///< since they draft outside a try
-    double wait = kTryWaitMin;  ///< until the next try
-  } try_;
   double allowance_ = 0;
 };
 

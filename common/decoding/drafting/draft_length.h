@@ -19,17 +19,6 @@ struct DraftLimits {
   int of(DraftSource source) const { return std::array{assistant, ngram, table}.at(static_cast<std::size_t>(source)); }
 };
 
-/// The expected round of a plan; the policy gets it back with the outcome.
-struct Expectation {
-  int length = 0;         ///< number of drafts; rounds with another number are not comparable
-  RoundTerms terms = {};  ///< of the round
-  Others others = {};     ///< work of the other sequences meanwhile
-  double seconds = 0;     ///< time of a round of all sequences without contention
-  double draft_s = 0;     ///< drafting time of all sequences
-  double load = 1;        ///< load of forward passes at that time (Estimates)
-  bool tells = false;     ///< the round measures contention
-};
-
 /// A policy's plan of a round.
 struct DraftPlan {
   DraftSource source = DraftSource::kAssistant;
@@ -42,7 +31,8 @@ struct DraftPlan {
   /// Set at the request for drafts: the drafter first computes K/V of many tokens of earlier rounds, so that this
   /// round's times are not typical.
   bool catches_up = false;
-  Expectation expected = {};
+  RoundTerms terms = {};  ///< expected costs of the round
+  Others others = {};     ///< work of the other sequences meanwhile
 };
 
 /// Chooses the draft length of each round of a session. A pure state machine: no clock, no I/O; the caller passes
@@ -53,7 +43,7 @@ class DraftLengthPolicy {
   /// Returns a plan within the limits.
   virtual DraftPlan choose(const DraftLimits& limits) = 0;
   /// Chooses how many looked-up drafts follow the plan's drafts, which have arrived.
-  /// @param plan  its expectation is updated
+  /// @param plan  its expected costs are updated
   /// @param begun  the round so far: its drafts, and the time that they took
   /// @param length  available drafts that continue after the last one
   /// @return the number of these that are worth their rows

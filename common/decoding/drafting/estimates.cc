@@ -17,26 +17,60 @@ double AheadHits::chance(double survives, double next) const {
   return survives * after_all + (1 - survives) * after_loss_.value();
 }
 
+void SharedCores::on_pass(double began_s, double ended_s) {
+  passes_[next_] = {began_s, ended_s};
+  next_ = (next_ + 1) % passes_.size();
+}
+
+double SharedCores::beside_passes(double began_s, double ended_s) const {
+  if (ended_s <= began_s) return 0;
+  double beside_s = 0;
+  for (const Interval& pass : passes_)
+    beside_s += std::max(0.0, std::min(ended_s, pass.ended_s) - std::max(began_s, pass.began_s));
+  return std::min(1.0, beside_s / (ended_s - began_s));
+}
+
+void SharedCores::observe(double beside, double pass_s) {
+  if (beside < 0.25) apart_s_.observe(pass_s);
+  // The part that was not beside a forward pass took as long as it does otherwise.
+  if (beside > 0.5) beside_s_.observe(apart_s_.empty() ? pass_s : (pass_s - (1 - beside) * apart_s_.value()) / beside);
+}
+
+double SharedCores::slowdown(double unknown) const {
+  constexpr double kMost = 4;
+  if (apart_s_.empty() || beside_s_.empty()) return unknown;
+  return std::clamp(beside_s_.value() / apart_s_.value(), 1.0, kMost);
+}
+
+double Estimates::slowdown_beside_passes() const {
+  constexpr double kNear_s = 1e-3;  // of a drafter on another host: more
+  return shared_cores.slowdown(drafts[0].wire_s.intercept() < kNear_s ? 2 : 1);
+}
+
 int Estimates::others() const { return static_cast<int>(std::lround(other_rows.value())); }
 
-void Estimates::observe_pass(const RoundOutcome& outcome) {
+void Estimates::observe_pass(const RoundOutcome& outcome, double ended_s) {
   const int rows = std::max(outcome.batch_rows, outcome.drafted + 1);
   const double seconds = outcome.verify_s;
   other_rows.observe(rows - outcome.drafted - 1);
   if (outcome.pass != 0 && outcome.pass == last_pass) return;
   last_pass = outcome.pass;
+  shared_cores.on_pass(ended_s - seconds, ended_s);
   lately.observe(rows, seconds);
   const double usual_s = usual.likely(rows);
   if (!usual.knows(rows) || usual_s <= 0) return usual.observe(rows, seconds / load);
-  load = std::clamp((load + seconds / usual_s) / 2, 0.1, 10.0);
+  // Another number of rows tells how long so many take, about as many rows tell of the load.
+  if (16 * std::abs(rows - last_rows) <= rows + last_rows)
+    load = std::clamp((load + seconds / usual_s) / 2, 0.1, 10.0);
+  last_rows = rows;
   // The load lags by one pass, so a single pass must not change `usual` much.
   usual.observe(rows, std::clamp(seconds / load, usual_s / 1.1, usual_s * 1.1));
 }
 
-void Estimates::observe(const RoundOutcome& outcome) {
+void Estimates::observe(const RoundOutcome& outcome, double ended_s) {
   CHECK(outcome.drafted >= 0 && outcome.accepted >= 0 && outcome.accepted <= outcome.drafted, "{} of {}",
         outcome.accepted, outcome.drafted);
-  observe_pass(outcome);
+  observe_pass(outcome, ended_s);
   other_s.observe(std::max(0.0, outcome.round_s - outcome.verify_s - outcome.drafting_s() - outcome.waited_s));
   trees.observe(survival.of(outcome.source).conditional(), outcome);
   if (outcome.tree && outcome.drafted == 0) return;  // no draft was worth a row: not a plain round
@@ -47,14 +81,14 @@ void Estimates::observe(const RoundOutcome& outcome) {
       if (outcome.behind[static_cast<std::size_t>(source)] == 0) survival.fade_behind(source);
   }
   if (outcome.drafted > 0 && !is_looked_up(outcome.source))
-    observe_made(outcome);
+    observe_made(outcome, ended_s);
   else if (outcome.drafting_s() > 0)
     observe_late(outcome);
   else if (outcome.drafted == 0)
     observe_plain(outcome);
 }
 
-void Estimates::observe_made(const RoundOutcome& outcome) {
+void Estimates::observe_made(const RoundOutcome& outcome, double ended_s) {
   if (!outcome.tree)
     (outcome.ahead ? tokens_ahead : tokens_asked).observe(std::min(outcome.accepted, outcome.own()) + 1);
   if (outcome.ahead) return;  // without a wait it does not measure the cost of a request
@@ -63,7 +97,10 @@ void Estimates::observe_made(const RoundOutcome& outcome) {
   if (const int more = outcome.own() - 1; more > 0 && !outcome.tree)
     cost.behind.observe(std::clamp<double>(passes - 1, 0, more), more);
   const auto bytes = static_cast<double>(outcome.draft_bytes);
-  cost.pass_s.observe(std::max(1.0, outcome.draft_pass_rows), outcome.draft_s / passes);
+  const double arrived_s = ended_s - outcome.round_s + outcome.drafting_s(), pass_s = outcome.draft_s / passes,
+               beside = shared_cores.beside_passes(arrived_s - outcome.draft_s, arrived_s);
+  shared_cores.observe(beside, pass_s);
+  cost.pass_s.observe(std::max(1.0, outcome.draft_pass_rows), pass_s / (1 + beside * (slowdown_beside_passes() - 1)));
   cost.bytes.observe(outcome.draft_rows, bytes);
   if (outcome.draft_waited_s == 0) cost.wire_s.observe(bytes, outcome.draft_wire_s);
 }
@@ -83,7 +120,6 @@ void Estimates::observe_plain(const RoundOutcome& outcome) {
 void SequenceEstimates::observe(const RoundOutcome& outcome) {
   trees.observe(survival.of(outcome.source).conditional(), outcome);
   survival.observe(outcome);
-  has_begun = true;
 }
 
 }  // namespace outrider

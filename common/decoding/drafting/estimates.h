@@ -12,9 +12,30 @@
 
 namespace outrider {
 
+/// Learns how many times as long a draft takes while a forward pass runs, because both share cores or memory.
+class SharedCores {
+ public:
+  /// Records a forward pass; seconds of one clock.
+  void on_pass(double began_s, double ended_s);
+  /// Returns the share of this time in which a forward pass ran.
+  double beside_passes(double began_s, double ended_s) const;
+  /// Observes a drafter's pass. @param beside  share of its time in which a forward pass ran
+  void observe(double beside, double pass_s);
+  /// Returns the factor, at least 1; `unknown` until drafts were made both ways.
+  double slowdown(double unknown) const;
+
+ private:
+  struct Interval {
+    double began_s = 0, ended_s = 0;
+  };
+  std::array<Interval, 8> passes_ = {};  ///< the last forward passes; the next one replaces passes_[next_]
+  std::size_t next_ = 0;
+  FadingMean apart_s_{keeps::kLine}, beside_s_{keeps::kLine};
+};
+
 /// Cost of a source's drafts that a drafter makes.
 struct DraftCost {
-  FadingLine pass_s;  ///< time of a drafter's forward pass by rows: T_d(M)
+  FadingLine pass_s;  ///< time of a drafter's forward pass by rows while the verifier is idle: T_d(M)
   FadingLine wire_s;  ///< time by bytes of the request: RTT and 1 / bandwidth
   FadingLine bytes;   ///< bytes of the request by its K/V rows
   /// Passes per draft after the first: 1 for a drafter that makes one draft per pass, 0 for one that makes a block.
@@ -58,6 +79,7 @@ struct Estimates {
   VerifyTime lately;           ///< T(M) from the last pass of each M: for a sequence alone
   VerifyTime usual;            ///< T(M) / load
   double load = 1;             ///< ratio of current to usual times
+  int last_rows = 0;           ///< of the last pass
   std::int64_t last_pass = 0;  ///< RoundOutcome::pass: all sequences of a pass report it, and it counts once
   FadingMean other_rows{keeps::kRound};  ///< rows of other sequences in a pass
 
@@ -69,6 +91,7 @@ struct Estimates {
 
   // Drafts.
   std::array<DraftCost, kDraftSources> drafts;   ///< by source; looked-up sources stay empty
+  SharedCores shared_cores;
   FadingMean tree_draft_s{keeps::kTreeDraft};    ///< time per draft of a tree
   FadingMean tokens_asked{keeps::kAheadTokens};  ///< tokens per round with requested drafts
   FadingMean tokens_ahead{keeps::kAheadTokens};  ///< tokens per round with drafts made ahead
@@ -76,9 +99,10 @@ struct Estimates {
   SourceSurvival survival{keeps::kAccepted, keeps::kAccepted};
   TreeGain trees{keeps::kTreeGain};
 
-  void observe(const RoundOutcome& outcome);
+  /// @param ended_s  end of the round, in seconds of a clock
+  void observe(const RoundOutcome& outcome, double ended_s);
   /// Observes the forward pass alone, of a round whose drafts are not representative.
-  void observe_pass(const RoundOutcome& outcome);
+  void observe_pass(const RoundOutcome& outcome, double ended_s);
 
   /// Returns true once enough plain rounds were seen to know their cost.
   bool knows_plain() const { return plain_rounds >= 3; }
@@ -90,6 +114,10 @@ struct Estimates {
   double likely_verify_s(int rows) const { return usual.likely(rows) * load; }
   double likely_row_s(int rows) const { return usual.row_s(rows, usual.likely(rows)) * load; }
   int rows_most() const { return lately.rows_most(); }
+  /// Returns how many times as long a draft takes beside a forward pass. Until that was measured it is 1 for a drafter
+  /// at a distance. For a near one it is 2, as if both had the same cores: sequences then meet in one pass, which shows
+  /// the truth, while halves that take turns would never show it.
+  double slowdown_beside_passes() const;
   /// Returns true when recent rounds wanted a drafter's drafts, or no round has ended yet.
   bool wants_drafts() const { return wanted.empty() || wanted.value() >= 0.25; }
   /// Rows of other sequences in recent forward passes.
@@ -97,7 +125,7 @@ struct Estimates {
 
  private:
   /// Observes drafts that a drafter made.
-  void observe_made(const RoundOutcome& outcome);
+  void observe_made(const RoundOutcome& outcome, double ended_s);
   /// Observes drafts that came too late: they cost at least the wait.
   void observe_late(const RoundOutcome& outcome);
   void observe_plain(const RoundOutcome& outcome);
@@ -107,8 +135,7 @@ struct Estimates {
 struct SequenceEstimates {
   SourceSurvival survival;
   TreeGain trees;
-  bool has_begun = false;  ///< one of its rounds has ended
-  int last_length = 0;     ///< of its last chain: kept while there are other sequences (kClearly)
+  int last_length = 0;  ///< of its last chain: kept while there are other sequences (kClearly)
 
   /// @param all  outlives this object
   explicit SequenceEstimates(const Estimates& all)

@@ -23,9 +23,8 @@ inline constexpr double kTreeGain = 0.99;      ///< drafts kept of trees, and of
 inline constexpr double kOwnAccepted = 0.9;         ///< 7 trials
 inline constexpr double kOwnAcceptedBehind = 0.95;  ///< 14 trials
 inline constexpr double kOwnTreeGain = 0.95;        ///< 14 rounds
-// Of sequences that share passes (BatchGoodput), of the governor, and of `tree:N`.
-inline constexpr double kContention = 0.98;  ///< 34 rounds that consist of drafting only
-inline constexpr double kSurprise = 0.7;     ///< ratio of actual to predicted pass times: 2 rounds with drafts
-inline constexpr double kTreeRate = 0.95;    ///< tokens and seconds of a round: 14 rounds
+// Of the governor, and of `tree:N`.
+inline constexpr double kSurprise = 0.7;   ///< ratio of actual to predicted pass times: 2 rounds with drafts
+inline constexpr double kTreeRate = 0.95;  ///< tokens and seconds of a round: 14 rounds
 
 }  // namespace outrider::keeps

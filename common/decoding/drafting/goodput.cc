@@ -3,7 +3,6 @@
 #include <cmath>
 #include <functional>
 #include <numeric>
-#include <utility>
 
 namespace outrider {
 namespace {
@@ -28,24 +27,6 @@ struct Best {
     if (other_rate > rate) *this = {other, other_terms, other_rate};
   }
 };
-
-/// The contention is a round's excess over its time without one. That holds for sequences that take turns too: there,
-/// drafts are made beside a forward pass, and a round in time shows that they delay no other. A first round is not
-/// representative: it begins amid the others' forward pass, and would wait for it without drafts too.
-Expectation predict(const Known& known, const RoundTerms& terms, int length) {
-  OtherWork uncontended = known.others.other_work;
-  RoundTerms in_time = terms;
-  const double contention = std::exchange(uncontended.contention, 1);
-  in_time.draft_s /= contention;
-  in_time.passes_s /= contention;
-  return {.length = length,
-          .terms = terms,
-          .others = known.others,
-          .seconds = together(known.estimates, in_time, uncontended, length).seconds,
-          .draft_s = in_time.draft_s,
-          .load = known.estimates.load,
-          .tells = known.own.has_begun && uncontended.sequences > 0 && terms.saved_s <= 0};
-}
 
 /// Weighs chains of one source. @param plain  a round without drafts
 void weigh_chains(const Known& known, const DraftLimits& limits, DraftSource source, int longest,
@@ -107,18 +88,19 @@ DraftPlan plan_round(const Known& known, const DraftLimits& limits) {
   }
   if (limits.tree && !limits.at_hand && other_work.sequences == 0)
     weigh_trees(known, std::min(limits.assistant, most), best);
-  best.plan.expected = predict(known, best.terms, best.plan.length);
+  best.plan.terms = best.terms;
+  best.plan.others = others;
   return best.plan;
 }
 
 /// (10) Returns how many of `length` looked-up drafts after those of `begun` are worth their rows: rows are added while
-/// the goodput rises. Pure, except that it updates the expectation in `plan`.
+/// the goodput rises. Pure, except that it updates the terms in `plan`.
 int plan_extension(const Known& known, DraftPlan& plan, const RoundOutcome& begun, DraftSource source, int length) {
   const auto& [estimates, own, others] = known;
   const OtherWork& other_work = others.other_work;
   const auto a = (begun.drafted > 0 ? own.survival.behind(source) : own.survival.of(source)).conditional();
   auto [tokens, survives] = own.survival.so_far(begun);
-  RoundTerms terms = plan.expected.terms;
+  RoundTerms terms = plan.terms;
   // Pessimistic about rows that were never measured: each costs at least the mean of the rows before it.
   const int rows = other_work.rows + begun.drafted + 1;
   const double verify_s = estimates.likely_verify_s(rows), row_s = estimates.likely_row_s(rows);
@@ -136,9 +118,7 @@ int plan_extension(const Known& known, DraftPlan& plan, const RoundOutcome& begu
     const double rate = rate_with(more);
     best.weigh({.length = more}, terms, rate);
   }
-  const bool tells = plan.expected.tells && plan.expected.length == begun.drafted;
-  plan.expected = predict(known, best.terms, begun.drafted + best.plan.length);
-  plan.expected.tells = tells;
+  plan.terms = best.terms;
   return best.plan.length;
 }
 
@@ -156,19 +136,9 @@ DraftPlan GoodputLength::choose(const DraftLimits& limits) {
 }
 
 int GoodputLength::extend(DraftPlan& plan, const RoundOutcome& begun, DraftSource source, int length) {
-  const int more = plan_extension({estimates_, own_, plan.expected.others}, plan, begun, source, length);
+  const int more = plan_extension({estimates_, own_, plan.others}, plan, begun, source, length);
   if (more == 0) own_.survival.fade_behind(source);
   return more;
-}
-
-void GoodputLength::observe(const DraftPlan& plan, const RoundOutcome& outcome) {
-  own_.observe(outcome);
-  // The caller may have drafted another number of tokens, or none.
-  const Expectation& expected = plan.expected;
-  if (!expected.tells || expected.length != outcome.drafted || plan.catches_up) return;
-  // Drafts are not the reason when forward passes became slower after the round began.
-  const double longer_s = (estimates_.load / expected.load - 1) * expected.terms.verify_s;
-  batch_.observe(expected.seconds + longer_s, expected.draft_s, outcome.round_s);
 }
 
 }  // namespace outrider

@@ -18,7 +18,7 @@ class GoodputLength : public DraftLengthPolicy {
   GoodputLength& operator=(const GoodputLength&) = delete;
   DraftPlan choose(const DraftLimits& limits) override;
   int extend(DraftPlan& plan, const RoundOutcome& begun, DraftSource source, int length) override;
-  void observe(const DraftPlan& plan, const RoundOutcome& outcome) override;
+  void observe(const DraftPlan&, const RoundOutcome& outcome) override { own_.observe(outcome); }
 
  private:
   const Estimates& estimates_;

@@ -47,8 +47,11 @@ double Governor::loss(const DraftPlan& plan, const RoundOutcome& outcome) const 
 }
 
 DraftPlan Governor::choose(const DraftLimits& limits) {
-  if (!estimates_.knows_plain() || estimates_.plain_s.value() <= 0 || tokens_since_plain_ >= kPlainEvery) return {};
-  if (parked_ && tokens_undrafted_ < park_tokens_) return {};
+  if (!estimates_.knows_plain() || estimates_.plain_s.value() <= 0 || tokens_since_plain_ >= kPlainEvery ||
+      (parked_ && tokens_undrafted_ < park_tokens_)) {
+    inner_->choose({.drafters = limits.drafters});  // the other sequences' plans must not count on drafts of this one
+    return {};
+  }
   DraftPlan wanted = inner_->choose(limits);
   if (wanted.length > 0) {
     probe_.rounds_left = 0;

@@ -15,9 +15,8 @@ RoundTerms round_terms(const Estimates& estimates, DraftSource source, int lengt
   const DraftCost& cost = estimates.drafts[index_of_made(source)];
   // A sequence that asks during a pass for others joins the next pass.
   const int joins = std::min(other_work.sequences + 1, drafts) > other_work.drafters ? 1 : 0;
-  terms.passes_s =
-      cost.pass_s.intercept() * (cost.passes(std::max(other_work.longest, own)) + joins) * other_work.contention;
-  terms.draft_s = terms.passes_s + cost.pass_s.slope() * drafts / other_work.drafters * other_work.contention;
+  terms.passes_s = cost.pass_s.intercept() * (cost.passes(std::max(other_work.longest, own)) + joins);
+  terms.draft_s = terms.passes_s + cost.pass_s.slope() * drafts / other_work.drafters;
   terms.rtt_s = cost.wire_s.intercept();
   terms.bytes = cost.bytes.intercept() + cost.bytes.slope() * tau;
   terms.s_per_byte = cost.wire_s.slope();
@@ -68,20 +67,16 @@ double tree_draft_price_s(const Estimates& estimates, int drafts) {
 
 Together together(const Estimates& estimates, const RoundTerms& terms, const OtherWork& other_work, int length) {
   if (other_work.sequences == 0) return {.seconds = terms.seconds()};
-  // Contention below this may be noise, since only rounds that were too long count (BatchGoodput::observe).
-  constexpr double kNoise = 1.5;
   // The halves must be clearly faster: while they take turns nothing shows how fast all would be together.
   constexpr double kClearlyFaster = 0.9;
-  const double contention = other_work.contention;
   RoundTerms half = terms;
   half.verify_s = estimates.likely_verify_s((other_work.rows + length + 2) / 2);  // rounded up
-  half.draft_s = (terms.draft_s + terms.passes_s) / 2 / contention;
-  // The drafts of one half are made beside the pass of the other, which takes as much longer as they take from it.
-  const double halves_s = std::max({half.seconds(), 2 * half.verify_s, 2 * half.draft_s}) +
-                          2 * std::max(0.0, contention - kNoise) * 2 * half.draft_s;
-  // Where all meet, no draft is made beside a pass.
-  const double meeting_s = terms.seconds() - terms.draft_s * (1 - 1 / contention);
-  if (kClearlyFaster * meeting_s <= halves_s) return {.seconds = terms.seconds()};
+  half.draft_s = (terms.draft_s + terms.passes_s) / 2;
+  // The drafts of one half are made beside the pass of the other, and each takes from the other's speed.
+  const auto [less_s, more_s] = std::minmax(half.verify_s, half.draft_s);
+  const double turn_s = more_s + (estimates.slowdown_beside_passes() - 1) * less_s,
+               halves_s = std::max(half.seconds(), 2 * turn_s);
+  if (kClearlyFaster * terms.seconds() <= halves_s) return {.seconds = terms.seconds()};
   return {.halves = true, .seconds = halves_s};
 }
 

@@ -31,8 +31,7 @@ struct OtherWork {
   int sequences = 0, rows = 0, drafts = 0;
   /// Most of these drafts for one sequence: so many passes of the assistant.
   int longest = 0;
-  int drafters = 1;       ///< number of drafters that make them
-  double contention = 1;  ///< delay of the sequences by drafting, relative to the drafting time
+  int drafters = 1;  ///< number of drafters that make them
 };
 
 /// The other sequences of a verifier, if they follow the plan (BatchGoodput).
