@@ -290,8 +290,8 @@ TEST(Auto, KeepsItsSpeedBesideANeighboursBursts) {
 }
 
 // A large model and its drafter share the cores of one machine: beside a forward pass a draft takes twice as long, and
-// the forward pass longer by as much. Times of 31B in int4 on 16 AMX cores (docs/atlas.md). While costs of drafts beside
-// a pass stood for all drafts, sequences took turns for good, down to 0.58 of the best length and 0.76 of plain
+// the forward pass longer by as much. Times of 31B in int4 on 16 AMX cores (docs/atlas.md). While drafts beside a pass
+// gave the costs of all drafts, sequences took turns for good, down to 0.58 of the best length and 0.76 of plain
 // decoding: 0.92 of the best length on average, and 0.98 since.
 TEST(Auto, OneMachineForBothRolesAndManyClients) {
   using std::chrono::microseconds;
