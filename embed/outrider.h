@@ -124,7 +124,7 @@ outrider_status pair_session_open(outrider_pair* pair, outrider_session** sessio
 /* NULL is allowed. */
 void pair_session_close(outrider_session* session);
 
-/* Starts a text with a prompt of `count` tokens, 1 at least. *first_token: the one that follows. Waits up to 4 s for a
+/* Starts a text with a prompt of `count` tokens, 1 at least. *first_token: the one that follows. Waits up to 30 s for a
  * verifier (OUTRIDER_UNAVAILABLE). */
 outrider_status pair_prefill(outrider_session* session, const int32_t* tokens, size_t count, int32_t* first_token,
                              outrider_error* error);

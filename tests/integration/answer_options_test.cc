@@ -9,6 +9,7 @@
 #include "common/model/tokenizer/detokenizer.h"
 #include "common/model/tokenizer/stop_matcher.h"
 #include "common/wire/transport/endpoint.h"
+#include "coordinator-node/coordinator_node.h"
 #include "embed/pair.h"
 #include "tests/support/cluster_fixtures.h"
 #include "tests/support/model_at.h"
@@ -56,6 +57,12 @@ TEST(DraftLength, ThatIsANumberIsUnderTheGovernorUnlessAskedOtherwise) {
       EXPECT_EQ(asked.governed, !fixed_length) << command[0];
     }
   }
+}
+
+// While the only verifier restarts, neither fails.
+TEST(VerifierWait, OfANewRequestIsThatOfARunningSequence) {
+  const Generate asked = asked_by({"run", "Hello."}, /*fixed_lengths=*/false);
+  EXPECT_EQ(asked.wait_ms, 1000 * CoordinatorOptions().failover_wait_s);
 }
 
 struct Stopped {

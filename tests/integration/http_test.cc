@@ -1072,7 +1072,6 @@ TEST(Serve, WithoutAVerifierItIsAliveButNotReady) {
   const Response ready = get(serve.port, "/ready");
   EXPECT_EQ(ready.status, 503);
   EXPECT_EQ(json_of(ready)["error"]["message"], "no verifier has joined");
-  EXPECT_EQ(post(serve.port, "/v1/chat/completions", ask("Hi", 3).dump()).status, 503);
 }
 
 TEST(Serve, ErrorsSayNotWhereTheCoordinatorIs) {
@@ -1529,13 +1528,35 @@ TEST(ApiServer, SaysThatTheModelIsBeingLoadedUntilAVerifierIsThere) {
   EXPECT_TRUE(
       std::regex_match(why, std::regex("no verifier has joined: the model is being loaded, for [0-9]+ s so far")))
       << why;
-  // A request waits longer than for a verifier that somebody else starts.
   auto answered =
       std::async([&] { return post(http->port(), "/v1/completions", R"({"prompt": "Once", "max_tokens": 2})"); });
-  EXPECT_EQ(answered.wait_for(std::chrono::milliseconds(kVerifierWaitMs + 500)), std::future_status::timeout);
   Program verifier({"verifier", "--join", coordinator.address});
   EXPECT_TRUE(eventually([&] { return get(http->port(), "/ready").status == 200; }));
   EXPECT_EQ(answered.get().status, 200);
+}
+
+TEST(ApiServer, WaitsForAVerifierLongerIfItIsItsOwn) {
+  for (const bool own : {false, true}) {
+    TransportContext context;
+    const auto coordinator = Endpoint::bind(context, "tcp://127.0.0.1:*").value();
+    ApiServer api(context, TextSide::load(model_at(nano_pair().backbone)).value(),
+                  {.coordinator = coordinator->address(), .version = "test", .model = "nano", .own = own});
+    const std::unique_ptr<HttpServer> http = started({.host = "127.0.0.1"}, api.routes());
+    auto answered =
+        std::async([&] { return post(http->port(), "/v1/completions", R"({"prompt": "Once", "max_tokens": 2})"); });
+    std::optional<std::int64_t> wait_ms;
+    ASSERT_TRUE(eventually([&] {
+      const auto received = coordinator->receive();
+      const auto* asked = received && received->message ? std::get_if<Generate>(&received->message->body) : nullptr;
+      if (asked == nullptr) return false;
+      wait_ms = asked->wait_ms;
+      const Failed none{Errc::kUnavailable, "no verifier"};
+      EXPECT_TRUE(coordinator->send(received->from, {.session = received->message->session, .body = none}));
+      return true;
+    }));
+    EXPECT_EQ(wait_ms, own ? kOwnVerifierWaitMs : kVerifierWaitMs);
+    EXPECT_EQ(answered.get().status, 503);
+  }
 }
 
 TEST(ApiServer, EveryRequestIsReportedOnce) {
