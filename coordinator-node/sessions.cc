@@ -76,21 +76,32 @@ std::optional<SessionId> Sessions::next_queued() const {
   });
 }
 
-bool Sessions::lacks_room() const {
+const Session* Sessions::next_to_start() const {
   const auto moves = [](const auto& entry) {
     const SessionState& state = entry.second->state();
     return state.phase == Phase::kMoving && !state.client.empty() && state.has_verifier();
   };
-  return std::ranges::any_of(all_, moves) || (queue_.waiting() > 0 && environment_.fleet.has_verifier({}) &&
-                                              (next_queued() || queue_.is_full()));
+  const auto moving = std::ranges::find_if(all_, moves);
+  if (moving != all_.end()) return moving->second.get();
+  const std::optional<SessionId> queued = next_queued();
+  return queued ? find(*queued) : nullptr;
 }
 
 void Sessions::make_room() {
-  if (!lacks_room()) return;
-  const auto longest =
-      std::ranges::max_element(all_, {}, [](const auto& entry) { return entry.second->state().paused_for(); });
+  const Session* const next = next_to_start();
+  // Then the end of any sequence helps.
+  const bool is_full = queue_.waiting() > 0 && queue_.is_full() && environment_.fleet.has_verifier({});
+  const auto idle = [&](const auto& entry) {
+    const SessionState& state = entry.second->state();
+    const Duration paused = state.paused_for();
+    if (paused < kStepTimeout) return Duration::zero();
+    const Worker* const verifier = state.verifier.place().worker();  // nullptr: it died meanwhile
+    const bool helps = next != nullptr && verifier != nullptr && next->state().verifier.lacks_room_at(*verifier);
+    return is_full || helps ? paused : Duration::zero();
+  };
+  const auto longest = std::ranges::max_element(all_, {}, idle);
+  if (longest == all_.end() || idle(*longest) == Duration::zero()) return;
   const Duration paused = longest->second->state().paused_for();
-  if (paused < kStepTimeout) return;
   const std::string why = fmt::format("no step for {:.0f} s, and others wait for the place", to_seconds(paused));
   longest->second->finish(Failed{Errc::kUnavailable, why});
   reap(longest->first);

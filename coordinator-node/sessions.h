@@ -25,7 +25,8 @@ class Sessions {
   /// Starts the sequences that have lost their verifier, then queued ones in their order, until a sequence must go on
   /// waiting.
   void start_waiting();
-  /// Ends the stepwise sequence that has been idle longest, if that time is long and another sequence waits for room.
+  /// Ends the stepwise sequence that has been idle longest, if that time is long and another sequence waits for its
+  /// place.
   void make_room();
   /// Updates the queue and forgets ended sessions, after an event of one session, or of all.
   void reap(SessionId id);
@@ -40,8 +41,9 @@ class Sessions {
  private:
   /// Returns the next queued sequence, if it can start.
   std::optional<SessionId> next_queued() const;
-  /// Returns true if a queued sequence, or one that has lost its verifier, waits for nothing but room.
-  bool lacks_room() const;
+  /// Returns the sequence for which later ones wait: one that has lost its verifier, or the next queued one. It lacks
+  /// room, at a verifier or at an encoder. nullptr if there is none.
+  const Session* next_to_start() const;
   void begin_audit();
 
   Environment& environment_;

@@ -1441,7 +1441,7 @@ class Stepwise : public Coordinator {
   void rest(int for_seconds) {
     for (int i = 0; i < for_seconds; ++i) {
       now_ += seconds(1);
-      for (const char* peer : {"v", "d"}) core_.on_message(peer, {.body = Heartbeat{}}, now_);
+      for (const char* peer : {"v", "d", "u"}) core_.on_message(peer, {.body = Heartbeat{}}, now_);
       core_.on_tick(now_);
     }
   }
@@ -1546,6 +1546,41 @@ TEST_F(Stepwise, WhoTakesNoStepLosesHisPlaceToASequenceWhoseVerifierDied) {
   EXPECT_EQ(find<Failed>(out, "c")->code, Errc::kUnavailable);
   ASSERT_NE(find<Prefill>(out, "v"), nullptr) << "of the one whose verifier died";
   EXPECT_EQ(find<Failed>(out, "modest"), nullptr);
+}
+
+TEST_F(Stepwise, WhoTakesNoStepKeepsAPlaceThatIsOfNoUseToWhoWaits) {
+  restart(core_, {.instance = 50});
+  const auto join = [&](const PeerId& peer, const std::string& numeric_class) {
+    Hello full = hello(Role::kVerifier);
+    full.name = peer;
+    full.numeric_class = numeric_class;
+    full.capacity.sessions_max = 1;
+    core_.on_message(peer, {.body = full}, now_);
+  };
+  std::uint64_t session = 50;
+  const auto answered = [&](const PeerId& client, const PeerId& verifier, bool stepwise = false) {
+    core_.on_message(
+        client,
+        {.session = SessionId{9},
+         .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 5, .stop_ids = {}, .wait_ms = 1000, .stepwise = stepwise}},
+        now_);
+    core_.on_message(
+        verifier,
+        {.session = SessionId{session++}, .body = Verdict{.next_token = 40, .committed = 3, .kv = rows(0, 3)}}, now_);
+  };
+  join("v", "zeros");
+  answered("c", "v", /*stepwise=*/true);
+  join("u", "ones");
+  answered("other", "u");
+  join("w", "ones");
+  answered("modest", "w");
+  core_.on_peer_gone("w", now_);
+  sent();
+  rest(12);
+  EXPECT_EQ(find<Failed>(sent(), "c"), nullptr) << "one of another class waits";
+  core_.on_peer_gone("v", now_);
+  rest(12);
+  EXPECT_EQ(find<Failed>(sent(), "c"), nullptr) << "it has no place";
 }
 
 // ---- rejections ----
