@@ -429,6 +429,57 @@ TEST(TransportAddress, OfSeveralTheFirstThatAnswersIsKeptUntilItIsLost) {
   EXPECT_EQ(client->address(), second->address());
 }
 
+/// Accepts a connection and says ZMTP's greeting and READY.
+int accept_as_router(int listener) {
+  const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+  EXPECT_GE(fd, 0) << strerror(errno);
+  std::string greeting = std::string("\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL", 16);
+  greeting.resize(64, '\0');
+  const std::string ready = std::string("\5READY\13Socket-Type\0\0\0\6ROUTER", 28);
+  const std::string hello = greeting + '\4' + static_cast<char>(ready.size()) + ready;
+  EXPECT_EQ(::send(fd, hello.data(), hello.size(), MSG_NOSIGNAL), std::ssize(hello));
+  return fd;
+}
+
+// ZeroMQ keeps a connection that was left while messages wait to be sent over it.
+TEST(TransportAddress, OfAConnectionThatWasLeftTheEndIsNotThatOfTheNextOne) {
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in where = loopback(0);
+  socklen_t size = sizeof where;
+  ASSERT_EQ(::bind(listener, reinterpret_cast<const sockaddr*>(&where), sizeof where), 0);
+  ASSERT_EQ(::listen(listener, 8), 0);
+  ASSERT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&where), &size), 0);
+  TransportContext context;
+  const auto client = Endpoint::connect(context, "tcp://127.0.0.1:" + std::to_string(ntohs(where.sin_port)),
+                                        {.queue_messages_max = 4, .linger = 2s})
+                          .value();
+  const auto wait_until_connected = [&](int connections) {
+    const TimePoint give_up = now() + kHang;
+    while ((!client->connected() || client->connections() < connections) && now() < give_up) client->wait(1ms);
+    ASSERT_TRUE(client->connected());
+  };
+  const int left = accept_as_router(listener);
+  wait_until_connected(1);
+  const Message large = draft_with_hidden(1, 1 << 20);
+  while (client->send("", large)) continue;  // until all queues are full
+  client->redial();
+  EXPECT_FALSE(client->connected());
+  const int next_one = accept_as_router(listener);
+  wait_until_connected(2);
+  close(left);
+  // A message that comes after the end of the one that was left.
+  const SharedBytes heartbeat = encode({.body = Heartbeat{}})[0];
+  std::string frame = std::string(2, '\0');
+  frame[1] = static_cast<char>(heartbeat.bytes().size());
+  frame.append(reinterpret_cast<const char*>(heartbeat.bytes().data()), heartbeat.bytes().size());
+  ASSERT_EQ(::send(next_one, frame.data(), frame.size(), MSG_NOSIGNAL), std::ssize(frame));
+  EXPECT_TRUE(next(*client).message);
+  client->wait(0ms);
+  EXPECT_TRUE(client->connected());
+  close(next_one);
+  close(listener);
+}
+
 TEST(TransportAddress, LocalhostIsTriedAtAllItsAddresses) {
   TransportContext context;
   const auto server = Endpoint::bind(context, "tcp://127.0.0.1:*").value();

@@ -136,7 +136,10 @@ void Dialer::on_event(int event, std::uint32_t value) {
       tried_ = 0;
       pause_ = {};
       return;
-    case ZMQ_EVENT_DISCONNECTED: connected_ = false; return;
+    case ZMQ_EVENT_DISCONNECTED:
+      // After dial() ZeroMQ may keep the former connection for a while, to send what waits (ZMQ_LINGER).
+      connected_ = connected_ && static_cast<int>(value) != fd_;
+      return;
     case ZMQ_EVENT_CLOSED: {
       const std::string why = why_unreachable(current_->numeric);
       return failed(Errc::kPeerGone, why.empty() ? "the connection was closed" : why, true);
