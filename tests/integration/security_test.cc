@@ -354,6 +354,29 @@ TEST_F(KeyedCoordinator, IsNotWhoListensInClear) {
   EXPECT_NE(trouble->message.find("goes without keys"), std::string::npos) << trouble->message;
 }
 
+// A process that is stopped (SIGSTOP): its kernel takes connections.
+TEST_F(KeyedCoordinator, OneThatIsFrozenIsNotTakenForAnotherOne) {
+  const int frozen = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in where{};
+  socklen_t size = sizeof where;
+  where.sin_family = AF_INET;
+  where.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(::bind(frozen, reinterpret_cast<const sockaddr*>(&where), sizeof where), 0);
+  ASSERT_EQ(::listen(frozen, 8), 0);
+  ASSERT_EQ(getsockname(frozen, reinterpret_cast<sockaddr*>(&where), &size), 0);
+  const Dialled peer = dial(keys_.of("v"), fmt::format("tcp://127.0.0.1:{}", ntohs(where.sin_port)));
+  std::optional<Error> trouble;
+  eventually([&] {
+    peer.endpoint->wait(1ms);
+    trouble = peer.endpoint->connection_error();
+    return trouble.has_value();
+  });
+  close(frozen);
+  ASSERT_TRUE(trouble);
+  EXPECT_EQ(trouble->code, Errc::kPeerGone);
+  EXPECT_NE(trouble->message.find("does not answer"), std::string::npos) << trouble->message;
+}
+
 // While the coordinator is restarted its port may accept a connection and close it, as a stranger would.
 TEST_F(KeyedCoordinator, OneThatWasThereMayComeBackThoughNowItHangsUp) {
   const Dialled before = dial(keys_.of("c"));

@@ -155,9 +155,10 @@ void Dialer::on_event(int event, std::uint32_t value) {
                       false);
       }
       return failed(Errc::kMismatch, fmt::format("the handshake failed (ZeroMQ's error {:#x})", value), false);
-    default:  // without detail: closed, or silent
-      if (value == ETIMEDOUT || value == EAGAIN)
-        return failed(Errc::kPeerGone, "something else than a coordinator listens there", false);
+    default:  // without detail: closed, or silent. After a time-out `value` is the number of any earlier error
+      if (value != EPIPE && value != ECONNRESET)
+        return failed(Errc::kPeerGone, "it takes connections but does not answer: it hangs, or is no coordinator",
+                      false);
       if (credentials_)
         return failed(Errc::kMismatch,
                       "it hung up: this is not the coordinator whose key we know, or goes without keys", false);
