@@ -378,7 +378,7 @@ HttpReply BatchApi::file_content(const HttpRequest& http) {
 
 HttpReply BatchApi::add_batch(const HttpRequest& http) {
   if (json_nesting(http.body) > kJsonDepthMax) return error_reply({400, "the request nests too deeply"});
-  const Result<Json> parsed = parse_json_object(http.body, "the request");
+  const Result<Json> parsed = parse_json_object(http.body, "the request", /*bytes_max=*/1 << 20);
   if (!parsed) return error_reply({400, parsed.error().message});
   FirstError wrong{.file = ""};
   const JsonFields fields(*parsed, "", wrong);

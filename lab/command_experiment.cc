@@ -343,7 +343,7 @@ void read_launch(ExperimentPlan& plan, const ExperimentFlags& flags) {
   if (plan.launch.is_string()) {
     const fs::path file = flags.plan.parent_path() / plan.launch.get<std::string>();
     const std::string text = or_throw(read_text(file));
-    or_throw(parse_json_object(text, file.string(), /*bytes_max=*/16 << 20));
+    or_throw(parse_json_object(text, file.string()));
     plan.launch = parse_ordered(text);
     plan.launch.erase("lock");
   }

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 Build this_build() { return {OUTRIDER_VERSION, kBuildCommit}; }
 
 PlanFile PlanFile::read(const fs::path& plan, const fs::path& hosts, const std::string& backend) {
-  nlohmann::json object = or_throw(parse_json_object(or_throw(read_text(plan)), plan.string(), std::size_t{16} << 20));
+  nlohmann::json object = or_throw(parse_json_object(or_throw(read_text(plan)), plan.string()));
   if (!hosts.empty()) {
     const bool from_environment = hosts == "env";
     const std::string text = or_throw(from_environment ? host_file_of_environment(std::getenv) : read_text(hosts));

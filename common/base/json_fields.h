@@ -33,8 +33,10 @@ std::string show(const nlohmann::json& value);
 const nlohmann::json& member(const nlohmann::json& object, const char* key);
 
 /// @param file  its name in messages
+/// @param bytes_max  by default a config.json with the types of all experts' matrices, a hundred bytes each, fits
 /// @return kMalformed unless the text is one JSON object of limited depth, kOutOfRange if it exceeds `bytes_max`
-Result<nlohmann::json> parse_json_object(std::string_view text, std::string_view file, std::size_t bytes_max = 1 << 20);
+Result<nlohmann::json> parse_json_object(std::string_view text, std::string_view file,
+                                         std::size_t bytes_max = 16 << 20);
 
 /// The first error in a file or a request. Reading continues with defaults, so that the reading code needs no branches;
 /// the result must not be used before the error has been checked.

@@ -92,12 +92,11 @@ Result<std::optional<ModelText>> ModelFiles::chat_template() const {
     if (!jinja) return std::optional<ModelText>();
     return std::optional(ModelText{std::string(*jinja), fmt::format("{}: {}", gguf_->file.string(), kKey)});
   }
-  constexpr std::size_t kBytesMax = 16u << 20;  // published ones have 1 MB with all added tokens
   ASSIGN_OR_RETURN(std::optional<ModelText> own, read("chat_template.jinja"));
   if (own) return own;
   ASSIGN_OR_RETURN(const std::optional<ModelText> config, read("tokenizer_config.json"));
   if (!config) return std::optional<ModelText>();
-  ASSIGN_OR_RETURN(const nlohmann::json root, parse_json_object(config->text, config->name, kBytesMax));
+  ASSIGN_OR_RETURN(const nlohmann::json root, parse_json_object(config->text, config->name));
   const std::string* const text = template_of(root);
   return text == nullptr ? std::nullopt : std::optional(ModelText{*text, config->name});
 }
