@@ -335,6 +335,26 @@ TEST(BadInput, PromptIdOutsideTheVocabulary) {
   expect_refused(run, {"8192", "vocabulary"});
 }
 
+// A table stays in its file, and is not read when the model is loaded.
+TEST(BadInput, ANumberOfATableThatIsNotFiniteFailsTheRequestsThatReadIt) {
+  PairCopy pair(source_dir() / "models/nano");
+  std::string bytes = pair.read(kWeights);
+  std::uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, bytes.data(), sizeof header_bytes);
+  const json table = header_of(bytes)["model.language_model.embed_tokens_per_layer.weight"];
+  const std::size_t width = table["shape"][1], first = table["data_offsets"][0];
+  const std::uint16_t nan = 0x7fc0;
+  std::memcpy(bytes.data() + sizeof header_bytes + header_bytes + first + (105 * width + 7) * sizeof nan, &nan,
+              sizeof nan);
+  pair.write(kWeights, bytes);
+  for (const char* type : {"f32", "bf16", "int8", "int4", "q4"}) {
+    for (const char* ids : {"2,105", "2,106"}) {
+      Program run({"run", "--prompt-ids", ids, "--model", pair.dir(), "--dtype", type, "--max-tokens", "3"});
+      EXPECT_EQ(describe(run.wait()), ids == std::string("2,105") ? "exit 1" : "exit 0") << type << ", " << ids;
+    }
+  }
+}
+
 TEST(BadInput, PromptIdsThatAreNone) {
   for (const char* ids : {"2,105x", "two", "2,,105", "-1", "99999999999", "2 105"}) {
     SCOPED_TRACE(ids);

@@ -209,6 +209,21 @@ TEST_P(Kernels, QuantizeIsThePlainOneAndWithinHalfAStep) {
   }
 }
 
+TEST_P(Kernels, QuantizeHidesNoNumberThatIsNotFinite) {
+  CounterRng rng(7);
+  for (const std::int64_t n : lengths()) {
+    for (const std::int64_t at : {std::int64_t{0}, n / 2, n - 1}) {
+      for (const float bad : {NAN, -NAN, INFINITY, -INFINITY}) {
+        std::vector<float> x = make_row(rng, n);
+        x[static_cast<std::size_t>(at)] = bad;
+        std::vector<std::int8_t> y(x.size());
+        EXPECT_FALSE(std::isfinite(fast().quantize(x.data(), n, y.data()))) << bad << " at " << at << " of " << n;
+        EXPECT_FALSE(std::isfinite(plain().quantize(x.data(), n, y.data()))) << bad << " at " << at << " of " << n;
+      }
+    }
+  }
+}
+
 TEST_P(Kernels, RotateIsThePlainOneAnOrthogonalMatrixAndItsOwnInverse) {
   CounterRng rng(6);
   std::vector<std::int64_t> sizes = lengths();

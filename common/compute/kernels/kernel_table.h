@@ -85,7 +85,8 @@ struct KernelTable {
   /// Index of the largest value; the lowest index among equals.
   std::int64_t (*argmax)(const float* x, std::int64_t n);
   void (*to_bf16)(const float* x, std::int64_t n, Bf16* y);
-  /// Symmetric int8: y = round(x / scale), scale = max|x| / 127. @return scale; 0 for a zero row.
+  /// Symmetric int8: y = round(x / scale), scale = max|x| / 127. @return scale; 0 for a zero row, not finite if
+  /// an x is not.
   float (*quantize)(const float* x, std::int64_t n, std::int8_t* y);
   /// x = R x, with R = R^T = R^-1: a Hadamard matrix over x's 64 equal parts (16, 4 or 1 if n has fewer factors of 4),
   /// by radix 4. The same bits in every table. QuaRot, arXiv 2404.00456.

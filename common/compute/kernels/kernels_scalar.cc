@@ -1,4 +1,6 @@
 // Simple versions: the reference in tests of the fast ones.
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -64,8 +66,10 @@ void to_bf16_row(const float* x, std::int64_t n, Bf16* y) {
 }
 
 float quantize(const float* x, std::int64_t n, std::int8_t* y) {
-  float largest = 0;
-  for (std::int64_t i = 0; i < n; ++i) largest = std::fmax(largest, std::fabs(x[i]));
+  std::int32_t largest_bits = 0;  // as bits, magnitudes compare like their values, and NaN is the largest
+  for (std::int64_t i = 0; i < n; ++i)
+    largest_bits = std::max(largest_bits, std::bit_cast<std::int32_t>(std::fabs(x[i])));
+  const auto largest = std::bit_cast<float>(largest_bits);
   const float inverse = largest < 1e-30f ? 0 : 127.0f / largest;  // the quotient could overflow a float
   for (std::int64_t i = 0; i < n; ++i) y[i] = static_cast<std::int8_t>(std::nearbyint(x[i] * inverse));
   return largest / 127.0f;
