@@ -217,7 +217,7 @@ Next Drafting::on_candidates(const PeerId& drafter, const Candidates& candidates
   const Duration waited = state_.waited();
   state_.ledger.on_candidates(waited, round_.on_candidates(drafter, candidates, waited));
   if (sound) round_.drafts.add(0, candidates, DraftSource::kAssistant, most);
-  ++(sound ? environment_.drafts_made : environment_.drafts_missed);
+  ++(sound && !declined ? environment_.drafts_made : environment_.drafts_missed);
   for (const DrafterSeats::Replica& other : drafters_.replicas) {  // the round begins without theirs
     Worker* late = other.asked ? other.place.worker() : nullptr;
     if (late != nullptr) ++late->late_rounds;

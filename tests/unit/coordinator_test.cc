@@ -621,6 +621,11 @@ TEST_F(Coordinator, CountsDraftsThatWereWantedAndNotMade) {
   core_.on_message("v", {.body = Heartbeat{}}, now_);
   core_.on_tick(now_);
   EXPECT_EQ(counts(), Counts(1, 2)) << "it was late";
+  core_.on_message("d", {.body = Heartbeat{}}, now_);
+  verdict(3, 0, 44, 8, false, 7);
+  ASSERT_NE(find<Draft>(sent(), "d", &draft), nullptr);
+  core_.on_message("d", {.session = SessionId{50}, .round = draft.round, .body = Candidates{}}, now_);
+  EXPECT_EQ(counts(), Counts(1, 3)) << "it declined";
 }
 
 TEST_F(Coordinator, CountsNoMissedDraftsThatNoDrafterCouldMakeOrNobodyWanted) {
