@@ -424,7 +424,7 @@ std::vector<HttpRoute> ApiServer::routes() {
           {"POST", "/v1/embeddings", no_embeddings},
           {"GET", "/v1/models", [this](const HttpRequest&) { return models(); }},
           {"GET", "/v1/models/" + defaults_.model, [this](const HttpRequest&) { return model(); }},
-          {"GET", "/v1/models/{id}", [this](const HttpRequest& http) { return no_model(http); }},
+          {"GET", "/v1/models/*", [this](const HttpRequest& http) { return no_model(http); }},
           {"POST", "/invocations", invoke},
           {"GET", "/load",
            [this](const HttpRequest&) {

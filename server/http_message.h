@@ -30,7 +30,7 @@ inline constexpr std::string_view kKeyClient = "key ";
 struct HttpRequest {
   std::string method, path;     ///< without the query
   std::string query = {};       ///< as sent, without its ?
-  std::string id = {};          ///< the part of the path for the route's {id}
+  std::string id = {};          ///< the part of the path for the route's {id} or *
   std::string request_id = {};  ///< the reply's X-Request-Id; empty for a call within the process
   std::string body;
   /// The client, as far as known: "key NAME" if keys have names; else the address of the other end (for IPv6 its /64).
@@ -104,7 +104,7 @@ inline constexpr std::string_view kFormType = "multipart/form-data";
 /// One entry of the route table. Handlers run on many threads at once; what one throws is a 500.
 struct HttpRoute {
   std::string method;  ///< GET (also HEAD), DELETE or POST
-  std::string path;    ///< {id} stands for one part, as in /v1/files/{id}/content
+  std::string path;    ///< {id} stands for one part, as in /v1/files/{id}/content; * at its end for the rest
   HttpHandler handler;
   Access access = Access::kKey;
   std::string takes = "application/json";  ///< content type of a POST's body; empty: any

@@ -236,11 +236,13 @@ std::string id_of(const Head& head) {
   return fmt::format("req_{:016x}", random_number());
 }
 
-/// @return the part of the path for {id}, "" if the route has none; none if the path does not match
+/// @return the part of the path for {id} or *, "" if the route has none; none if the path does not match
 std::optional<std::string_view> match(std::string_view pattern, std::string_view path) {
   constexpr std::string_view kAny = "{id}";
   const std::size_t at = pattern.find(kAny);
   if (pattern == path) return "";
+  if (pattern.ends_with('*') && path.starts_with(pattern.substr(0, pattern.size() - 1)))
+    return path.substr(pattern.size() - 1);
   if (at == pattern.npos || !path.starts_with(pattern.substr(0, at))) return std::nullopt;
   const std::size_t end = std::min(path.find('/', at), path.size());
   if (end == at || path.substr(end) != pattern.substr(at + kAny.size())) return std::nullopt;

@@ -446,7 +446,8 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
         return ApiError{
             .status = 404,
             .message = fmt::format("there is no response {} to go on with, or not any more", show(previous)),
-            .param = "previous_response_id"};
+            .param = "previous_response_id",
+            .code = "previous_response_not_found"};
     }
     return body;
   }

@@ -970,9 +970,11 @@ TEST(Serve, PathsAndNamesOfRequestsAreTakenAsClientsWriteThem) {
                            "/v1/chat/completions/", "//v1/chat/completions", "///chat/completions"})
     EXPECT_EQ(post(serve.port, path, body).status, 200) << path;
   EXPECT_EQ(get(serve.port, "/models").status, 200);
-  const Response unknown = get(serve.port, "/v1/models/gpt-5");
-  EXPECT_EQ(unknown.status, 404);
-  EXPECT_EQ(json_of(unknown)["error"]["code"], "model_not_found");
+  for (const char* model : {"gpt-5", "openai/gpt-5", "openai%2Fgpt-5"}) {
+    const Response unknown = get(serve.port, std::string("/v1/models/") + model);
+    EXPECT_EQ(unknown.status, 404) << model;
+    EXPECT_EQ(json_of(unknown)["error"]["code"], "model_not_found") << model;
+  }
   EXPECT_NE(get(serve.port, "/health", "X-Request-Id: mine-7\r\n").head.find("X-Request-Id: mine-7\r\n"),
             std::string::npos);
   EXPECT_NE(get(serve.port, "/health").head.find("X-Request-Id: req_"), std::string::npos);

@@ -433,7 +433,9 @@ TEST(Responses, AReplyIsTheSameStreamedAndNot) {
   const HttpReply next = ask({{"input", "And?"}, {"previous_response_id", last["response"]["id"]}});
   EXPECT_EQ(next.status, 200);
   EXPECT_EQ(Json::parse(next.body)["previous_response_id"], last["response"]["id"]);
-  EXPECT_EQ(ask({{"input", "And?"}, {"previous_response_id", "resp_none"}}).status, 404);
+  const HttpReply unknown = ask({{"input", "And?"}, {"previous_response_id", "resp_none"}});
+  EXPECT_EQ(unknown.status, 404);
+  EXPECT_EQ(Json::parse(unknown.body)["error"]["code"], "previous_response_not_found");
   EXPECT_EQ(asked, 2);
   // And so is the response itself, which is over.
   const auto of = [&](const HttpRoute& named, const std::string& id) {
