@@ -1,6 +1,5 @@
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <set>
@@ -9,10 +8,12 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_fields.h"
 #include "common/compute/kernels/packed_matrix.h"
 #include "common/model/checkpoint/checkpoint.h"
 #include "common/model/gemma4/assistant.h"
 #include "common/model/gemma4/backbone.h"
+#include "common/os/files.h"
 #include "lab/in_process_pair.h"
 #include "lab/questions.h"
 #include "launch/command_support.h"
@@ -175,8 +176,10 @@ void compare_drafts(Assistant& assistant, const Checkpoint& golden, const nlohma
 bool parity(const fs::path& folder, const fs::path& model, WeightType type) {
   const Checkpoint golden = or_throw(Checkpoint::open(folder / "golden.safetensors"));
   const std::vector<TokenId> prompt = golden_prompt(golden);
-  std::ifstream notes_file(folder / "golden.json");
-  const nlohmann::json notes = nlohmann::json::parse(notes_file, nullptr, false);
+  const fs::path notes_file = folder / "golden.json";
+  nlohmann::json notes;
+  if (fs::exists(notes_file))
+    notes = or_throw(parse_json_object(or_throw(read_text(notes_file)), notes_file.string()));
 
   const PairPaths pair = find_model(folder, model);
   const std::unique_ptr<Backbone> backbone =

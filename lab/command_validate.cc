@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -8,6 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_fields.h"
 #include "common/model/audio/sound_encoder.h"
 #include "common/model/block_drafter/block_config.h"
 #include "common/model/checkpoint/checkpoint.h"
@@ -15,6 +15,7 @@
 #include "common/model/gemma4/backbone.h"
 #include "common/model/tokenizer/tokenizer.h"
 #include "common/model/vision/picture_encoder.h"
+#include "common/os/files.h"
 #include "common/os/logging.h"
 #include "lab/in_process_pair.h"
 #include "lab/questions.h"
@@ -65,13 +66,13 @@ Reference read_golden(const fs::path& dir) {
     reference.cases = read_golden_questions(dir / "generate_golden.json");
   } else {
     const Checkpoint tensors = or_throw(Checkpoint::open(dir / "golden.safetensors"));
-    std::ifstream file(dir / "golden.json");
+    const fs::path file = dir / "golden.json";
+    const json notes = or_throw(parse_json_object(or_throw(read_text(file)), file.string()));
     try {
-      const json notes = json::parse(file);
       reference.cases.push_back({golden_prompt(tensors), notes.at("greedy"), notes.at("matches")});
       reference.first_draft = notes.at("draft_tokens").at(0).get<TokenId>();
     } catch (const json::exception& error) {
-      throw CommandError("{}: {}", (dir / "golden.json").string(), error.what());
+      throw CommandError("{}: {}", file.string(), error.what());
     }
   }
   std::int64_t drafted = 0, accepted = 0;

@@ -68,6 +68,19 @@ TEST(Validate, AsksAsTheTemplateDoes) {
   EXPECT_EQ(read_json(pair.dir() / "report.json")["steps"][0]["first_answer_ids"], json::parse(run.out())["token_ids"]);
 }
 
+TEST(Validate, AGoldenThatNestsDeeplyIsRefused) {
+  PairCopy pair(source_dir() / "tests/goldens/e4b");
+  std::filesystem::copy(source_dir() / "tests/goldens/e4b/golden.safetensors", pair.dir());
+  pair.write("golden.json", R"({"greedy": )" + std::string(600, '[') + std::string(600, ']') + "}");
+  for (const auto& command : {std::vector<std::string>{"validate", pair.dir() / "backbone", pair.dir() / "assistant",
+                                                       "--golden", pair.dir()},
+                              std::vector<std::string>{"parity", pair.dir(), "--dtype", "f32"}}) {
+    Program program(command);
+    EXPECT_EQ(describe(program.wait()), "exit 1") << command[0];
+    EXPECT_NE(program.err().find("golden.json: nests deeper than 512 levels"), std::string::npos) << program.err();
+  }
+}
+
 TEST(Validate, RandomPairPassesOnlyAgainstItsGolden) {
   const std::filesystem::path tiny = source_dir() / "tests/goldens/e4b";
   Program recorded({"validate", tiny / "backbone", tiny / "assistant", "--golden", tiny});
