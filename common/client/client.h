@@ -13,7 +13,7 @@
 namespace outrider {
 
 /// Time in ms that a request waits for a verifier to join: at a coordinator that others start as long as a running
-/// sequence does (FailoverConfig), since both outlast a restart of the only verifier; and at our own, whose end would be
+/// sequence does (FailoverConfig), as both outlast a restart of the only verifier; and at our own, whose end would be
 /// noticed.
 inline constexpr std::int64_t kVerifierWaitMs = 30'000, kOwnVerifierWaitMs = 86'400'000;
 
