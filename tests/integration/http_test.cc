@@ -1537,30 +1537,6 @@ TEST(ApiServer, SaysThatTheModelIsBeingLoadedUntilAVerifierIsThere) {
   EXPECT_EQ(answered.get().status, 200);
 }
 
-TEST(ApiServer, WaitsForAVerifierLongerIfItIsItsOwn) {
-  for (const bool own : {false, true}) {
-    TransportContext context;
-    const auto coordinator = Endpoint::bind(context, "tcp://127.0.0.1:*").value();
-    ApiServer api(context, TextSide::load(model_at(nano_pair().backbone)).value(),
-                  {.coordinator = coordinator->address(), .version = "test", .model = "nano", .own = own});
-    const std::unique_ptr<HttpServer> http = started({.host = "127.0.0.1"}, api.routes());
-    auto answered =
-        std::async([&] { return post(http->port(), "/v1/completions", R"({"prompt": "Once", "max_tokens": 2})"); });
-    std::optional<std::int64_t> wait_ms;
-    ASSERT_TRUE(eventually([&] {
-      const auto received = coordinator->receive();
-      const auto* asked = received && received->message ? std::get_if<Generate>(&received->message->body) : nullptr;
-      if (asked == nullptr) return false;
-      wait_ms = asked->wait_ms;
-      const Failed none{Errc::kUnavailable, "no verifier"};
-      EXPECT_TRUE(coordinator->send(received->from, {.session = received->message->session, .body = none}));
-      return true;
-    }));
-    EXPECT_EQ(wait_ms, own ? kOwnVerifierWaitMs : kVerifierWaitMs);
-    EXPECT_EQ(answered.get().status, 503);
-  }
-}
-
 TEST(ApiServer, EveryRequestIsReportedOnce) {
   ReportingServer server;
   Json request = ask(kQuestions[0], 20);
