@@ -248,15 +248,16 @@ std::optional<Fleet::Offer> Fleet::choose_verifier(Position positions, const Req
   return best && best->refuses && worth_waiting ? std::nullopt : best;
 }
 
-std::int64_t Fleet::max_tokens_that_fit(std::int64_t prompt) const {
+std::int64_t Worker::max_tokens_that_fit(Position prompt, std::int64_t media_bytes) const {
+  const Capacity& capacity = hello.capacity;
+  const Position positions = capacity.kv_cost.positions(capacity.kv_bytes_max - media_bytes);
+  return std::min(positions, hello.facts.context_max) - prompt + 1;  // the last token of an answer needs no K/V
+}
+
+std::int64_t Fleet::max_tokens_that_fit(const Requirements& wanted) const {
   std::int64_t most = 0;
-  for (const auto& [peer, worker] : workers_) {
-    if (!takes(worker, {})) continue;
-    const Capacity& capacity = worker.hello.capacity;
-    const Position positions =
-        std::min(capacity.kv_cost.positions(capacity.kv_bytes_max), worker.hello.facts.context_max);
-    most = std::max(most, positions - prompt + 1);  // the last token of an answer needs no K/V
-  }
+  for (const auto& [peer, worker] : workers_)
+    if (takes(worker, wanted)) most = std::max(most, worker.max_tokens_that_fit(wanted.prompt, wanted.media_bytes));
   return most;
 }
 

@@ -80,6 +80,9 @@ struct Worker : Load {
   }
   /// Returns true if this drafter needs a verifier's rows. Drafters only.
   bool needs_rows() const { return hello.needs == DraftInput::kTargetRows; }
+  /// Returns the longest answer to such a prompt that fits this verifier's memory if empty; below 1: the prompt does
+  /// not fit. @param media_bytes  of its media
+  std::int64_t max_tokens_that_fit(Position prompt, std::int64_t media_bytes) const;
   /// Returns the positions that this drafter can draft for. With a verifier's rows, that verifier's context is the
   /// limit.
   Position context() const { return needs_rows() ? kPositions.max : hello.facts.context_max; }
@@ -193,7 +196,7 @@ class Fleet {
   std::optional<Offer> choose_verifier(Position positions, const Requirements& wanted) const;
   /// Returns the longest answer to such a prompt that fits the largest verifier's memory if empty; below 1: the prompt
   /// does not fit.
-  std::int64_t max_tokens_that_fit(std::int64_t prompt) const;
+  std::int64_t max_tokens_that_fit(const Requirements& wanted) const;
 
   /// Returns true if this warning about a peer is to be logged: of each text the first in kRepeat, and of a peer
   /// kWarningsMax at most.

@@ -54,11 +54,11 @@ Sequence::Sequence(Generate generate)
       tokens(std::move(request.prompt)),
       prompt_size(std::ssize(tokens) - request.answered) {}
 
-Position Sequence::positions() const {
+Position Sequence::positions(std::int64_t max_tokens) const {
   // The last token of an answer needs no K/V.
   return request.stepwise
              ? std::ssize(tokens)
-             : prompt_size + std::min(request.max_tokens, std::numeric_limits<Position>::max() - prompt_size) - 1;
+             : prompt_size + std::min(max_tokens, std::numeric_limits<Position>::max() - prompt_size) - 1;
 }
 
 std::int64_t Sequence::prompt_bytes() const {

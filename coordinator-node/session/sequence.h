@@ -45,7 +45,14 @@ struct Sequence {
     return !request.sampling.greedy() && request.sampling.rule != SamplingRule::kMatch;
   }
   /// Returns the most K/V rows of the sequence. A stepwise sequence has no limit: its memory grows with each verify.
-  Position positions() const;
+  Position positions() const { return positions(request.max_tokens); }
+  Position positions(std::int64_t max_tokens) const;
+  /// Returns max_tokens, lowered to `fitting` if the answer may be shortened and has not begun. Below 1: not even the
+  /// prompt fits, and a verifier's refusal says so.
+  std::int64_t shortened(std::int64_t fitting) const {
+    const bool may = request.shorten && !has_token() && fitting >= 1;
+    return may ? std::min(request.max_tokens, fitting) : request.max_tokens;
+  }
   /// Returns the bytes of the prompt, pictures included.
   std::int64_t prompt_bytes() const;
 

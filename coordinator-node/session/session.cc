@@ -10,17 +10,14 @@ bool Session::start() {
   Sequence& sequence = state_.sequence;
   Generate& request = sequence.request;
   Fleet& fleet = state_.environment.fleet;
-  // An answer of open length is shortened to the largest verifier's memory.
-  if (request.shorten && !sequence.has_token()) {
-    const std::int64_t fitting = fleet.max_tokens_that_fit(sequence.prompt_size);
-    if (fitting >= 1) request.max_tokens = std::min(request.max_tokens, fitting);
-  }
   if (sequence.prefixes.empty()) {
     sequence.prefixes = hash_prefixes(
         std::span(sequence.tokens).first(static_cast<std::size_t>(sequence.prompt_size)), request.cache_scope);
   }
-  const std::optional<Fleet::Offer> offer =
-      fleet.choose_verifier(sequence.positions(), state_.verifier.requirements());
+  const Fleet::Requirements wanted = state_.verifier.requirements();
+  // An answer of open length is shortened to the largest verifier's memory.
+  const std::int64_t max_tokens = sequence.shortened(fleet.max_tokens_that_fit(wanted));
+  const std::optional<Fleet::Offer> offer = fleet.choose_verifier(sequence.positions(max_tokens), wanted);
   if (!offer) return false;
   const Worker& verifier = fleet.at(offer->verifier);
   const PairFacts& facts = verifier.hello.facts;
@@ -31,7 +28,7 @@ bool Session::start() {
   const bool media = sequence.has_media();
   const PeerId encoder = media ? fleet.choose_encoder(verifier.hello, state_.encoder.encoding_class) : PeerId();
   if (media && encoder.empty() && verifier.hello.no_towers) return false;  // there will be room
-  request.max_tokens = std::min<std::int64_t>(request.max_tokens, facts.context_max - sequence.prompt_size + 1);
+  request.max_tokens = std::min<std::int64_t>(max_tokens, facts.context_max - sequence.prompt_size + 1);
   if (sequence.tokens_left() < 1) {  // it began elsewhere: the context is full, or the memory there was larger
     finish(Done{FinishReason::kLength, state_.ledger.metrics});
     return true;

@@ -12,11 +12,15 @@ namespace outrider {
 
 Next Verifying::prefill() {
   if (verifier_.leaves()) return {.what = Next::What::kMove};
-  const Generate& request = sequence_.request;
+  Generate& request = sequence_.request;
   const PairFacts& facts = verifier_.hello().facts;
   verifier_.scored = 1;
   // Again, since soft tokens have other sizes than the pixels and samples that they replace.
-  if (sequence_.encoded > 0) verifier_.set_aside(std::min(sequence_.positions(), facts.context_max));
+  if (sequence_.encoded > 0) {
+    request.max_tokens = sequence_.shortened(
+        verifier_.worker().max_tokens_that_fit(sequence_.prompt_size, media_bytes(request.media)));
+    verifier_.set_aside(std::min(sequence_.positions(), facts.context_max));
+  }
   state_.enter(Phase::kPrefill);
   const Position end = sequence_.committed();
   Prefill prefill{.tokens = {sequence_.tokens.begin(), sequence_.tokens.begin() + end},

@@ -1320,6 +1320,45 @@ TEST_F(Admission, SoftTokensNeedAVerifiersMemoryInPlaceOfThePixels) {
   EXPECT_EQ(reserved(), 10 * 100 + 6 * 4);
 }
 
+TEST_F(Admission, AnAnswerOfWhateverLengthLeavesRoomForItsMedia) {
+  Hello verifier = hello(Role::kVerifier);
+  verifier.capacity = {.kv_cost = {.bytes_per_position = 100}, .kv_bytes_max = 1500};
+  core_.on_message("v", {.body = verifier}, now_);
+  core_.on_message("e", {.body = hello(Role::kEncoder)}, now_);
+  Generate generate{.prompt = {1, 1, 1, 1}, .max_tokens = 50, .stop_ids = {}, .wait_ms = 1000, .shorten = true};
+  generate.media = {{.first = 1, .content = zeros({4})}};
+  core_.on_message("a", {.session = SessionId{10}, .body = std::move(generate)}, now_);
+  EXPECT_EQ(core_.fleet().workers().at("v").kv_bytes, 14 * 100 + 4 * 4);
+  core_.on_message("e", {.session = SessionId{50}, .base = 1, .body = Encoded{{.first = 1, .content = zeros({60, 2})}}},
+                   now_);
+  const auto out = core_.take_outgoing();
+  ASSERT_NE(find<Prefill>(out, "v"), nullptr);
+  EXPECT_EQ(find<Prefill>(out, "v")->positions_max, 10) << "480 bytes are the soft tokens'";
+  core_.on_message("v", {.session = SessionId{50}, .body = Verdict{.next_token = 40, .committed = 4, .kv = {}}}, now_);
+  const auto answer = core_.take_outgoing();
+  ASSERT_NE(find<Tokens>(answer, "a"), nullptr);
+  EXPECT_EQ(find<Tokens>(answer, "a")->max_tokens, 7);
+}
+
+TEST_F(Admission, AnAnswerOfWhateverLengthIsNotShortenedForAVerifierThatIsFull) {
+  const auto join_with = [&](const PeerId& peer, std::int64_t bytes) {
+    Hello verifier = hello(Role::kVerifier);
+    verifier.capacity = {.sessions_max = 1, .kv_cost = {.bytes_per_position = 100}, .kv_bytes_max = bytes};
+    core_.on_message(peer, {.body = verifier}, now_);
+  };
+  join_with("small", 1000);
+  ask("a", 10);
+  core_.on_message("b",
+                   {.session = SessionId{20},
+                    .body = Generate{.prompt = {1}, .max_tokens = 50, .wait_ms = 1000, .shorten = true}},
+                   now_);
+  core_.take_outgoing();
+  join_with("large", 1500);
+  const auto out = core_.take_outgoing();
+  ASSERT_NE(find<Prefill>(out, "large"), nullptr);
+  EXPECT_EQ(find<Prefill>(out, "large")->positions_max, 15);
+}
+
 TEST_F(Admission, AVerifierWhoseBooksDifferIsAskedAgain) {
   join(10);
   ask("a", 10);
