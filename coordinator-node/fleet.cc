@@ -44,7 +44,9 @@ bool Fleet::takes(const Worker& worker, const Requirements& wanted) const {
   const bool encodes =
       !hello.no_towers && (wanted.encoding_class.empty() || hello.encoding_class == wanted.encoding_class);
   const bool encoded = !wanted.media || encodes || has_encoder(hello, wanted.encoding_class);
-  return worker.verifies() && !worker.draining && of_class && named && !excepted && encoded &&
+  const bool fits =
+      wanted.memory_min == 0 || worker.kv_of(wanted.memory_min) + wanted.media_bytes <= hello.capacity.kv_bytes_max;
+  return worker.verifies() && !worker.draining && of_class && named && !excepted && encoded && fits &&
          hello.facts.context_max >= wanted.context_min;
 }
 

@@ -146,6 +146,7 @@ class Fleet {
   struct Requirements {
     std::optional<std::string> numeric_class = {};  ///< none: any; "" matches none
     Position context_min = 0;
+    Position memory_min = 0;  ///< positions whose K/V its memory holds, the media beside them; 0: it may refuse them
     std::string name = {};    ///< of the preferred verifier
     bool only_name = false;   ///< accept no other
     std::string except = {};  ///< excluded verifier

@@ -32,6 +32,7 @@ Fleet::Requirements VerifierSeat::requirements() const {
   wanted.except = except;
   if (!sequence_.has_token()) return wanted;
   wanted.context_min = sequence_.prompt_size + sequence_.request.max_tokens - 1;
+  wanted.memory_min = sequence_.positions();
   if (resuming) wanted.name = reported_name;
   return wanted;
 }

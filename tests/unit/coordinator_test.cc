@@ -992,6 +992,28 @@ TEST(Failover, OneVerifierThatIsSilentAndBackIsNotCountedAgainAndAgain) {
   EXPECT_LT(times, 50) << "but a text that silences whoever has it must end";
 }
 
+TEST(Failover, WaitsForAVerifierWithTheMemory) {
+  HeardCoordinator core({.instance = 50});
+  const TimePoint now{seconds(100)};
+  const auto join = [&](const PeerId& peer, std::int64_t bytes) {
+    Hello verifier = hello(Role::kVerifier);
+    verifier.capacity = {.kv_cost = {.bytes_per_position = 100}, .kv_bytes_max = bytes};
+    core.on_message(peer, {.body = verifier}, now);
+  };
+  join("large", 3000);
+  join("small", 1000);
+  core.on_message("c", {.session = SessionId{9}, .body = Generate{.prompt = {1}, .max_tokens = 20}}, now);
+  core.on_message("large", {.session = SessionId{50}, .body = Verdict{.next_token = 40, .committed = 1, .kv = {}}},
+                  now);
+  core.on_peer_gone("large", now);
+  core.on_tick(now);
+  const auto out = core.take_outgoing();
+  EXPECT_EQ(find<Prefill>(out, "small"), nullptr) << "it would refuse";
+  EXPECT_EQ(find<Failed>(out, "c"), nullptr);
+  join("again", 3000);
+  EXPECT_NE(find<Prefill>(core.take_outgoing(), "again"), nullptr);
+}
+
 // Rows beyond the sequence's tokens would put its drafters ahead of it: the next verifier would be asked for K/V rows
 // from a position that it does not have, and refuse the whole sequence.
 TEST(Failover, AVerifierWhoseRowsAreBeyondTheSequenceIsBroken) {
