@@ -229,6 +229,7 @@ std::optional<Fleet::Offer> Fleet::choose_verifier(Position positions, const Req
   std::tuple<bool, bool, bool, double> best_rank;
   const double typical_s = typical_verify_s(workers_);
   bool worth_waiting = false;
+  std::vector<PeerId> full;
   for (const auto& [peer, worker] : workers_) {
     if (!takes(worker, wanted)) continue;
     const Capacity& capacity = worker.hello.capacity;
@@ -236,8 +237,15 @@ std::optional<Fleet::Offer> Fleet::choose_verifier(Position positions, const Req
     const std::int64_t bytes = capacity.kv_cost.bytes(offer.positions) + wanted.media_bytes;
     offer.refuses = bytes > capacity.kv_bytes_max;
     worth_waiting = worth_waiting || !offer.refuses;
-    const bool full = worker.sessions >= capacity.sessions_max || bytes > capacity.kv_bytes_max - worker.kv_bytes;
-    if (full && !offer.refuses) continue;
+    if (!offer.refuses) {
+      if (wanted.media && worker.hello.no_towers && choose_encoder(worker.hello, wanted.encoding_class).empty())
+        continue;
+      if (worker.sessions >= capacity.sessions_max || bytes > capacity.kv_bytes_max - worker.kv_bytes ||
+          (wanted.awaited != nullptr && wanted.awaited->contains(peer))) {
+        full.push_back(peer);
+        continue;
+      }
+    }
     const double known_s = worker.plain_pass_s();
     const auto new_rows = static_cast<double>(wanted.prompt - worker.given.common(wanted.prefixes));
     const double sequences = worker.sessions + 1 + new_rows / kRowsOfASequence;
@@ -247,7 +255,9 @@ std::optional<Fleet::Offer> Fleet::choose_verifier(Position positions, const Req
     best = std::move(offer);
     best_rank = rank;
   }
-  return best && best->refuses && worth_waiting ? std::nullopt : best;
+  if (best && best->refuses && worth_waiting) best.reset();
+  if (!best && wanted.awaited != nullptr) wanted.awaited->insert(full.begin(), full.end());
+  return best;
 }
 
 std::int64_t Worker::max_tokens_that_fit(Position prompt, std::int64_t media_bytes) const {

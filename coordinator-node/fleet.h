@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -156,6 +157,9 @@ class Fleet {
     std::int64_t media_bytes = 0;                  ///< of all its media, which a verifier keeps beside the K/V
     Position prompt = 0;                           ///< number of its tokens
     std::span<const std::uint64_t> prefixes = {};  ///< of the prompt (hash_prefixes)
+    /// Verifiers whose room earlier sequences wait for: this one gets none of them. choose_verifier() adds those that
+    /// this one waits for. Null: there are none.
+    std::set<PeerId>* awaited = nullptr;
   };
   /// Returns true if a matching verifier takes sessions.
   bool has_verifier(const Requirements& wanted) const;
@@ -193,6 +197,7 @@ class Fleet {
   };
   /// Returns, among the verifiers with room for `positions`, or for their context's, the preferred one, or the one with
   /// the least load relative to its speed: its sessions with this one, whose prompt counts except for known prefixes.
+  /// With media, a verifier without towers needs an encoder with room.
   /// @return none while no verifier that may get room has it
   std::optional<Offer> choose_verifier(Position positions, const Requirements& wanted) const;
   /// Returns the longest answer to such a prompt that fits the largest verifier's memory if empty; below 1: the prompt

@@ -12,6 +12,8 @@ namespace {
 constexpr Duration kStepTimeout = std::chrono::seconds(10);
 /// Time that an answer begun elsewhere waits for the verifier with its K/V: after a restart they join one by one.
 constexpr Duration kReturnGrace = std::chrono::seconds(2);
+/// Queued sequences without room that are tried at a time: each costs a look at all clients.
+constexpr std::size_t kLackingMax = 16;
 
 }  // namespace
 
@@ -50,24 +52,33 @@ bool Sessions::open(const PeerId& client, SessionId request_id, Generate request
 }
 
 void Sessions::start_waiting() {
+  std::set<PeerId> awaited;  // see Fleet::Requirements
   for (auto next = all_.begin(); next != all_.end();) {
     const auto& [id, session] = *next++;
     const SessionState& state = session->state();
     if (state.phase != Phase::kMoving || state.client.empty()) continue;
-    // One that only lacks room is not overtaken by later ones.
-    if (!session->start() && state.has_verifier()) return;
+    session->start(&awaited);
     reap(id);
   }
-  while (const std::optional<SessionId> next = next_queued()) {
-    if (!find(*next)->start()) return;  // on_hello or on_tick try again
-    queue_.admit(*next);
-    reap(*next);
+  const auto is_taken = [&](const auto& entry) {
+    return !entry.second.verifies() || entry.second.draining || awaited.contains(entry.first);
+  };
+  std::set<SessionId> lacking;
+  while (const std::optional<SessionId> next = next_queued(lacking)) {
+    if (find(*next)->start(&awaited)) {
+      queue_.admit(*next);
+      reap(*next);
+    } else {  // on_hello or on_tick try again
+      lacking.insert(*next);
+      if (lacking.size() == kLackingMax || std::ranges::all_of(environment_.fleet.workers(), is_taken)) return;
+    }
   }
 }
 
-std::optional<SessionId> Sessions::next_queued() const {
+std::optional<SessionId> Sessions::next_queued(const std::set<SessionId>& lacking) const {
   // Sequences that began elsewhere, or have pictures, may need a missing worker: only their own clients wait with them.
   return queue_.next([&](SessionId id) {
+    if (lacking.contains(id)) return false;
     const SessionState& state = find(id)->state();
     Fleet::Requirements wanted = state.verifier.requirements();
     if (!state.sequence.has_token() && !wanted.media) return true;

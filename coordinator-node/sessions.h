@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "coordinator-node/session/session.h"
 
@@ -22,8 +23,8 @@ class Sessions {
   Session* find(const PeerId& client, SessionId request_id) const;
   /// Accepts or refuses a client's request. @return true if accepted
   bool open(const PeerId& client, SessionId request_id, Generate request);
-  /// Starts the sequences that have lost their verifier, then queued ones in their order, until a sequence must go on
-  /// waiting.
+  /// Starts the sequences that have lost their verifier, then queued ones in their order. None overtakes another at a
+  /// verifier that the other waits for.
   void start_waiting();
   /// Ends the stepwise sequence that has been idle longest, if that time is long and another sequence waits for its
   /// place.
@@ -39,10 +40,11 @@ class Sessions {
   void describe(Status& status) const;
 
  private:
-  /// Returns the next queued sequence, if it can start.
-  std::optional<SessionId> next_queued() const;
-  /// Returns the sequence for which later ones wait: one that has lost its verifier, or the next queued one. It lacks
-  /// room, at a verifier or at an encoder. nullptr if there is none.
+  /// Returns the next queued sequence that could start, except these, which lack room. The others of their clients wait
+  /// with them.
+  std::optional<SessionId> next_queued(const std::set<SessionId>& lacking = {}) const;
+  /// Returns the first sequence that lacks room at a verifier or at an encoder: one that has lost its verifier, or a
+  /// queued one. nullptr if there is none.
   const Session* next_to_start() const;
   void begin_audit();
 

@@ -6,7 +6,7 @@
 
 namespace outrider {
 
-bool Session::start() {
+bool Session::start(std::set<PeerId>* awaited) {
   Sequence& sequence = state_.sequence;
   Generate& request = sequence.request;
   Fleet& fleet = state_.environment.fleet;
@@ -14,7 +14,8 @@ bool Session::start() {
     sequence.prefixes = hash_prefixes(
         std::span(sequence.tokens).first(static_cast<std::size_t>(sequence.prompt_size)), request.cache_scope);
   }
-  const Fleet::Requirements wanted = state_.verifier.requirements();
+  Fleet::Requirements wanted = state_.verifier.requirements();
+  wanted.awaited = awaited;
   // An answer of open length is shortened to the largest verifier's memory.
   const std::int64_t max_tokens = sequence.shortened(fleet.max_tokens_that_fit(wanted));
   const std::optional<Fleet::Offer> offer = fleet.choose_verifier(sequence.positions(max_tokens), wanted);

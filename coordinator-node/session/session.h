@@ -1,5 +1,6 @@
 #pragma once
 
+#include <set>
 #include <string>
 
 #include "coordinator-node/session/drafting.h"
@@ -32,8 +33,9 @@ class Session {
   const SessionState& state() const { return state_; }
 
   /// Starts the sequence when its turn has come, or at another verifier after the loss of one.
+  /// @param awaited  see Fleet::Requirements
   /// @return false if no verifier has room for the sequence now; else the sequence has begun, or failed
-  bool start();
+  bool start(std::set<PeerId>* awaited = nullptr);
   /// Handles a worker's message. A message from a former worker, or of another round, is late and changes nothing.
   /// @return false for an invalid message
   bool on_worker(const PeerId& from, Message message);

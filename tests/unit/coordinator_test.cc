@@ -1263,6 +1263,54 @@ TEST_F(Admission, WhatDoesNotFitNowWaitsAndIsNotOvertaken) {
   EXPECT_EQ(core_.status().workers.at(0).kv_bytes, 1700);
 }
 
+TEST_F(Admission, WhatWaitsForOneVerifierDoesNotHoldUpWhatAnotherTakes) {
+  join(10);
+  Hello small = hello(Role::kVerifier);
+  small.capacity = {.kv_cost = {.bytes_per_position = 100}, .kv_bytes_max = 1000};
+  ask("a", 10, 20);  // at the larger one, of which 1000 bytes are left
+  core_.on_message("s", {.body = small}, now_);
+  ask("b", 20, 15);  // for the larger one
+  ask("c", 30, 9);
+  ask("d", 40, 9);  // for either
+  ask("e", 50, 1);
+  std::map<TokenId, PeerId> at;
+  for (const Outgoing& out : core_.take_outgoing())
+    if (const auto* prefill = std::get_if<Prefill>(&out.message.body)) at[prefill->tokens[0]] = out.to;
+  EXPECT_EQ(at, (std::map<TokenId, PeerId>{{10, "v"}, {30, "s"}})) << "the fifth would overtake at both";
+  cancel("c", 30);
+  EXPECT_EQ(started(), (std::vector<TokenId>{40, 50}));
+  cancel("a", 10);
+  EXPECT_EQ(started(), std::vector<TokenId>{20});
+}
+
+TEST_F(Admission, WhatWaitsForAnEncoderDoesNotHoldUpWhatNeedsNone) {
+  const auto show = [&](const PeerId& client, std::uint64_t number) {
+    Generate generate{.prompt = {1, 1, 1, 1}, .max_tokens = 5, .wait_ms = 1000};
+    generate.media = {{.first = 1, .content = zeros({4})}};
+    core_.on_message(client, {.session = SessionId{number}, .body = std::move(generate)}, now_);
+  };
+  Hello verifier = hello(Role::kVerifier), encoder = hello(Role::kEncoder);
+  verifier.no_towers = true;
+  encoder.capacity.sessions_max = 1;
+  core_.on_message("v", {.body = verifier}, now_);
+  core_.on_message("e", {.body = encoder}, now_);
+  show("a", 10);
+  show("b", 20);
+  EXPECT_TRUE(started().empty());
+  ask("c", 30);
+  EXPECT_EQ(started(), std::vector<TokenId>{30});
+  // A verifier with towers that has more to do is better than one whose encoder is full.
+  Hello towers = hello(Role::kVerifier);
+  core_.on_message("t", {.body = towers}, now_);
+  core_.on_tick(now_);
+  EXPECT_NE(find<Prefill>(core_.take_outgoing(), "t"), nullptr) << "it comes in time for the second";
+  for (const std::uint64_t number : {40, 41, 42}) ask("d", number);
+  cancel("c", 30);
+  core_.take_outgoing();
+  show("f", 60);
+  EXPECT_NE(find<Prefill>(core_.take_outgoing(), "t"), nullptr);
+}
+
 TEST_F(Admission, WhatNeverFitsIsForTheVerifierToRefuse) {
   Hello verifier = hello(Role::kVerifier);
   verifier.capacity = {.kv_cost = {.bytes_per_position = 1000}, .kv_bytes_max = 3000};
@@ -1440,6 +1488,31 @@ TEST(Failover, IsNotOvertakenByTextsThatComeLater) {
   core.on_message("c", {.session = SessionId{2}, .body = Cancel{}}, now);
   core.on_tick(now);
   EXPECT_EQ(started(), (std::vector<TokenId>{1, 3}));
+}
+
+TEST(Failover, HoldsUpNoTextsThatWantOtherVerifiers) {
+  HeardCoordinator core({.instance = 50});
+  const TimePoint now{seconds(100)};
+  const auto join = [&](const PeerId& peer, const std::string& numeric_class) {
+    Hello verifier = hello(Role::kVerifier);
+    verifier.numeric_class = numeric_class;
+    verifier.capacity.sessions_max = 1;
+    core.on_message(peer, {.body = verifier}, now);
+  };
+  const auto ask = [&](std::uint64_t number) {
+    core.on_message(
+        "c", {.session = SessionId{number}, .body = Generate{.prompt = {1}, .max_tokens = 5, .wait_ms = 1000}}, now);
+  };
+  join("v", "one");
+  ask(1);
+  core.on_message("v", {.session = SessionId{50}, .body = Verdict{.next_token = 40, .committed = 1, .kv = {}}}, now);
+  join("w", "one");
+  ask(2);
+  join("x", "other");
+  core.on_peer_gone("v", now);
+  core.take_outgoing();
+  ask(3);
+  EXPECT_NE(find<Prefill>(core.take_outgoing(), "x"), nullptr) << "the first waits for room at w";
 }
 
 // Without a verifier nobody knows how long a prompt may be.
