@@ -18,6 +18,9 @@ class PendingRequest {
   static constexpr Duration kResend = std::chrono::seconds(2), kResendInWork = std::chrono::seconds(16);
   /// Unacknowledged repeats after which a worker counts as useless.
   static constexpr int kRetriesMax = 4;
+  /// Time for which long messages on the connection delay a repeat. They may be other sequences', without end. A
+  /// Verify is short; other requests may be such a message themselves.
+  static constexpr Duration kUnderWay = std::chrono::minutes(1), kUnderWayItself = std::chrono::minutes(10);
 
   explicit PendingRequest(Environment& environment) : environment_(environment) {}
 
@@ -36,12 +39,13 @@ class PendingRequest {
   /// only bring a lost answer back
   bool on_message(const Message& message) {
     retries_ = 0;
+    heard_ = environment_.now;
     const bool in_work = std::holds_alternative<Heartbeat>(message.body);
     if (in_work) resend_ = std::min<Duration>(2 * resend_, kResendInWork);
     return in_work;
   }
-  /// Restarts the time of the request: a part of the answer arrived, or the long request is still being sent.
-  void wait_from_now() { sent_ = environment_.now; }
+  /// Restarts the time of the request: a part of the answer arrived.
+  void wait_from_now() { sent_ = heard_ = environment_.now; }
   /// Repeats a Prefill, but without K/V rows for drafters.
   void repeat_without_rows(const PeerId& to) {
     std::get<Prefill>(message_->body).kv_from.reset();
@@ -51,10 +55,12 @@ class PendingRequest {
   std::optional<Error> on_tick(const PeerId& to) {
     const TimePoint now = environment_.now;
     const Worker* worker = environment_.fleet.find(to);
-    // The answer, or a message before it, is arriving.
-    if (worker != nullptr && worker->arriving.now(now)) return std::nullopt;
-    if (worker != nullptr && worker->leaving != TimePoint() && now - worker->leaving < Worker::kLeaving)
-      wait_from_now();
+    const bool is_short = std::holds_alternative<Verify>(message_->body);
+    if (worker != nullptr && now - heard_ < (is_short ? kUnderWay : kUnderWayItself)) {
+      // The answer, or a message before it, is arriving.
+      if (worker->arriving.now(now)) return std::nullopt;
+      if (worker->leaving != TimePoint() && now - worker->leaving < Worker::kLeaving) sent_ = now;
+    }
     if (now - sent_ < resend_) return std::nullopt;
     // The fleet handles complete silence (LinkConfig::peer_timeout).
     if (worker != nullptr && worker->last_message > sent_ && ++retries_ > kRetriesMax)
@@ -72,7 +78,7 @@ class PendingRequest {
  private:
   Environment& environment_;
   std::optional<Message> message_;
-  TimePoint sent_{};
+  TimePoint sent_{}, heard_{};  ///< start of its time, and of the last repeat or message about it
   Duration resend_ = kResend;
   int retries_ = 0;  ///< since the last message about it
 };

@@ -952,6 +952,26 @@ TEST_F(Coordinator, ARequestThatIsStillLeavingIsNotRepeated) {
   EXPECT_EQ(repeats(20, false), 1);
 }
 
+// Long messages of other sequences may follow each other for ever.
+TEST_F(Coordinator, ALostRequestIsRepeatedOverABusyConnection) {
+  join("v", Role::kVerifier);
+  generate(10, 0);
+  verdict(0, 0, 40, 3);
+  ASSERT_NE(find<Verify>(sent(), "v"), nullptr);
+  for (const bool arriving : {false, true}) {
+    int asked = 0;
+    for (int i = 0; i < 1200; ++i) {  // two minutes
+      now_ += milliseconds(100);
+      core_.on_message("v", {.body = Heartbeat{}}, now_);
+      arriving ? core_.on_arriving("v", now_) : core_.on_leaving("v", now_);
+      core_.on_tick(now_);
+      asked += find<Verify>(sent(), "v") != nullptr;
+    }
+    EXPECT_GE(asked, 1);
+    EXPECT_LE(asked, 2);
+  }
+}
+
 // A prompt of a minute is not sent thirty times.
 TEST_F(Coordinator, ARequestInWorkIsRepeatedLessAndLessOften) {
   join("v", Role::kVerifier);
