@@ -120,9 +120,13 @@ Fleet::Workers::node_type Fleet::remove(const PeerId& peer) {
   if (gone.empty() || !gone.mapped().drafts()) return gone;
   const Reputation& reputation = gone.mapped().reputation;
   const std::string key = key_name(gone.mapped().hello.name);
-  const auto known = departed_.find(key);
-  if (known == departed_.end() ? departed_.size() < kDepartedMax : known->second.is_better_than(reputation))
-    departed_[key] = reputation;
+  const auto is_better = [](const Reputation& one, const Reputation& other) { return one.is_better_than(other); };
+  if (Reputation().is_better_than(reputation)) {
+    Reputation& worst = departed_.try_emplace(key, reputation).first->second;
+    worst = std::max(worst, reputation, is_better);
+    if (departed_.size() > kDepartedMax)
+      departed_.erase(std::ranges::min_element(departed_, is_better, &decltype(departed_)::value_type::second));
+  }
   if (choose_drafter().empty())
     for (auto& [other, worker] : workers_) worker.reputation.end_pause();
   return gone;

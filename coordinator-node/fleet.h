@@ -221,7 +221,8 @@ class Fleet {
   Workers workers_;
   std::optional<PairFacts> facts_;              ///< fixed by keep_facts()
   std::map<PeerId, std::map<std::string, TimePoint>> reported_;  ///< recent warnings, and when each was logged
-  std::map<std::string, Reputation> departed_;  ///< by key: the worst drafter that left and did not come back
+  /// By key: the worst drafter that left and did not come back, if it is worse than a new one. The best makes room.
+  std::map<std::string, Reputation> departed_;
   std::uint64_t next_membership_;
 };
 

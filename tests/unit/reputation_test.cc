@@ -90,6 +90,21 @@ TEST_F(FleetStanding, OfAKeyOutlivesItsConnections) {
   EXPECT_NE(fleet_.usable_drafter("c"), nullptr);
 }
 
+TEST_F(FleetStanding, OfABadDrafterHasRoomBesideThoseOfManyBetterOnes) {
+  join("a", "honest/x");
+  rounds("a", true, 100);
+  for (int i = 0; i < 3000; ++i) {
+    join("b", "guest" + std::to_string(i));
+    rounds("b", i % 2 == 0, 1);
+    fleet_.remove("b");
+  }
+  join("b", "liar/1");
+  rounds("b", false, 100);
+  fleet_.remove("b");
+  join("c", "liar/2");
+  EXPECT_EQ(fleet_.usable_drafter("c"), nullptr);
+}
+
 TEST_F(FleetStanding, IsNobodysWhoIsNotThere) {
   EXPECT_EQ(fleet_.count_round("", true, kStart), std::nullopt);
   EXPECT_EQ(fleet_.count_round("x", false, kStart), std::nullopt);
