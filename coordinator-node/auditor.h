@@ -35,7 +35,7 @@ class Auditor {
  public:
   explicit Auditor(const AuditConfig& config) : config_(config), random_(config.seed) {}
 
-  /// Returns true if the next complete answer is to be audited.
+  /// Returns true if this answer is to be audited, if it can be.
   bool wants() { return config_.share > 0 && random_.uniform() < config_.share; }
   void add(Audit audit);
 

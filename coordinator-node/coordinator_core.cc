@@ -142,12 +142,13 @@ void CoordinatorCore::on_tick(TimePoint now) {
   sessions_.make_room();
   for (const auto& [id, session] : sessions_.all()) session->on_tick();
   sessions_.reap_all();
-  sessions_.audit();
+  const bool beats = !next_heartbeat_ || now >= *next_heartbeat_;
+  sessions_.audit(/*again=*/beats);
   if (!asked_status_.empty()) {
     const Status status = this->status();
     for (const PeerId& peer : std::exchange(asked_status_, {})) environment_.send(peer, {.body = status});
   }
-  if (next_heartbeat_ && now < *next_heartbeat_) return;
+  if (!beats) return;
   next_heartbeat_ = now + config_.link.heartbeat_interval;
   for (const auto& [peer, worker] : fleet_.workers())
     environment_.send(peer, {.body = Heartbeat{now.time_since_epoch().count()}});

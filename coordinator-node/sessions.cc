@@ -126,7 +126,8 @@ void Sessions::reap(SessionId id) {
   if (was_queued) queue_.resize(id, state.sequence.prompt_bytes());
   if (state.phase != Phase::kEnded) return;
   if (was_queued) queue_.leave(id);
-  if (std::optional<Audit> audit = state.audit(); audit && auditor_.wants()) auditor_.add(std::move(*audit));
+  if (auditor_.wants())
+    if (std::optional<Audit> audit = state.audit()) auditor_.add(std::move(*audit));
   all_.erase(entry);
 }
 
@@ -134,7 +135,7 @@ void Sessions::reap_all() {
   for (auto session = all_.begin(); session != all_.end();) reap((session++)->first);
 }
 
-void Sessions::audit() {
+void Sessions::audit(bool again) {
   if (const std::optional<SessionId> id = auditor_.session()) {
     Session* const session = find(*id);
     // Other sequences without a verifier wait for room, and hold up later ones. This one does not.
@@ -150,7 +151,7 @@ void Sessions::audit() {
     }
     if (session != nullptr) reap(*id);
   }
-  begin_audit();
+  if (again || !audit_lacks_room_) begin_audit();
   environment_.to_auditor.clear();  // the end of one that the auditor cancelled
   for (Notice& notice : auditor_.take_notices()) environment_.output.notices.push_back(std::move(notice));
 }
@@ -164,7 +165,8 @@ void Sessions::begin_audit() {
     return auditor_.skip(fmt::format("there is no other verifier of class '{}' than {} to verify its answers again",
                                      audit->numeric_class, audit->verifier));
   }
-  if (!session->start()) return;  // there will be room
+  audit_lacks_room_ = !session->start();
+  if (audit_lacks_room_) return;
   if (session->state().phase == Phase::kEnded) return auditor_.skip("another verifier refused the sequence");
   ++next_;
   auditor_.begin(id);

@@ -33,8 +33,8 @@ class Sessions {
   void reap(SessionId id);
   void reap_all();
   /// Begins an audit if no other sequence waits, and exchanges messages between its session and the auditor. Called
-  /// after each event.
-  void audit();
+  /// after each event. @param again  tries an audit that lacked room again: each attempt copies its sequence
+  void audit(bool again = false);
   /// Ends all sessions, so that clients do not wait for a time-out.
   void stop();
   void describe(Status& status) const;
@@ -51,6 +51,7 @@ class Sessions {
   Environment& environment_;
   AdmissionQueue queue_{environment_.config.queue};
   Auditor auditor_{environment_.config.audit};
+  bool audit_lacks_room_ = false;  ///< the next one, at the last attempt
   Map all_;
   std::uint64_t next_ = environment_.config.instance;  ///< number of the next session
 };

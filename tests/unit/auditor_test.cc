@@ -64,6 +64,25 @@ TEST_F(Audits, TheOtherVerifierIsGivenTheAnswerAsDrafts) {
   for (const Outgoing& word : out().send) EXPECT_NE(word.to, "") << "said to nobody";
 }
 
+// Each attempt copies the prompt and the answer.
+TEST_F(Audits, ThatWaitForRoomAreNotTriedWithEveryMessage) {
+  join("v");
+  Hello full = hello(Role::kVerifier);
+  full.name = "w";
+  full.capacity.sessions_max = 1;
+  core_.on_message("w", {.body = full}, now_);
+  core_.on_tick(now_);
+  ask();
+  core_.on_message("other", {.session = SessionId{1}, .body = Generate{.prompt = {1}, .max_tokens = 3}}, now_);
+  answer();
+  out();
+  core_.on_message("other", {.session = SessionId{1}, .body = Cancel{}}, now_);
+  core_.on_message("v", {.body = Heartbeat{}}, now_);
+  EXPECT_EQ(find<Prefill>(out().send, "w"), nullptr);
+  core_.on_tick(now_ + LinkConfig().heartbeat_interval);
+  EXPECT_NE(find<Prefill>(out().send, "w"), nullptr);
+}
+
 TEST_F(Audits, ADifferenceNamesBothVerifiers) {
   join("v");
   join("w");
