@@ -211,7 +211,7 @@ Next Drafting::on_candidates(const PeerId& drafter, const Candidates& candidates
   // One that can draft none now (DrafterCore::decline) does not end the wait for another.
   const bool declined = sound && candidates.tokens.empty() && candidates.passes == 0;
   if ((!sound || declined) && drafters_.awaits_drafts()) {
-    if (declined) environment_.judge(drafter, false);
+    environment_.judge(drafter, false);
     return {};
   }
   const Duration waited = state_.waited();
@@ -223,7 +223,7 @@ Next Drafting::on_candidates(const PeerId& drafter, const Candidates& candidates
     if (late != nullptr) ++late->late_rounds;
   }
   // With a minimum worth per draft, an empty answer is legitimate.
-  if (round_.drafts.empty() && round_.choice.worth == 0) environment_.judge(drafter, false);
+  if (!sound || (round_.drafts.empty() && round_.choice.worth == 0)) environment_.judge(drafter, false);
   return {.what = Next::What::kEndDrafting};
 }
 

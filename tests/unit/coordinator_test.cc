@@ -646,6 +646,22 @@ TEST_F(Coordinator, CountsNoMissedDraftsThatNoDrafterCouldMakeOrNobodyWanted) {
   EXPECT_EQ(core_.status().drafts_missed, 0) << "another one of that context would not help";
 }
 
+// Though another's drafts are used.
+TEST_F(Coordinator, AnUnsoundAnswerIsHeldAgainstItsDrafter) {
+  restart(core_, {.instance = 50, .drafters_per_sequence = 2});
+  join("e", Role::kDrafter);
+  begin_drafting();
+  Message message;
+  ASSERT_NE(find<Draft>(sent(), "d", &message), nullptr);
+  message.body = Candidates{.tokens = {4711}};
+  core_.on_message("d", message, now_);
+  message.body = Candidates{.tokens = {41}};
+  core_.on_message("e", message, now_);
+  ASSERT_NE(find<Verify>(sent(), "v"), nullptr);
+  EXPECT_LT(core_.fleet().workers().at("d").reputation.yield(), 0.5);
+  EXPECT_EQ(core_.fleet().workers().at("e").reputation.yield(), 0.5);
+}
+
 // As over a link that is too long: its answers come, all of them for rounds that are over.
 TEST_F(Coordinator, ADrafterThatIsAlwaysLateIsAskedEverMoreRarely) {
   for (const Role role : {Role::kVerifier, Role::kDrafter}) {
