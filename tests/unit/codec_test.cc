@@ -394,7 +394,7 @@ TEST(Codec, TensorsAreNotCopied) {
             verdict.kv.donors[1].value.data.bytes().data());
 }
 
-// What else is text is for people, and loses them.
+// Text for people loses them.
 TEST(Codec, AGrammarKeepsItsLines) {
   Prefill prefill{.tokens = {1}};
   prefill.sampling.grammar = "root ::= a\n\ta ::= \"\\n\"\n";
@@ -402,6 +402,19 @@ TEST(Codec, AGrammarKeepsItsLines) {
   const auto received = decode(encode(message));
   ASSERT_TRUE(received) << received.error().message;
   EXPECT_EQ(*received, message);
+}
+
+// Two salts that differ in what is not printable must not share prefixes.
+TEST(Codec, AScopeKeepsItsBytes) {
+  const std::string scope("key\n\x80\xff", 6);
+  for (const Body& body :
+       std::vector<Body>{Generate{.prompt = {1}, .cache_scope = scope}, Prefill{.tokens = {1}, .cache_scope = scope},
+                         Encode{.medium = {.content = tensor_of({8})}, .cache_scope = scope}}) {
+    const Message message{.session = SessionId{1}, .body = body};
+    const auto received = decode(encode(message));
+    ASSERT_TRUE(received) << received.error().message;
+    EXPECT_EQ(*received, message);
+  }
 }
 
 TEST(Codec, DecodesAHeaderAtAnyAddress) {

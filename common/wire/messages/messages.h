@@ -55,7 +55,7 @@ inline constexpr Count kTokenSets{0, kSamplingListMax};                         
 inline constexpr Count kWorkerNameBytes{0, 256};  ///< shorter than kNameBytes by what the coordinator adds
 inline constexpr Count kNameBytes{0, 4096};                                          ///< names and messages for people
 inline constexpr Count kClientBytes{0, 256};                                       ///< a front end's name for a client
-inline constexpr Count kScopeBytes{0, 512};                                        ///< names of prefix-sharing scopes
+inline constexpr Verbatim kScopeBytes{512};  ///< of a prefix-sharing scope, in which a request's salt may be any bytes
 inline constexpr Range<std::int64_t> kBytesPerPosition{0, std::int64_t{1} << 30};  ///< products are an int64
 inline constexpr Range<std::int64_t> kWaitMs{0, std::int64_t{24} * 3600 * 1000};   ///< a day
 inline constexpr Range<double> kSeconds{0, 1e9};
