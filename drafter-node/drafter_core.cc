@@ -111,7 +111,6 @@ Result<void> DrafterCore::check_draft(const Draft& draft, Position base) const {
     return Error(Errc::kMismatch, "draft after token {}, wanted one below {}", highest, facts.vocab_size);
   if (draft.sampling) RETURN_IF_ERROR(check_sampling(*draft.sampling, facts.vocab_size));
   if (draft.draft_length < 1) return Error(Errc::kMismatch, "{} drafts, wanted one or more", draft.draft_length);
-  if (draft.want_state) return Error(Errc::kUnsupported, "the state after drafts, which no drafter gives");
   if (draft.tree && (draft.ahead > 0 || !draft.known.empty()))
     return Error(Errc::kMismatch, "a tree that is to be gone on from, wanted a chain");
   return {};

@@ -171,9 +171,7 @@ void VerifierCore::on_prefill(const Message& message, std::shared_ptr<const Gram
   session.rejection = !prefill.sampling.greedy() && prefill.sampling.rule == SamplingRule::kRejection;
   session.round = message.round;
   session.last_message = now;
-  const bool scored = prefill.sampling.prompt_logprobs.has_value();
-  session.prompt = {
-      .kv_sent = prefill.kv_from.value_or(0), .compute_all = prefill.compute_all || scored, .scored = scored};
+  session.prompt = {.kv_sent = prefill.kv_from.value_or(0), .scored = prefill.sampling.prompt_logprobs.has_value()};
   session.cache_scope = prefill.cache_scope;
   session.media = prefill.media;
   session.request = VerifyWork{.session = message.session,
@@ -329,7 +327,7 @@ std::optional<VerifyWork> VerifierCore::next_chunk(Session& session, Batch& batc
   }
   if (session.prompt.scored && batch.scored_room == 0) return std::nullopt;
   VerifyWork work = request;
-  if (session.prompt.done == 0 && !session.prompt.compute_all && !begin_prompt(session, &work)) return std::nullopt;
+  if (session.prompt.done == 0 && !session.prompt.scored && !begin_prompt(session, &work)) return std::nullopt;
   const std::int64_t done = session.prompt.done, total = std::ssize(request.tokens);
   std::int64_t count = std::min({total - done, prompt_rows_max(), batch.room});
   if (session.prompt.scored) count = std::min(count, batch.scored_room);

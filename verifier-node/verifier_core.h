@@ -149,8 +149,7 @@ class VerifierCore {
     Position cached_tokens = 0;  ///< reused ones of these
     Position kv_sent = 0;        ///< end of the donor rows that were sent, or are not needed
     Position keep_at = 0;        ///< number of first rows to keep a copy of; 0: none
-    bool compute_all = false;    ///< see Prefill
-    bool scored = false;         ///< log-probabilities of its tokens are requested
+    bool scored = false;         ///< log-probabilities of its tokens are requested: all of them are computed
   };
   struct Session {
     RoundId round{};                    ///< of the request in work, or of the last verdict

@@ -29,7 +29,6 @@ Result<void> check_request(const Generate& request) {
   if (!request.sampling.grammar.empty() && request.stop_ids.empty())
     return refused("a grammar without a stop token: the answer could not end with it");
   if (request.max_tokens < 1) return refused(fmt::format("max_tokens {}, wanted at least 1", request.max_tokens));
-  if (request.unverified) return refused("an unverified answer, wanted one that a verifier verifies");
   if (!is_offered(request.policy))
     return refused(fmt::format("draft policy {}, wanted fixed, auto or tree", to_string(request.policy)));
   if (request.added.any() && (request.stepwise || request.draft_ahead.value_or(0) > 0 ||

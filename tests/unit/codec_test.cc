@@ -554,7 +554,7 @@ const std::vector<Wrong> kWrongs = {
            wire::Body::Heartbeat, [](FlatBufferBuilder& builder) { return wire::CreateHeartbeat(builder).Union(); },
            kProtocolVersion + 1)};
      },
-     Errc::kVersionMismatch, "version 15, this node speaks 14"},
+     Errc::kVersionMismatch, "version 16, this node speaks 15"},
     // A later version may change whatever it likes; only the version field must be found.
     {"other_version_with_another_body",
      [] {
@@ -565,7 +565,7 @@ const std::vector<Wrong> kWrongs = {
                kProtocolVersion + 1),
            zeros(3)};
      },
-     Errc::kVersionMismatch, "version 15, this node speaks 14"},
+     Errc::kVersionMismatch, "version 16, this node speaks 15"},
     {"unknown_body_type", bare(static_cast<wire::Body>(99), true), kBad, "body type is 99, wanted 1 to 25"},
     {"body_type_none", bare(wire::Body::NONE, true), kBad, "body type is 0, wanted 1 to 25"},
     {"no_body", bare(wire::Body::Heartbeat, false), kBad, "there is no body"},

@@ -131,7 +131,6 @@ TEST_F(Resume, RefusesWhatNoAnswerCanBe) {
   EXPECT_TRUE(refused([](Generate& m) { m.max_tokens = std::numeric_limits<std::int64_t>::max(); }));
   EXPECT_TRUE(refused([](Generate& m) { m.stop_ids = {40}; }));
   EXPECT_TRUE(refused([](Generate& m) { m.prompt[3] = 100; })) << "beyond the vocabulary";
-  EXPECT_TRUE(refused([](Generate& m) { m.unverified = true; }));
 }
 
 TEST_F(Resume, AClassThatNobodyHasHoldsUpNobodyElse) {

@@ -29,7 +29,7 @@ namespace outrider {
 
 /// Version that both sides of a connection must share. Raised when a message changes its meaning or gets a field that a
 /// receiver must not ignore, such as a sampling parameter. Other optional fields do not raise it (schemas/README.md).
-inline constexpr std::uint32_t kProtocolVersion = 14;
+inline constexpr std::uint32_t kProtocolVersion = 15;
 
 /// Limits of the frames of one message. A larger message is refused before it is read.
 struct WireLimits {
@@ -389,9 +389,6 @@ struct Prefill {
   Position positions_max = 0;            ///< upper bound of the session's K/V rows; 0: unknown
   SamplingParams sampling = {};          ///< of the whole session
   std::vector<TokenId> stop_ids = {};    ///< masked by min_tokens, or end a grammar; empty without either
-  /// Forbids reuse of another sequence's K/V for this prompt, because a drafter would then get those rows only with the
-  /// following Verifys.
-  bool compute_all = false;
   std::string cache_scope = {};        ///< as in Generate
   std::vector<WireMedium> media = {};  ///< in the prompt's order
   WireForm wire = WireForm::kExact;    ///< as in Verify
@@ -404,7 +401,6 @@ struct Prefill {
     v("positions_max", m.positions_max, kNatural);
     v("sampling", m.sampling);
     v("stop_ids", m.stop_ids, kTokenSets);
-    v("compute_all", m.compute_all);
     v("cache_scope", m.cache_scope, kScopeBytes);
     v("media", m.media, Count{0, kMediaMax});
     v("wire", m.wire, WireForm::kInt4);
@@ -445,7 +441,6 @@ struct Draft {
   /// after a NeedKv; later `sampling_known` is set. With neither, the drafter takes the most probable tokens.
   std::optional<SamplingParams> sampling = {};
   std::int64_t index = 0;       ///< index of the first draft in the answer
-  bool want_state = false;      ///< refused: drafts go on from the target's rows. Kept for its place on the wire
   bool want_q = false;          ///< asks for Candidates::q under every rule; changes no draft
   bool sampling_known = false;  ///< `sampling` was sent earlier
   /// The answer's tokens up to `index`, if the choice depends on them (SamplingParams::follows_answer). With `sampling`
@@ -476,7 +471,6 @@ struct Draft {
     v("hidden", m.hidden, Rank{1});
     v("sampling", m.sampling);
     v("index", m.index, kPositions);
-    v("want_state", m.want_state);
     v("want_q", m.want_q);
     v("sampling_known", m.sampling_known);
     v("answer", m.answer, kSequence);
@@ -501,8 +495,6 @@ struct Candidates {
   ///   probabilities at temperature 1, without filters.
   /// - else none.
   std::vector<Distribution> q = {};
-  /// Never sent, and ignored. Kept for its place on the wire.
-  std::optional<WireTensor> state = {};
   /// Drafted ahead: the drafts assume that the round at the message's base emits these tokens, and follow them. Empty:
   /// the drafts that the Draft asked for.
   std::vector<TokenId> after = {};
@@ -515,7 +507,6 @@ struct Candidates {
     v("tokens", m.tokens, kDrafts);
     v("draft_ns", m.draft_ns, kNatural);
     v("q", m.q, kDrafts);
-    v("state", m.state, Rank{1});
     v("after", m.after, kOutcomes);
     v("depths", m.depths, kDrafts, kDraftLengths);
     v("passes", m.passes, kNatural);
@@ -626,7 +617,6 @@ struct Generate {
   std::int64_t wait_ms = 0;            ///< time to wait for a verifier to join
   bool stepwise = false;               ///< after the first token, every round waits for the client's Step
   SamplingParams sampling = {};
-  bool unverified = false;  ///< refused: every answer is verified. Kept for its place on the wire
   DraftPolicy policy = DraftPolicy::kFixed;
   bool report_rounds = false;  ///< Tokens carry a RoundReport
   /// A max_tokens that fits into no verifier's K/V memory is lowered to the largest that fits, not refused.
@@ -663,7 +653,6 @@ struct Generate {
     v("wait_ms", m.wait_ms, kWaitMs);
     v("stepwise", m.stepwise);
     v("sampling", m.sampling);
-    v("unverified", m.unverified);
     v("policy", m.policy, kLastDraftPolicy);
     v("report_rounds", m.report_rounds);
     v("shorten", m.shorten);
