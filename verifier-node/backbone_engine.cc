@@ -191,6 +191,11 @@ VerifyOutcome BackboneEngine::synthetic_outcome(Matrix<const float> logits, cons
   return outcome;
 }
 
+void BackboneEngine::rename(SessionId session, SessionId kept) {
+  sessions_.erase(session);
+  sequences_.rename(session, kept);
+}
+
 void BackboneEngine::release(SessionId session) {
   sessions_.erase(session);
   if (sequences_.has(session)) sequences_.release(session);

@@ -29,6 +29,8 @@ class BackboneEngine {
   /// made, and per session when all tokens are chosen, so that a caller's loop can run during a long batch
   std::vector<VerifyResult> run(
       const std::vector<VerifyWork>& batch, const std::function<void()>& between_steps = [] {});
+  /// Ends a session and keeps its K/V under another number.
+  void rename(SessionId session, SessionId kept);
   void release(SessionId session);
   const Backbone& backbone() const { return sequences_.backbone(); }
   /// Returns a session's K/V memory, on all shards together, for Capacity.

@@ -59,10 +59,10 @@ bool PrefixCache::use(SessionId id, Position length) {
   return false;
 }
 
-bool PrefixCache::drop(SessionId id) {
+bool PrefixCache::rename(SessionId id, SessionId to) {
   const auto sequence = find(id);
   if (sequence == sequences_.end()) return false;
-  erase(sequence);
+  sequence->id = to;
   return true;
 }
 

@@ -72,8 +72,8 @@ class PrefixCache {
   /// or leaves the cache if the prompt continues all of it and no other prompt shares it.
   /// @return true if the sequence left the cache: its rows may be moved, not copied
   bool use(SessionId id, Position length);
-  /// Removes a sequence. @return true if the cache had it
-  bool drop(SessionId id);
+  /// Changes a sequence's number. @return true if the cache has it
+  bool rename(SessionId id, SessionId to);
   /// Drops the least recently used sequences until the rest fits. @return the dropped ones
   std::vector<SessionId> trim(std::int64_t bytes_max, std::int64_t sequences_max);
   std::int64_t bytes() const { return bytes_; }

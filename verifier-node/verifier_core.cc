@@ -102,9 +102,11 @@ Result<std::int64_t> VerifierCore::set_aside(std::int64_t held, Position positio
 void VerifierCore::admit(Message message, TimePoint now) {
   const auto& prefill = std::get<Prefill>(message.body);
   const std::string& grammar = prefill.sampling.grammar;
-  if (grammar.empty()) return on_prefill(message, nullptr, now);
-  if (!config_.want_grammar) return fail(message, {Errc::kUnsupported, "this verifier follows no grammars"});
-  VerifierConfig::GrammarWait wait = config_.want_grammar(grammar, prefill.cache_scope);
+  VerifierConfig::GrammarWait wait;
+  if (!grammar.empty()) {
+    if (!config_.want_grammar) return fail(message, {Errc::kUnsupported, "this verifier follows no grammars"});
+    wait = config_.want_grammar(grammar, prefill.cache_scope);
+  }
   Held held{std::move(message), std::move(wait)};
   if (try_admit(held, now)) return;
   membership_.answer(held.message, Heartbeat{});  // in work, however often it is repeated
@@ -113,8 +115,14 @@ void VerifierCore::admit(Message message, TimePoint now) {
 }
 
 bool VerifierCore::try_admit(const Held& held, TimePoint now) {
-  Result<std::shared_ptr<const Grammar>> grammar = held.grammar();
-  if (grammar && *grammar == nullptr) return false;
+  const SessionId id = held.message.session;
+  if (const auto known = sessions_.find(id); known != sessions_.end() && known->second.round < held.message.round) {
+    free(id);  // it was elsewhere and is back
+    if (sessions_.contains(id)) return false;
+  }
+  Result<std::shared_ptr<const Grammar>> grammar = std::shared_ptr<const Grammar>();
+  if (held.grammar) grammar = held.grammar();
+  if (held.grammar && grammar && *grammar == nullptr) return false;
   if (grammar)
     on_prefill(held.message, *std::move(grammar), now);
   else
@@ -129,11 +137,8 @@ void VerifierCore::on_prefill(const Message& message, std::shared_ptr<const Gram
     known->second.last_message = now;
     if (message.round < known->second.round) return;  // late
     std::optional<VerifyWork>& request = known->second.request;
-    const bool repeated = message.round == known->second.round;
-    if (repeated && request && !prefill.kv_from) request->kv_from.reset();  // its rows are not needed any more
-    if (repeated) return on_repeated(known->second, message);
-    free(message.session);                            // it was elsewhere and is back
-    if (sessions_.contains(message.session)) return;  // retried after the batch: the request is repeated
+    if (request && !prefill.kv_from) request->kv_from.reset();  // its rows are not needed any more
+    return on_repeated(known->second, message);
   }
   if (value(message.session) >= kFirstKept) {
     return fail(message,
@@ -161,8 +166,10 @@ void VerifierCore::on_prefill(const Message& message, std::shared_ptr<const Gram
     return fail(message,
                 {Errc::kUnavailable, "{} sessions, this verifier takes {}", open, config_.capacity.sessions_max});
   }
-  // Numbers are not reused, but a coordinator may be faulty.
-  if (cache_.drop(message.session)) released_.push_back(message.session);
+  if (const SessionId kept{next_kept_}; cache_.rename(message.session, kept)) {  // it is back
+    renamed_.emplace_back(message.session, kept);
+    ++next_kept_;
+  }
   const Result<std::int64_t> kv_bytes =
       set_aside(0, std::max(prefill.positions_max, static_cast<Position>(prefill.tokens.size())), prefill.media);
   if (!kv_bytes) return fail(message, kv_bytes.error());
@@ -461,9 +468,10 @@ void VerifierCore::commit(Session& session, const VerifyResult& result, std::int
 }
 
 VerifierCore::Output VerifierCore::take_output() {
-  Output output{membership_.take_output(), {}, {}};
+  Output output{membership_.take_output(), {}, {}, {}};
   output.due = due_;  // a batch waits for more
   if (forward_.out && forward_.work.empty()) return output;
+  output.renamed = std::exchange(renamed_, {});
   output.released = std::exchange(released_, {});
   output.batch = std::exchange(forward_.work, {});
   return output;

@@ -127,8 +127,10 @@ class VerifierCore {
   void drain() { membership_.send({.body = Drain{}}); }
 
   struct Output : CoreOutput {
-    /// Sessions whose K/V the engine drops before it runs the batch, which may need their memory. None while an earlier
-    /// batch is in progress.
+    // None of these while an earlier batch is in progress.
+    /// Ended sessions and the numbers that their K/V get, before anything else.
+    std::vector<std::pair<SessionId, SessionId>> renamed;
+    /// Sessions whose K/V the engine drops before it runs the batch, which may need their memory.
     std::vector<SessionId> released;
     std::vector<VerifyWork> batch;  ///< rows of the next forward; on_batch_done() has the result
   };
@@ -184,17 +186,18 @@ class VerifierCore {
     std::int64_t number = 0;       ///< Verdict::pass
     std::vector<VerifyWork> work;  ///< about to be handed over
   };
-  /// Numbers of kept prefixes; those of sessions are lower.
+  /// Numbers of kept prefixes, and of ended sequences whose session came back; those of sessions are lower.
   static constexpr std::uint64_t kFirstKept = std::uint64_t{1} << 63;
 
-  /// A Prefill whose grammar is being compiled.
+  /// A Prefill that waits.
   struct Held {
     Message message;
-    VerifierConfig::GrammarWait grammar;
+    VerifierConfig::GrammarWait grammar;  ///< empty: none
   };
-  /// Admits a prompt, or holds it until its grammar is ready.
+  /// Admits a prompt, or holds it until that is possible.
   void admit(Message message, TimePoint now);
-  /// Admits a prompt whose grammar is ready. @return false while the grammar is being compiled
+  /// Admits a prompt. @return false while its grammar is being compiled, or rows that the session had when it was here
+  /// before are in the batch
   bool try_admit(const Held& held, TimePoint now);
   void on_prefill(const Message& message, std::shared_ptr<const Grammar> grammar, TimePoint now);
   /// Handles a repeated request: sends the verdict again, or a heartbeat while the request is in work.
@@ -251,6 +254,7 @@ class VerifierCore {
   bool prompts_first_ = false;  ///< in the next batch: verifies left them less than a chunk of a full one
   std::int64_t kv_bytes_ = 0;   ///< sum over the sessions that are not freed
   std::uint64_t next_kept_ = kFirstKept;
+  std::vector<std::pair<SessionId, SessionId>> renamed_;
   std::vector<SessionId> released_;
 };
 

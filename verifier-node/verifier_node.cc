@@ -383,6 +383,7 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
   return loop.run(
       stop, std::chrono::seconds(options.drain_wait_s),
       [&](VerifierCore::Output& output) {
+        for (const auto& [session, kept] : output.renamed) engine.rename(session, kept);
         for (const SessionId session : output.released) engine.release(session);
         batch = std::move(output.batch);
       },

@@ -164,6 +164,7 @@ class VerifierStage : public Stage {
   void collect() override {
     const VerifierCore::Output output = core_.take_output();
     say(output);
+    for (const auto& [id, kept] : output.renamed) say(fmt::format("rename {} to {}", id_text(id), id_text(kept)));
     for (const SessionId id : output.released) say("release " + id_text(id));
     for (const VerifyWork& work : output.batch) {
       std::string line = fmt::format("{} session={} base={} tokens={}", work.prefill ? "prompt" : "verify",

@@ -751,6 +751,12 @@ void Simulator::flush(Verifier& verifier) {
   if (verifier.core == nullptr) return;
   if (now_ >= verifier.frozen_until) verifier.core->on_tick(verifier.clock.at(now_));
   const VerifierCore::Output output = verifier.core->take_output();
+  for (const auto& [session, kept] : output.renamed) {
+    auto rows = verifier.caches.extract(session);
+    rows.key() = kept;
+    verifier.caches.insert(std::move(rows));
+    verifier.samplers.erase(session);
+  }
   for (const SessionId session : output.released) {
     verifier.caches.erase(session);
     verifier.samplers.erase(session);

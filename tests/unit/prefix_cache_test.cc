@@ -123,6 +123,28 @@ TEST_F(PromptReuse, GivesItsMemoryToSessionsLongestUnusedFirst) {
   EXPECT_EQ(core_->cached_bytes(), 0);
 }
 
+// A verifier was silent for too long: its coordinator gives it its sequences again.
+TEST_F(PromptReuse, ASessionThatComesBackFindsItsOwnRows) {
+  const auto come_back = [&](std::uint32_t round) {
+    core_->on_message({.body = Welcome{1 + round}}, TimePoint{});
+    core_->on_message({.session = SessionId{1}, .round = RoundId{round}, .body = Prefill{.tokens = count_to(20)}},
+                      TimePoint{});
+  };
+  prefill(1, count_to(20));
+  const auto first = batch();
+  come_back(1);
+  EXPECT_TRUE(batch().empty()) << "its rows are in the batch";
+  done(first);
+  const auto rest = run();
+  ASSERT_FALSE(rest.empty());
+  EXPECT_EQ(rest[0].base, 8);
+  come_back(2);
+  const auto last = run();
+  ASSERT_EQ(last.size(), 1u);
+  EXPECT_EQ(last[0].base, 19);
+  EXPECT_NE(last[0].reuse->from, last[0].session);
+}
+
 TEST(PrefixSearch, FindsTheLongestStartThatARingStillHas) {
   const std::vector<TokenId> prompt = {1, 2, 3, 4, 5, 6}, same = {1, 2, 3, 4, 5, 9}, other = {1, 2, 9};
   PrefixSearch search(prompt, "", 4, 1);
@@ -149,8 +171,9 @@ TEST(PrefixCache, ForgetsWhatWasUsedLongestAgo) {
   EXPECT_EQ(cache.trim(1000, 0), std::vector{SessionId{1}});
   cache.keep({.id = SessionId{4}, .tokens = {1, 2}, .written = 2, .shared = true});
   EXPECT_FALSE(cache.use(SessionId{4}, 2)) << "it is others' as well";
-  EXPECT_TRUE(cache.drop(SessionId{4}));
-  EXPECT_FALSE(cache.drop(SessionId{4}));
+  EXPECT_TRUE(cache.rename(SessionId{4}, SessionId{5}));
+  EXPECT_FALSE(cache.rename(SessionId{4}, SessionId{6}));
+  EXPECT_EQ(cache.trim(0, 9), std::vector{SessionId{5}});
   EXPECT_EQ(cache.bytes(), 0);
 }
 
