@@ -154,7 +154,9 @@ const DraftEngine::Prediction* DraftEngine::find_prediction(const Sequence& sequ
   return known == sequence.predictions.end() ? nullptr : &known->second;
 }
 
-std::vector<DraftProgress> DraftEngine::step(std::span<const DraftTurn> turns, const std::function<void()>& wait) {
+std::vector<DraftProgress> DraftEngine::step(std::span<const DraftTurn> turns,
+                                             const std::function<void()>& between_steps,
+                                             const std::function<void()>& wait) {
   const TimePoint start = now();
   std::vector<DraftPoint> points;
   std::vector<Sequence*> sequences;  // of the turns
@@ -170,11 +172,12 @@ std::vector<DraftProgress> DraftEngine::step(std::span<const DraftTurn> turns, c
   first.push_back(points.size());
   bool passed = false;
   if (!points.empty()) {
-    passed = model_->step_each(points, [&](std::size_t point, std::span<const TokenId> ids,
-                                           std::span<const float> scores, std::span<const float> state) {
+    const auto visit = [&](std::size_t point, std::span<const TokenId> ids, std::span<const float> scores,
+                           std::span<const float> state) {
       const auto turn = static_cast<std::size_t>(std::ranges::upper_bound(first, point) - first.begin()) - 1;
       return take(*sequences[turn], point - first[turn], ids, scores, state);
-    });
+    };
+    passed = model_->step_each(points, visit, between_steps);
   }
   if (passed) wait();
   const std::int64_t took = (now() - start).count();

@@ -25,9 +25,12 @@ class DraftEngine {
   /// Does work without a forward pass.
   void run(const DraftWork& work);
   /// Runs one forward pass for several sessions; the bits of each do not depend on the others.
+  /// @param between_steps  see DraftModel::step_each
   /// @param wait  for measurements: called during the pass
   /// @return the progress of each turn
-  std::vector<DraftProgress> step(std::span<const DraftTurn> turns, const std::function<void()>& wait = [] {});
+  std::vector<DraftProgress> step(
+      std::span<const DraftTurn> turns, const std::function<void()>& between_steps = [] {},
+      const std::function<void()>& wait = [] {});
 
  private:
   /// A grammar's state that advances along drafts, and is rolled back at the end.

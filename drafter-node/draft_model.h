@@ -75,8 +75,10 @@ class DraftModel {
   virtual KvCost kv_cost() const { return {}; }
   /// One forward pass. A point's bits do not depend on the others. A point is not visited, and may be passed again, if
   /// its sequence is still behind or the pass has no room for it.
+  /// @param between_steps  called during a long pass, so that a caller's loop can run
   /// @return false if no pass was needed, because all outputs were known
-  virtual bool step_each(std::span<const DraftPoint> points, const VisitPoint& visit) = 0;
+  virtual bool step_each(std::span<const DraftPoint> points, const VisitPoint& visit,
+                         const std::function<void()>& between_steps) = 0;
 };
 
 }  // namespace outrider

@@ -169,6 +169,7 @@ void DrafterCore::on_draft(Message message, TimePoint now) {
 }
 
 void DrafterCore::on_turn(const DraftTurn& turn, DraftProgress progress) {
+  in_pass_ = false;
   const auto job = find_job(turn.session);
   if (job == jobs_.end() || job->turn != turn) return;  // freed or overtaken meanwhile
   const bool asked = job->asked;
@@ -190,6 +191,7 @@ void DrafterCore::on_turn(const DraftTurn& turn, DraftProgress progress) {
 }
 
 bool DrafterCore::decline() {
+  in_pass_ = false;
   std::vector<DraftTurn> declined;
   for (const Job& job : jobs_)
     if (job.asked) declined.push_back(job.turn);
@@ -239,7 +241,7 @@ void DrafterCore::on_tick(TimePoint now) {
     if (now - session.last_message > config_.session_idle_max) idle.push_back(id);
   }
   for (const SessionId id : idle) free(id);
-  if (!work_.empty() || !pass_.empty()) return;
+  if (in_pass_ || !work_.empty() || !pass_.empty()) return;
   work_ = std::exchange(next_work_, {});
   pass_ = next_pass();
 }

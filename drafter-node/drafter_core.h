@@ -86,8 +86,12 @@ class DrafterCore {
     /// session so that a new request does not wait long, the sessions in turn.
     std::vector<DraftTurn> pass;
   };
-  /// Returns all results since the last call.
-  Output take_output() { return {membership_.take_output(), std::exchange(work_, {}), std::exchange(pass_, {})}; }
+  /// Returns all results since the last call. None but messages while a pass is in progress: until on_turn() or
+  /// decline().
+  Output take_output() {
+    in_pass_ = in_pass_ || !pass_.empty();
+    return {membership_.take_output(), std::exchange(work_, {}), std::exchange(pass_, {})};
+  }
 
   const Membership& membership() const { return membership_; }
   std::size_t session_count() const { return sessions_.size(); }
@@ -158,6 +162,7 @@ class DrafterCore {
   // About to be handed over:
   std::vector<DraftWork> work_;
   std::vector<DraftTurn> pass_;
+  bool in_pass_ = false;  ///< a pass was handed over, and is not done
 };
 
 }  // namespace outrider

@@ -57,8 +57,9 @@ Result<void> run_drafter(TransportContext& context, const DrafterOptions& option
         if (pass.empty()) return false;
         std::optional<LentBackbone::Pass> turn;
         if (lent != nullptr && !turn.emplace(*lent).begun()) return core.decline();
-        std::vector<DraftProgress> progress =
-            engine.step(pass, [&] { add_time(options.added_draft_us, std::ssize(pass)); });
+        const auto between_steps = [&] { loop.between_steps(); };
+        const auto wait = [&] { add_time(options.added_draft_us, std::ssize(pass), between_steps); };
+        std::vector<DraftProgress> progress = engine.step(pass, between_steps, wait);
         turn.reset();
         for (std::size_t i = 0; i < progress.size(); ++i) core.on_turn(pass[i], std::move(progress[i]));
         return true;  // the next pass may be due

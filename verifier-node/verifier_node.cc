@@ -217,8 +217,8 @@ class Lending {
   ~Lending() { take(); }
   Lending(const Lending&) = delete;
   Lending& operator=(const Lending&) = delete;
-  void take() {
-    if (lent_ != nullptr) lent_->take();
+  void take(const std::function<void()>& meanwhile = [] {}) {
+    if (lent_ != nullptr) lent_->take(meanwhile);
   }
   void give() {
     if (lent_ != nullptr) lent_->give();
@@ -393,9 +393,10 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
           if (core.session_count() == 0) lending.give();
           return false;
         }
-        lending.take();
-        std::vector<VerifyResult> results = engine.run(batch, [&] { loop.between_steps(); });
-        slow_down(results, options.added_verify_us, batch, [&] { loop.between_steps(); });
+        const auto between_steps = [&] { loop.between_steps(); };
+        lending.take(between_steps);
+        std::vector<VerifyResult> results = engine.run(batch, between_steps);
+        slow_down(results, options.added_verify_us, batch, between_steps);
         core.on_batch_done(std::move(results), loop.now());
         threads_log.look();
         return true;

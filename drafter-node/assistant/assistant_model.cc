@@ -49,7 +49,7 @@ class AssistantModel final : public DraftModel {
   std::unique_ptr<DraftSequence> open() const override {
     return std::make_unique<AssistantSequence>(assistant_->make_replica());
   }
-  bool step_each(std::span<const DraftPoint> points, const VisitPoint& visit) override {
+  bool step_each(std::span<const DraftPoint> points, const VisitPoint& visit, const std::function<void()>&) override {
     std::vector<DraftNode> nodes;
     for (const DraftPoint& point : points) {
       nodes.push_back({point.path.back(), point.state, static_cast<const AssistantSequence*>(point.sequence)->replica,

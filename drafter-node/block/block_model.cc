@@ -56,7 +56,7 @@ class BlockModel final : public DraftModel {
     return std::make_unique<BlockSequence>(drafter_->make_cache(), changes_);
   }
   KvCost kv_cost() const override { return kv_cost_of(drafter_->make_cache()); }
-  bool step_each(std::span<const DraftPoint> points, const VisitPoint& visit) override {
+  bool step_each(std::span<const DraftPoint> points, const VisitPoint& visit, const std::function<void()>&) override {
     bool passed = false;
     for (const DraftPoint& point : points) passed |= sequence_of(point).catch_up(*drafter_, rows_);
     passed |= add_blocks(points);

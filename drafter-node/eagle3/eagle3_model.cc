@@ -67,7 +67,7 @@ class Eagle3Model final : public DraftModel {
     return std::make_unique<Eagle3Sequence>(drafter_->make_cache());
   }
   KvCost kv_cost() const override { return kv_cost_of(drafter_->make_cache()); }
-  bool step_each(std::span<const DraftPoint> points, const VisitPoint& visit) override {
+  bool step_each(std::span<const DraftPoint> points, const VisitPoint& visit, const std::function<void()>&) override {
     bool passed = false;
     std::vector<std::size_t> visited;
     std::vector<Eagle3Drafter::Step> steps;

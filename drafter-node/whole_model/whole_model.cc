@@ -93,7 +93,8 @@ class WholeModel final : public DraftModel {
   std::int64_t vocab_size() const override { return model_->config().vocab_size; }
   std::unique_ptr<DraftSequence> open() const override { return std::make_unique<WholeSequence>(model_->make_cache()); }
   KvCost kv_cost() const override { return kv_cost_of(model_->make_cache()); }
-  bool step_each(std::span<const DraftPoint> points, const VisitPoint& visit) override {
+  bool step_each(std::span<const DraftPoint> points, const VisitPoint& visit,
+                 const std::function<void()>& between_steps) override {
     std::vector<Part> parts;
     std::int64_t room = kWholeModelRows;
     for (std::size_t i = 0; i < points.size() && room > 0; ++i) {
@@ -114,7 +115,7 @@ class WholeModel final : public DraftModel {
       part.sequence->add(part.rows);
       segments.push_back({.cache = &part.sequence->cache(), .tokens = part.rows, .output_rows = part.outputs()});
     }
-    const auto [hidden, logits] = model_->forward(segments);
+    const auto [hidden, logits] = model_->forward(segments, nullptr, &between_steps);
     std::int64_t row = 0;
     for (const Part& part : parts) {
       bool holds = true;  // the guesses before this row are right

@@ -26,12 +26,13 @@ class CountingModel final : public DraftModel {
   DraftTraits traits() const override { return model_->traits(); }
   std::int64_t vocab_size() const override { return model_->vocab_size(); }
   std::unique_ptr<DraftSequence> open() const override { return model_->open(); }
-  bool step_each(std::span<const DraftPoint> points, const VisitPoint& visit) override {
+  bool step_each(std::span<const DraftPoint> points, const VisitPoint& visit,
+                 const std::function<void()>& between_steps) override {
     *points_ += std::ssize(points);
     std::vector<DraftPoint> asked(points.begin(), points.end());
     for (DraftPoint& point : asked)
       if (guesses_likeliest_) point.choose = {};
-    const bool passed = model_->step_each(asked, visit);
+    const bool passed = model_->step_each(asked, visit, between_steps);
     if (passes_ != nullptr) *passes_ += int{passed};
     return passed;
   }
@@ -359,13 +360,15 @@ TEST(WholeModel, ALongPromptIsComputedPieceByPieceBeforeAnybodyAsks) {
               .kv = {.from = 0, .to = text.base(), .tokens = {text.tokens.begin(), text.tokens.end() - 1}}});
   text.sent = text.base();
   std::vector<std::int64_t> behind;
+  std::size_t layers = 0;
   for (bool more = true; more;) {
-    const DraftProgress progress = engine.step(std::array{text.turn()})[0];
+    const DraftProgress progress = engine.step(std::array{text.turn()}, [&] { ++layers; })[0];
     behind.push_back(progress.behind);
     more = progress.more;
     EXPECT_TRUE(progress.drafts.empty());
   }
   EXPECT_EQ(behind, (std::vector<std::int64_t>{2 * kCatchUpRows + 8, kCatchUpRows + 8, 8, 0}));
+  EXPECT_EQ(layers, behind.size() * reference.config().layers.size()) << "a drafter's heartbeats are in time";
   text.begin(engine, {.draft_length = 3});
   text.finish(engine);
   EXPECT_EQ(text.drafts.at(0).tokens, reference.greedy(text.tokens, 3));

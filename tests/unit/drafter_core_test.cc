@@ -99,6 +99,33 @@ TEST(TokenDrafter, RefusesATextThatItHasNoMemoryFor) {
   EXPECT_FALSE(ask(2, 15, 3).pass.empty()) << "1800 bytes came back";
 }
 
+// The loop goes around during a pass, so that heartbeats are in time.
+TEST(TokenDrafter, HasOnePassAtATime) {
+  Loop loop;
+  DrafterCore core({}, token_hello());
+  core.on_message({.body = Welcome{1}}, loop.now());
+  const auto ask = [&](std::uint64_t session) {
+    const auto say = [&](RoundId round, Position base, Body body) {
+      core.on_message({.session = SessionId{session}, .round = round, .base = base, .body = std::move(body)},
+                      loop.now());
+    };
+    say(RoundId{0}, 0, KvChunk{{.from = 0, .to = 3, .tokens = {1, 1, 1}}});
+    say(RoundId{1}, 3, Draft{.token = 5, .draft_length = 1});
+    core.on_tick(loop.now());
+    return core.take_output();
+  };
+  const DrafterCore::Output first = ask(1);
+  ASSERT_EQ(first.pass, (std::vector<DraftTurn>{{SessionId{1}, RoundId{1}, 3}}));
+  loop.run(core, milliseconds(600));
+  const DrafterCore::Output meanwhile = ask(2);
+  EXPECT_TRUE(said<Heartbeat>(meanwhile));
+  EXPECT_TRUE(meanwhile.work.empty());
+  EXPECT_TRUE(meanwhile.pass.empty());
+  core.on_turn(first.pass[0], {.drafts = {{.tokens = {7}}}});
+  core.on_tick(loop.now());
+  EXPECT_EQ(core.take_output().pass, (std::vector<DraftTurn>{{SessionId{2}, RoundId{1}, 3}}));
+}
+
 TEST(TokenDrafter, TakesNoHiddenRow) {
   Loop loop;
   DrafterCore core({}, token_hello());

@@ -1,5 +1,7 @@
 #include "common/model/gemma4/lent_backbone.h"
 
+#include <chrono>
+
 namespace outrider {
 
 void LentBackbone::lend(std::shared_ptr<Backbone> backbone) {
@@ -8,10 +10,14 @@ void LentBackbone::lend(std::shared_ptr<Backbone> backbone) {
   changed_.notify_all();
 }
 
-void LentBackbone::take() {
+void LentBackbone::take(const std::function<void()>& meanwhile) {
   std::unique_lock lock(mutex_);
   taken_ = true;
-  changed_.wait(lock, [&] { return !in_pass_; });
+  while (!changed_.wait_for(lock, std::chrono::milliseconds(2), [&] { return !in_pass_; })) {
+    lock.unlock();
+    meanwhile();
+    lock.lock();
+  }
 }
 
 void LentBackbone::give() {

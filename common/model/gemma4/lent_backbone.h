@@ -1,6 +1,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <stop_token>
@@ -17,8 +18,8 @@ class LentBackbone {
  public:
   // For the verifier. The backbone is taken until it is given for the first time.
   void lend(std::shared_ptr<Backbone> backbone);
-  /// Waits for the drafter's pass, and lets none begin until give().
-  void take();
+  /// Waits for the drafter's pass, and lets none begin until give(). @param meanwhile  called every few milliseconds
+  void take(const std::function<void()>& meanwhile = [] {});
   void give();
 
   // For the drafter.
