@@ -76,7 +76,7 @@ class DrafterCore {
   /// @return false if there were no requests
   bool decline();
   /// Tells the coordinator to send no new sessions.
-  void drain() { membership_.send({.body = Drain{}}); }
+  void drain() { membership_.drain(); }
 
   struct Output : CoreOutput {
     std::vector<DraftWork> work;  ///< in order of arrival

@@ -37,7 +37,7 @@ class EncoderCore {
   /// Handles the result of the work. @param content  its soft tokens, F32 [count, hidden_size]
   void on_encoded(WireTensor content, Duration took);
   /// Tells the coordinator to send no new sessions.
-  void drain() { membership_.send({.body = Drain{}}); }
+  void drain() { membership_.drain(); }
 
   struct Output : CoreOutput {
     std::optional<WireMedium> work = {};  ///< on_encoded() has the result; none while other work is in progress

@@ -124,7 +124,7 @@ class VerifierCore {
   void on_arriving(TimePoint now) { membership_.on_arriving(now); }
   void on_batch_done(std::vector<VerifyResult> results, TimePoint now);
   /// Tells the coordinator to send no new sessions.
-  void drain() { membership_.send({.body = Drain{}}); }
+  void drain() { membership_.drain(); }
 
   struct Output : CoreOutput {
     // None of these while an earlier batch is in progress.

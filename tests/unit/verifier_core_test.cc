@@ -74,6 +74,18 @@ TEST_F(Verifier, TextsThatFillEveryForwardDoNotKeepAPromptOut) {
   EXPECT_EQ(without, 1);
 }
 
+// Once might be lost, and a coordinator that has lost this verifier forgets it.
+TEST_F(Verifier, SaysAgainAndAgainThatItDrains) {
+  core_.drain();
+  std::ptrdiff_t times = 0;
+  for (int i = 0; i < 4; ++i) {
+    now_ += milliseconds(500);
+    core_.on_tick(now_);
+    for (const Outgoing& out : core_.take_outgoing()) times += std::holds_alternative<Drain>(out.message.body);
+  }
+  EXPECT_EQ(times, 5);
+}
+
 TEST(VerifierScores, APromptsTokensAreScoredAFewAtATimeAndNoneIsTakenFromTheCache) {
   VerifierCore core({.rows_max = 64, .prefill_chunk = 64, .scored_rows_max = 4, .reuse_min = 1},
                     hello(Role::kVerifier));

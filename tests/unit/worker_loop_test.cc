@@ -73,6 +73,26 @@ TEST_F(WorkerLoopTest, NothingBeginsAfterAStopWithoutAWait) {
   EXPECT_EQ(core_.drains, 1);
 }
 
+// The coordinator did not know this worker any more.
+TEST_F(WorkerLoopTest, ADrainOutlivesItsConnection) {
+  stop_.request_stop();
+  bool asked = false, is_back = false;
+  const Result<void> ended = run(std::chrono::hours(1), [&] {
+    core_.work = true;
+    while (const auto received = coordinator_->receive()) {
+      const bool introduces = std::holds_alternative<Hello>(received->message.value().body);
+      if (!introduces && std::exchange(asked, true)) continue;
+      EXPECT_TRUE(coordinator_->send(received->from, {.body = introduces ? Body(Welcome{1}) : Body(WhoAreYou{})}));
+      is_back = introduces;
+    }
+    if (is_back && core_.membership().joined()) core_.sessions = 0;
+    return true;
+  });
+  EXPECT_TRUE(ended);
+  EXPECT_TRUE(is_back);
+  EXPECT_TRUE(core_.membership().joined());
+}
+
 TEST_F(WorkerLoopTest, AnEngineThatThrowsEndsTheLoopAndIsNamed) {
   const Result<void> ended = run(Duration::zero(), []() -> bool { throw std::bad_alloc(); });
   ASSERT_FALSE(ended);

@@ -51,6 +51,11 @@ void Membership::on_refuse(const Refuse& refuse, TimePoint now) {
   warn(fmt::format("the coordinator refused us: {}; asking again, ever more rarely", refuse.message));
 }
 
+void Membership::drain() {
+  draining_ = true;
+  send({.body = Drain{}});
+}
+
 void Membership::on_tick(TimePoint now) {
   const bool has_contact = last_received_ != TimePoint() && refused_pause_ == Duration::zero();
   if (has_contact && now - std::max(last_received_, redialled_) > config_.peer_timeout) {
@@ -69,7 +74,7 @@ void Membership::on_tick(TimePoint now) {
   }
   if (next_heartbeat_ && now < *next_heartbeat_) return;
   next_heartbeat_ = now + config_.heartbeat_interval;
-  send({.body = Heartbeat{}});
+  send({.body = draining_ ? Body(Drain{}) : Body(Heartbeat{})});
 }
 
 }  // namespace outrider

@@ -61,6 +61,9 @@ class Membership {
   void on_arriving(TimePoint now) { last_received_ = now; }
   void on_tick(TimePoint now);
 
+  /// Tells the coordinator now, and from now on in place of heartbeats, to send no new sessions: once might be lost.
+  void drain();
+
   void send(Message message) { output_.send.push_back({"", std::move(message)}); }
   void answer(const Message& request, Body body) {
     send({.session = request.session, .round = request.round, .base = request.base, .body = std::move(body)});
@@ -79,7 +82,7 @@ class Membership {
 
   LinkConfig config_;
   Hello hello_;
-  bool joined_ = false;
+  bool joined_ = false, draining_ = false;
   std::uint64_t number_ = 0;
   std::optional<TimePoint> next_hello_, next_heartbeat_;
   TimePoint last_received_{}, redialled_{};

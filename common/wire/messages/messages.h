@@ -316,7 +316,7 @@ struct Heartbeat {
   static void fields(auto& v, auto& m) { v("sent_ns", m.sent_ns, kNatural); }
 };
 
-/// Worker -> coordinator: send no new sessions.
+/// Worker -> coordinator: send no new sessions. Repeated in place of heartbeats.
 struct Drain {
   bool operator==(const Drain&) const = default;
   static void fields(auto&, auto&) {}

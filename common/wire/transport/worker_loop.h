@@ -37,9 +37,10 @@ class WorkerLoop {
       if (stop.stop_requested()) {
         if (!drain_until) {
           drain_until = outrider::now() + drain_wait;
+          last_alone_ = {};
           core_.drain();
         }
-        if (core_.session_count() == 0 || !core_.membership().joined() || outrider::now() >= *drain_until) break;
+        if (outrider::now() >= *drain_until || has_drained()) break;
       }
       RETURN_IF_ERROR(check_alone());
       RETURN_IF_ERROR(ready_file_.show(core_.membership().joined()));
@@ -75,6 +76,16 @@ class WorkerLoop {
   /// their times when sequences return (BatchWindow). A look takes some microseconds.
   static constexpr Duration kLook = std::chrono::milliseconds(2);
 
+  /// Time for a coordinator that did not know this worker any more to welcome it, and then to give it the sessions
+  /// again that no other worker can take.
+  static constexpr Duration kReturn = std::chrono::seconds(1);
+
+  bool has_drained() {
+    const bool is_idle = core_.session_count() == 0;
+    if (core_.membership().joined()) return is_idle && now() - last_alone_ > kReturn;
+    return is_idle || now() - last_joined_ > kReturn;
+  }
+
   /// A worker whose job was killed must not stay for ever.
   Result<void> check_alone() {
     if (alone_seconds_max_ == 0 || now() - last_joined_ <= std::chrono::seconds(alone_seconds_max_)) return {};
@@ -85,7 +96,7 @@ class WorkerLoop {
     pump_.receive([&](const PeerId&, Message message) { core_.on_message(std::move(message), now()); });
     if (!endpoint_.arriving().empty()) core_.on_arriving(now());
     core_.on_tick(now());
-    if (core_.membership().joined()) last_joined_ = now();
+    (core_.membership().joined() ? last_joined_ : last_alone_) = now();
     exchanged_ = outrider::now();
   }
   /// @return time of the core's next tick, if known
@@ -102,7 +113,7 @@ class WorkerLoop {
   Pump pump_;
   LoopClock clock_;
   const int alone_seconds_max_;  ///< 0: for ever
-  TimePoint last_joined_ = now();
+  TimePoint last_joined_ = now(), last_alone_{};
   ReadyFile ready_file_;
   TimePoint exchanged_ = outrider::now();
 };
