@@ -499,12 +499,14 @@ std::optional<ApiError> ApiServer::prepare(const HttpRequest& http, bool chat, A
       request.sampling.grammar = std::move(*grammar);
     }
   }
-  for (Prompt& prompt : request.prompts) {
-    const auto* text = std::get_if<std::string>(&prompt);
-    work.prompts.push_back(text == nullptr               ? std::get<std::vector<TokenId>>(std::move(prompt))
-                           : !request.add_special_tokens ? text_.tokenizer.encode(*text)
-                                                         : encode_with_bos(text_.tokenizer, *text));
-    if (work.prompts.back().empty()) return ApiError{.message = "prompt has no tokens", .param = "prompt"};
+  for (const Prompt& prompt : request.prompts) {
+    std::vector<TokenId>& tokens = work.prompts.emplace_back();
+    const auto add = Overloaded{[&](const std::string& text) { return text_.tokenizer.encode(text); },
+                                [](const std::vector<TokenId>& ids) { return ids; }};
+    for (const auto& part : prompt) std::ranges::copy(std::visit(add, part), std::back_inserter(tokens));
+    if (request.add_special_tokens && std::holds_alternative<std::string>(prompt.front()))
+      tokens = with_bos(text_.tokenizer, std::move(tokens));
+    if (tokens.empty()) return ApiError{.message = "prompt has no tokens", .param = "prompt"};
   }
   for (std::vector<TokenId>& prompt : work.prompts) keep_tail(request, prompt);
   for (const std::vector<TokenId>& prompt : work.prompts)

@@ -22,25 +22,6 @@ namespace outrider {
 namespace {
 using Json = nlohmann::json;
 
-bool is_mixed(const Json& list) {
-  return std::ranges::any_of(list, &Json::is_number) && std::ranges::any_of(list, &Json::is_string);
-}
-
-/// Converts a prompt to /v1/completions' form; null: invalid.
-Json prompt_of(const Json& prompt, const Tokenizer& tokenizer) {
-  if (prompt.is_object()) return member(prompt, "multimodal_data").is_null() ? member(prompt, "prompt_string") : Json();
-  if (!prompt.is_array() || !is_mixed(prompt)) return prompt;
-  Json tokens = Json::array();
-  for (const Json& part : prompt) {
-    if (!part.is_string()) {
-      tokens.push_back(part);
-      continue;
-    }
-    for (const TokenId token : tokenizer.encode(part.get_ref<const std::string&>())) tokens.push_back(token);
-  }
-  return tokens;
-}
-
 /// Reads logit_bias: pairs of a token or a text with a bias, or an object with either as keys. `false` means never.
 /// @return null: invalid
 Json biases_of(const Json& given, const Tokenizer& tokenizer) {
@@ -141,12 +122,7 @@ ApiResult<LlamaCompletion> parse_llama_completion(std::string_view body, const T
           .param = "logit_bias"};
   }
   if (json.contains("n_cmpl")) json["n"] = take(json, "n_cmpl");
-  const Json prompt = take(json, "prompt");
-  const bool list = prompt.is_array() && !prompt.empty() && !is_mixed(prompt) && !prompt.front().is_number();
-  Json prompts = Json::array();
-  for (const Json& one : list ? prompt : Json::array({prompt})) prompts.push_back(prompt_of(one, tokenizer));
-  json["prompt"] = list ? std::move(prompts) : std::move(prompts.front());
-  request.several = list || (json.contains("n") && json["n"] != 1);
+  request.several = lists_prompts(member(json, "prompt")) || (json.contains("n") && json["n"] != 1);
   json.erase("stream_options");
   ASSIGN_OR_RETURN(request.completion, completion_of(json, body, defaults, "/completion"));
   // The reply's objects need these.

@@ -12,6 +12,8 @@ namespace outrider {
 namespace {
 using Json = nlohmann::json;
 
+constexpr const char* kWantedPrompt = "a string, an array of token ids, or an array of those";
+
 ToolCall read_tool_call(const JsonFields& fields) {
   if (fields.find("function") == nullptr) fields.wrong("function", "an object with name and arguments");
   ToolCall call = read_call(fields.object("function"));
@@ -71,6 +73,34 @@ void read_stream_options(const JsonFields& fields, CompletionRequest& request) {
     fields.refuse("stream_options", "is only for stream: true");
 }
 
+/// Reads one prompt. @param of_llama  it may also have texts among its tokens, or be an object
+Prompt read_prompt(const JsonFields& fields, const Json& given, bool of_llama, const ApiDefaults& defaults) {
+  const bool is_object = of_llama && given.is_object() && member(given, "multimodal_data").is_null();
+  const Json& prompt = is_object ? member(given, "prompt_string") : given;
+  const auto is_text = [](const Json& part) { return part.is_string(); };
+  Prompt parts;
+  if (!prompt.is_string() && (!prompt.is_array() || prompt.empty())) {
+    fields.fail(Errc::kMalformed, "prompt", prompt, kWantedPrompt);
+  } else if (is_text(prompt)) {
+    parts.emplace_back(prompt.get<std::string>());
+  } else if (!of_llama) {
+    parts.emplace_back(token_ids(fields, "prompt", &prompt, defaults));
+  } else {
+    parts.reserve(2 * static_cast<std::size_t>(std::ranges::count_if(prompt, is_text)) + 1);
+    for (auto part = prompt.begin(); part != prompt.end();) {
+      if (is_text(*part)) {
+        parts.emplace_back((part++)->get<std::string>());
+        continue;
+      }
+      const auto end = std::find_if(part, prompt.end(), is_text);
+      const Json tokens(part, end);
+      parts.emplace_back(token_ids(fields, "prompt", &tokens, defaults));
+      part = end;
+    }
+  }
+  return parts;
+}
+
 }  // namespace
 
 ApiResult<CompletionRequest> parse_chat_completion(std::string_view body, const ApiDefaults& defaults,
@@ -94,10 +124,11 @@ ApiResult<CompletionRequest> parse_completion(std::string_view body, const ApiDe
   return completion_of(json, body, defaults, path);
 }
 
+bool lists_prompts(const Json& prompt) { return prompt.is_array() && std::ranges::none_of(prompt, &Json::is_number); }
+
 ApiResult<CompletionRequest> completion_of(const Json& json, std::string_view body, const ApiDefaults& defaults,
                                            std::string_view path) {
   constexpr std::int64_t kDefaultMaxTokens = 16;  // OpenAI's
-  constexpr const char* kWanted = "a string, an array of token ids, or an array of those";
   return read_body<CompletionRequest>(json, defaults, [&](const JsonFields& fields, CompletionRequest& request) {
     request.source.bytes = std::ssize(body);
     read_request(fields, defaults, {.path = path}, request);
@@ -110,17 +141,12 @@ ApiResult<CompletionRequest> completion_of(const Json& json, std::string_view bo
       request.max_tokens = std::max(kDefaultMaxTokens, request.sampling.min_tokens);
     const Json* prompt = fields.find("prompt");
     const auto add_prompt = [&](const Json& one) {
-      if (one.is_string())
-        request.prompts.emplace_back(one.get<std::string>());
-      else if (one.is_array() && !one.empty())
-        request.prompts.emplace_back(token_ids(fields, "prompt", &one, defaults));
-      else
-        fields.fail(Errc::kMalformed, "prompt", one, kWanted);
+      request.prompts.push_back(read_prompt(fields, one, path == "/completion", defaults));
     };
-    if (prompt == nullptr) return fields.wrong("prompt", kWanted);
+    if (prompt == nullptr) return fields.wrong("prompt", kWantedPrompt);
     if (prompt->is_array() && prompt->empty())
-      return fields.refuse("prompt", std::string("is empty, wanted ") + kWanted);
-    if (!prompt->is_array() || prompt->front().is_number()) return add_prompt(*prompt);
+      return fields.refuse("prompt", std::string("is empty, wanted ") + kWantedPrompt);
+    if (!lists_prompts(*prompt)) return add_prompt(*prompt);
     if (static_cast<std::int64_t>(prompt->size()) * request.n > kChoicesMax)
       return fields.refuse("prompt", fmt::format("has {} prompts for {} choices each, wanted at most {} in all",
                                                  prompt->size(), request.n, kChoicesMax));

@@ -23,6 +23,8 @@ ApiResult<CompletionRequest> parse_chat_completion(std::string_view body, const 
 ApiResult<CompletionRequest> parse_completion(std::string_view body, const ApiDefaults& defaults,
                                               std::string_view path = "");
 
+/// @return true for a list of prompts; a list with a number is one prompt
+bool lists_prompts(const nlohmann::json& prompt);
 /// parse_completion() for a body with fields renamed to OpenAI's. @param body  its original text
 ApiResult<CompletionRequest> completion_of(const nlohmann::json& json, std::string_view body,
                                            const ApiDefaults& defaults, std::string_view path);

@@ -47,8 +47,8 @@ struct ApiDefaults {
   bool strict_fields = false;  ///< refuse unknown fields
 };
 
-/// Text, or tokens.
-using Prompt = std::variant<std::string, std::vector<TokenId>>;
+/// Texts and tokens, one behind the other.
+using Prompt = std::vector<std::variant<std::string, std::vector<TokenId>>>;
 
 /// Facts about a request for errors that its parser does not detect.
 struct RequestSource {
@@ -75,7 +75,7 @@ struct CompletionRequest {
   bool usage_in_each_chunk = false;         ///< of a stream
   std::optional<std::int64_t> prompt_tail;  ///< keep only so many tokens at a prompt's end; 0: the context's
   bool tail_is_head = false;                ///< keep its start instead of its end
-  bool add_special_tokens = true;           ///< <bos> before a text prompt
+  bool add_special_tokens = true;           ///< <bos> before a prompt that begins with text
   bool echo = false;                        ///< the answer begins with the prompt; in a chat, with the last message
   bool include_stop = false;                ///< keep the stop string that ends the answer
   bool return_token_ids = false, tokens_as_ids = false;

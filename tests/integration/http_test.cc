@@ -924,6 +924,10 @@ TEST(Serve, LlamaCppsCompletionIsThatOfOpenAIsInItsWords) {
   EXPECT_EQ(last["stop"], true);
   EXPECT_EQ(last["timings"]["predicted_n"], 8);
   EXPECT_EQ(complete({{"prompt", {"Once upon a", {{"prompt_string", "Once upon a"}}}}})[1]["content"], openai["text"]);
+  const Json ids = json_of(post(serve.port, "/tokenize", R"({"content": " upon a"})"))["tokens"];
+  Json mixed = {"Once"};
+  mixed.insert(mixed.end(), ids.begin(), ids.end());
+  EXPECT_EQ(complete({{"prompt", mixed}})["prompt"], "<bos>Once upon a");
   EXPECT_EQ(complete({{"response_fields", {"content", "generation_settings/n_predict"}}}),
             (Json{{"content", openai["text"]}, {"generation_settings/n_predict", 8}}));
   const Json large = Json(100'000, Json::array());

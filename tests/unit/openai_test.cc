@@ -648,14 +648,28 @@ TEST(Reply, TheChosenTokenIsTheFirstOfItsAlternatives) {
 }
 
 TEST(Completion, PromptsAreTextsOrTokensOrListsOfEither) {
-  EXPECT_EQ(completion({}).prompts, (std::vector<Prompt>{"Hi"}));
-  EXPECT_EQ(completion({{"prompt", {1, 2}}}).prompts, (std::vector<Prompt>{std::vector<TokenId>{1, 2}}));
-  EXPECT_EQ(completion({{"prompt", {"a", "b"}}}).prompts, (std::vector<Prompt>{"a", "b"}));
-  EXPECT_EQ(completion({{"prompt", {{1}, {2, 3}}}}).prompts,
-            (std::vector<Prompt>{std::vector<TokenId>{1}, std::vector<TokenId>{2, 3}}));
+  using Tokens = std::vector<TokenId>;
+  EXPECT_EQ(completion({}).prompts, (std::vector<Prompt>{{"Hi"}}));
+  EXPECT_EQ(completion({{"prompt", {1, 2}}}).prompts, (std::vector<Prompt>{{Tokens{1, 2}}}));
+  EXPECT_EQ(completion({{"prompt", {"a", "b"}}}).prompts, (std::vector<Prompt>{{"a"}, {"b"}}));
+  EXPECT_EQ(completion({{"prompt", {{1}, {2, 3}}}}).prompts, (std::vector<Prompt>{{Tokens{1}}, {Tokens{2, 3}}}));
   EXPECT_EQ(completion({}).max_tokens, 16);
   EXPECT_EQ(completion({{"max_tokens", 5}}).max_tokens, 5);
   EXPECT_EQ(completion({{"max_tokens", 0}, {"echo", true}}).max_tokens, 0);
+}
+
+// Its texts are encoded with those of other prompts.
+TEST(Completion, OfLlamaCppHasTextsAmongItsTokens) {
+  using Tokens = std::vector<TokenId>;
+  const auto prompts = [](const Json& prompt) {
+    return completion_of({{"prompt", prompt}}, "", defaults(), "/completion").value().prompts;
+  };
+  const Prompt mixed = {"a", Tokens{1, 2}, "b", "c", Tokens{3}};
+  EXPECT_EQ(prompts({"a", 1, 2, "b", "c", 3}), std::vector<Prompt>{mixed});
+  EXPECT_EQ(prompts({{{"prompt_string", "a"}}, {1, 2}, {"a", 1, 2, "b", "c", 3}}),
+            (std::vector<Prompt>{{"a"}, {Tokens{1, 2}}, mixed}));
+  for (const Json& wrong : {Json{"a", kVocab}, Json{"a", 1, Json::array()}, Json{{"prompt_string", 1}}, Json::array()})
+    EXPECT_EQ(completion_of({{"prompt", wrong}}, "", defaults(), "/completion").error().param, "prompt") << wrong;
 }
 
 TEST(Completion, WhatIsWrongIsNamed) {
