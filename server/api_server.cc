@@ -26,6 +26,8 @@ using Json = nlohmann::json;
 
 /// Memory of a token or an alternative with its log-probability, in a collected answer (docs/lab/server.md).
 constexpr std::int64_t kBytesPerScore = 250;
+/// How often a reply that is made of its events has a score: streamed, it repeats all at the end of the text.
+constexpr std::int64_t kScoresInEvents = 4;
 /// Memory of a token's text or bytes in a reply of /tokenize.
 constexpr std::int64_t kBytesPerPiece = 400;
 
@@ -193,7 +195,8 @@ class ApiServer::ChoiceSink {
   }
   virtual void round(std::size_t, const ReportedRound&) {}  ///< precedes its round's tokens
   virtual void event(std::size_t index, const ChatEvent& event) { append(event, choices[index].message); }
-  virtual void pause(std::size_t) {}  ///< no further event for the tokens so far: ids do not wait for text
+  /// No further event for the tokens so far: ids and scores do not wait for text. @param end_thought  see TokensAlone
+  virtual void pause(std::size_t, bool /*end_thought*/) {}
   virtual void end(std::size_t index, const char* finish_reason, const StopReason& stop_reason) {
     choices[index].finish_reason = finish_reason;
     choices[index].stop_reason = stop_reason;
@@ -220,8 +223,9 @@ class ApiServer::StreamingSink final : public ChoiceSink {
     send(index, event, take_notes(index));
     if (event.kind == ChatEvent::Kind::kToolCall) ++calls_[index];
   }
-  void pause(std::size_t index) override {
-    if (!choices[index].token_ids.empty()) send(index, TokensAlone{}, take_notes(index));
+  void pause(std::size_t index, bool end_thought) override {
+    if (!choices[index].token_ids.empty() || !choices[index].scores.empty())
+      send(index, TokensAlone{end_thought}, take_notes(index));
   }
   void end(std::size_t index, const char* finish_reason, const StopReason& stop_reason) override {
     const bool last = --open_ == 0 && !work_.request.include_usage;
@@ -300,10 +304,12 @@ class ApiServer::ChoiceReader {
       ++tokens_.count;
       ++facts.generated_tokens;
       tokens_.last = token;
-      if (answer_.thinks()) ++facts.reasoning_tokens;
+      const bool thought = answer_.thinks();
+      if (thought) ++facts.reasoning_tokens;
       if (answer_.push(token)) return true;
+      if (thought && !answer_.thinks()) sink_.pause(index_, /*end_thought=*/true);
     }
-    sink_.pause(index_);
+    sink_.pause(index_, /*end_thought=*/false);
     return false;
   }
   /// Returns its finish_reason, before the sink learns of the end.
@@ -559,7 +565,8 @@ std::optional<ApiError> ApiServer::too_much(const HttpRequest& http, const Work&
     }
     const SamplingParams& sampling = request.sampling;
     const auto entries = static_cast<std::int64_t>(sampling.alternatives()) + 1;
-    const std::int64_t scores = sampling.logprobs && !request.stream ? entries : 0;
+    const std::int64_t times = request.of_events ? kScoresInEvents : request.stream ? 0 : 1;
+    const std::int64_t scores = sampling.logprobs ? times * entries : 0;
     const std::int64_t prompt_scores =
         sampling.prompt_logprobs && !request.stream ? 2 * (*sampling.prompt_logprobs + 1) : 0;  // may be echoed too
     bytes += request.n * (std::ssize(prompt) * (kBytesPerPromptToken + prompt_scores * kBytesPerScore) +
@@ -594,10 +601,12 @@ HttpReply ApiServer::complete(const HttpRequest& http, bool chat, ApiResult<Comp
   std::vector<std::pair<std::string, std::string>> headers;
   for (const std::string& warning : work->head.warnings) headers.emplace_back("X-Outrider-Warning", warning);
   if (!work->request.stream) {
-    ChoiceSink sink(*work);
-    if (const std::optional<ApiError> error = run(*work, sink, http.gone)) return error_reply(*error);
+    const StreamedReply::Emit unsent = [](const std::string&) {};
+    const auto sink = work->request.of_events ? std::make_unique<StreamingSink>(*work, *writer, unsent)
+                                              : std::make_unique<ChoiceSink>(*work);
+    if (const std::optional<ApiError> error = run(*work, *sink, http.gone)) return error_reply(*error);
     return {
-        .status = 200, .body = writer->whole(work->head, sink.choices, work->usage()), .headers = std::move(headers)};
+        .status = 200, .body = writer->whole(work->head, sink->choices, work->usage()), .headers = std::move(headers)};
   }
   const auto job = [this, writer, held = work](const StreamedReply::Emit& emit,
                                                const std::function<bool()>& gone) mutable {

@@ -47,8 +47,12 @@ std::shared_ptr<ReplyWriter> openai_writer();
 nlohmann::json reply_notes(const ReplyHead& head, const Usage& usage);
 /// llama.cpp's `timings`, of one stream of tokens.
 nlohmann::json timings_of(const Usage& usage);
-/// The list under a chat's logprobs.content.
-nlohmann::json content_logprobs(const ReplyHead& head, const std::vector<TokenScore>& scores);
+/// Returns the entries of a chat's logprobs.content, as text: a tree would be ten times as large.
+std::string content_logprobs(const ReplyHead& head, const std::vector<TokenScore>& scores);
+/// Adds a member to a JSON object's text. @param json  its value
+std::string with_member(std::string object, const char* key, std::string_view json);
+/// Adds entries to those of a JSON array's text.
+void add_entries(std::string& list, std::string_view more);
 /// @param call  number of the choice's earlier calls
 std::string call_id(const ReplyHead& head, std::size_t index, std::size_t call);
 

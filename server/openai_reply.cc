@@ -91,7 +91,7 @@ std::string prompt_logprobs_text(const ReplyHead& head, const Choice& choice) {
     for (std::size_t i = 0; score.scored && i < score.top.size(); ++i)
       add(score.top[i], static_cast<std::int64_t>(i) + 1);
     if (score.scored) add(score.token, score.rank);
-    list += (list.empty() ? "" : ",") + ordered_text(entries);
+    add_entries(list, ordered_text(entries));
   }
   return "[" + list + "]";
 }
@@ -102,13 +102,7 @@ OrderedJson stop_json(const StopReason& reason) {
   return nullptr;
 }
 
-/// Adds a member to a JSON object's text. @param json  its value
-std::string with_member(std::string object, const char* key, std::string_view json) {
-  object.pop_back();
-  return object.append(fmt::format("{}\"{}\":", object.size() > 1 ? "," : "", key)).append(json) += '}';
-}
-
-/// Writes text directly: a tree of a long answer's scores would be ten times as large.
+/// Writes text directly, like content_logprobs().
 std::string logprobs_text(const ReplyHead& head, const std::vector<TokenScore>& scores) {
   if (!head.logprobs) return "null";
   std::vector<std::pair<const char*, std::string>> lists = {{"content", ""}};
@@ -116,7 +110,7 @@ std::string logprobs_text(const ReplyHead& head, const std::vector<TokenScore>& 
   for (const TokenScore& score : scores) {
     const auto entries = score_entries(head, score);
     for (std::size_t i = 0; i < lists.size(); ++i)
-      lists[i].second += (lists[i].second.empty() ? "" : ",") + ordered_text(entries[i].second);
+      add_entries(lists[i].second, ordered_text(entries[i].second));
   }
   std::string text = head.chat ? R"({"refusal":null})" : "{}";
   for (const auto& [key, list] : lists) text = with_member(std::move(text), key, "[" + list + "]");
@@ -370,10 +364,20 @@ nlohmann::json reply_notes(const ReplyHead& head, const Usage& usage) {
 
 nlohmann::json timings_of(const Usage& usage) { return timings_json(usage); }
 
-nlohmann::json content_logprobs(const ReplyHead& head, const std::vector<TokenScore>& scores) {
-  nlohmann::json list = nlohmann::json::array();
-  for (const TokenScore& score : scores) list.emplace_back(score_json(head, score));
+std::string content_logprobs(const ReplyHead& head, const std::vector<TokenScore>& scores) {
+  std::string list;
+  for (const TokenScore& score : scores) add_entries(list, ordered_text(score_json(head, score)));
   return list;
+}
+
+std::string with_member(std::string object, const char* key, std::string_view json) {
+  object.pop_back();
+  return object.append(fmt::format("{}\"{}\":", object.size() > 1 ? "," : "", key)).append(json) += '}';
+}
+
+void add_entries(std::string& list, std::string_view more) {
+  if (!list.empty() && !more.empty()) list += ',';
+  list += more;
 }
 
 std::string call_id(const ReplyHead& head, std::size_t index, std::size_t call) {

@@ -87,8 +87,10 @@ struct ReportedRound {
 };
 // The events of a choice, in this order: it begins; rounds, more of its text, tokens; it ends.
 struct ChoiceBegins {};
-/// Tokens whose text follows later: the notes have their ids.
-struct TokensAlone {};
+/// Tokens whose text follows later, or that have none: the notes have their ids and scores.
+struct TokensAlone {
+  bool end_thought = false;  ///< the last of a thought
+};
 struct ChoiceEnds {
   std::string finish_reason;
   StopReason stop_reason = {};
@@ -113,7 +115,7 @@ class ReplyWriter {
   virtual std::string usage(const ReplyHead& head, const Usage& usage) = 0;
   /// Ends the stream. @param error  reason of an abort; null: none
   virtual std::string end(const ApiError* error) = 0;
-  /// Returns the body of a reply that is not streamed.
+  /// Returns the body of a reply that is not streamed. Follows its events if the request is `of_events`.
   virtual std::string whole(const ReplyHead& head, const std::vector<Choice>& choices, const Usage& usage) = 0;
 };
 

@@ -85,6 +85,7 @@ struct CompletionRequest {
   bool timings_in_each_chunk = false;   ///< of a stream: llama.cpp's too
   bool include_reasoning = true;        ///< the reply has the model's thoughts
   bool report_rounds = false;           ///< of a stream: the outcome of each round
+  bool of_events = false;               ///< the writer makes the reply of its events, streamed or not
   std::string cache_salt;               ///< prefixes are shared only with requests of the same salt
   std::vector<std::string> warnings;    ///< about unknown fields; printable ASCII
 };

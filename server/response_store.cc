@@ -17,12 +17,11 @@ constexpr Duration kClientLook = std::chrono::milliseconds(100);  ///< between c
 
 }  // namespace
 
-void ResponseStore::put(const std::string& id, const std::string& owner, const Json& kept, TimePoint time) {
+void ResponseStore::put(const std::string& id, const std::string& owner, std::string kept, TimePoint time) {
   constexpr std::size_t kBytesOfOne = kBytesMax / kCountMax;  // so that many small ones count as much as a large one
-  std::string text = to_text(kept);
   const std::lock_guard lock(mutex_);
-  bytes_ += text.size();
-  entries_.push_back({id, owner, std::move(text), time});
+  bytes_ += kept.size();
+  entries_.push_back({id, owner, std::move(kept), time});
   while (entries_.front().since + kAgeMax < time) drop(entries_.begin());
   while (entries_.size() > kCountMax || bytes_ > kBytesMax) {
     std::map<std::string_view, std::size_t> shares;
@@ -124,7 +123,7 @@ Json BackgroundResponses::cancel(const std::string& id, const std::string& owner
   if (job == nullptr) return {};
   job->cancelled = true;
   job->response["status"] = "cancelled";
-  store_.put(id, owner, {{"response", job->response}});
+  store_.put(id, owner, to_text({{"response", job->response}}));
   return job->response;
 }
 

@@ -30,7 +30,8 @@ class ResponseStore {
   static constexpr Duration kAgeMax = std::chrono::hours(24);
 
   /// @param id  a new one @param owner  the only one who can find it
-  void put(const std::string& id, const std::string& owner, const nlohmann::json& kept, TimePoint time = now());
+  /// @param kept  JSON
+  void put(const std::string& id, const std::string& owner, std::string kept, TimePoint time = now());
   /// @return the stored response, as text; empty if there is none (any more)
   std::string text(const std::string& id, const std::string& owner, TimePoint time = now()) const;
   /// @return true if there was one
@@ -60,8 +61,8 @@ class BackgroundResponses {
   explicit BackgroundResponses(ResponseStore& store) : store_(store) {}
   ~BackgroundResponses();
 
-  /// Converts a reply to the response that the store keeps.
-  using Finish = std::function<nlohmann::json(const HttpReply& reply)>;
+  /// Converts a reply to the response that the store keeps, as JSON.
+  using Finish = std::function<std::string(const HttpReply& reply)>;
   /// Waits until `chat` has found its request valid.
   /// @param http  its memory and its place among its key's requests are kept
   /// @param response  its state while in progress

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <utility>
 #include <variant>
@@ -189,15 +190,13 @@ Json thought_item(const std::string& id, const Json& text) {
           {"content", {{{"type", "reasoning_text"}, {"text", text}}}},
           {"status", "completed"}};
 }
-Json text_part(const Json& text, Json logprobs = Json::array()) {
-  return {{"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", std::move(logprobs)}};
+/// As text. @param logprobs  a JSON array
+std::string text_part(const std::string& text, std::string_view logprobs) {
+  return with_member(to_text({{"type", "output_text"}, {"text", text}, {"annotations", Json::array()}}), "logprobs",
+                     logprobs);
 }
-Json message_item(const std::string& id, const Json& text, Json logprobs = Json::array()) {
-  return {{"id", id},
-          {"type", "message"},
-          {"status", "completed"},
-          {"role", "assistant"},
-          {"content", Json::array({text_part(text, std::move(logprobs))})}};
+Json message_item(const std::string& id, const char* status) {
+  return {{"id", id}, {"type", "message"}, {"status", status}, {"role", "assistant"}};
 }
 Json call_item(const std::string& id, const std::string& call_id, const std::string& name, const Json& arguments) {
   return {{"id", id},     {"type", "function_call"}, {"status", "completed"}, {"call_id", call_id},
@@ -211,23 +210,30 @@ Json raw_message(const std::string& text, const std::vector<TokenId>& tokens) {
   return Json::array({{{"type", "raw_message_tokens"}, {"message", text}, {"tokens", tokens}}});
 }
 
-/// Builds a response from a chat's events, and writes its own events.
+/// Builds a response from a chat's events, and writes its own events. What may have scores is text.
 class ResponsesWriter final : public ReplyWriter {
  public:
-  /// Receives the complete response.
-  using OnEnd = std::function<void(const Json& response)>;
+  /// Receives the complete response, as JSON.
+  using OnEnd = std::function<void(const std::string& response)>;
   ResponsesWriter(Json request, std::string id, TextOf text_of, OnEnd on_end)
       : request_(std::move(request)), id_(std::move(id)), text_of_(std::move(text_of)), on_end_(std::move(on_end)) {}
 
   std::string event(const ReplyHead& head, const ChoiceEvent& event) override {
     timings_ = event.notes.timed != nullptr ? timings_of(*event.notes.timed) : Json();
+    add_entries(scores_, content_logprobs(head, event.notes.scores));
+    std::ranges::copy(event.notes.prompt_ids, std::back_inserter(prompt_ids_));
+    std::ranges::copy(event.notes.token_ids, std::back_inserter(token_ids_));
     return std::visit(Overloaded{[&](const ChoiceBegins&) { return begin(head); },
                                  [&](const ChatEvent& more) { return content_event(head, event, more); },
+                                 [&](const TokensAlone& tokens) {
+                                   if (tokens.end_thought) scores_.clear();
+                                   return std::string();
+                                 },
                                  [&](const ChoiceEnds& end) {
                                    finish_reason_ = end.finish_reason;
                                    return std::string();
                                  },
-                                 [](const auto&) { return std::string(); }},
+                                 [](const ReportedRound&) { return std::string(); }},
                       event.what);
   }
 
@@ -242,72 +248,67 @@ class ResponsesWriter final : public ReplyWriter {
 
   std::string end(const ApiError* error) override {
     std::string events;
-    if (error == nullptr && response_["output"].empty() && open_.empty()) events = open("message");  // an empty answer
+    if (error == nullptr && items_ == 0 && open_.empty()) events = open("message");  // an empty answer
     events += close();
     if (error != nullptr) {
       response_["status"] = "failed";
       response_["error"] = {{"code", "server_error"}, {"message", error->message}};
-      return events + this->event("response.failed", {{"response", response_}});
+      return events + event("response.failed", response_data());
     }
     const bool cut = finish_reason_ == "length";
     response_["status"] = cut ? "incomplete" : "completed";
     if (cut) response_["incomplete_details"] = {{"reason", "max_output_tokens"}};
     response_["usage"] = usage_;
-    on_end_(response_);
-    return events + this->event(cut ? "response.incomplete" : "response.completed", timed({{"response", response_}}));
+    on_end_(response_text());
+    return events + event(cut ? "response.incomplete" : "response.completed", timed(response_data()));
   }
 
-  std::string whole(const ReplyHead& head, const std::vector<Choice>& choices, const Usage& usage) override {
-    tells_ = false;
-    const Choice& choice = choices.front();
-    const ChatMessage& message = choice.message;
-    begin(head);
-    text("reasoning", message.reasoning);
-    text("message", message.content, content_logprobs(head, choice.scores));
-    for (std::size_t i = 0; i < message.tool_calls.size(); ++i)
-      function_call(call_id(head, 0, i), message.tool_calls[i].name, to_text(message.tool_calls[i].arguments));
-    finish_reason_ = choice.finish_reason;
+  std::string whole(const ReplyHead& head, const std::vector<Choice>&, const Usage& usage) override {
     this->usage(head, usage);
     if (member(request_, kRawMessages) == true) {
-      response_["input_messages"] = raw_message(head.prompt_text, choice.prompt_ids);
-      response_["output_messages"] = raw_message(text_of_(choice.token_ids), choice.token_ids);
+      response_["input_messages"] = raw_message(head.prompt_text, prompt_ids_);
+      response_["output_messages"] = raw_message(text_of_(token_ids_), token_ids_);
     }
     end(nullptr);
-    return to_text(response_);
+    return response_text();
   }
 
  private:
   std::string begin(const ReplyHead& head) {
     response_ = begun_response(request_, id_, head.created, head.model);
-    const std::string created = event("response.created", {{"response", response_}});
-    return created + event("response.in_progress", {{"response", response_}});
+    response_.erase("output");
+    const std::string created = event("response.created", response_data());
+    return created + event("response.in_progress", response_data());
   }
+  std::string response_text() const { return with_member(to_text(response_), "output", "[" + output_ + "]"); }
+  std::string response_data() const { return with_member("{}", "response", response_text()); }
   std::string content_event(const ReplyHead& head, const ChoiceEvent& event, const ChatEvent& more) {
-    if (more.kind == ChatEvent::Kind::kReasoning) return text("reasoning", more.text);
-    if (more.kind == ChatEvent::Kind::kContent)
-      return text("message", more.text, content_logprobs(head, event.notes.scores));
+    const std::string scores = std::exchange(scores_, "");  // those of a thought or a call are not shown
+    if (more.kind == ChatEvent::Kind::kReasoning) return text("reasoning", more.text, "");
+    if (more.kind == ChatEvent::Kind::kContent) return text("message", more.text, scores);
     return function_call(call_id(head, event.index, event.calls), more.name, more.text);
   }
-  std::string event(const char* type, Json data) {
+  /// @param data  a JSON object
+  std::string event(const char* type, std::string data) {
     if (!tells_) return "";
-    data["type"] = type;
-    data["sequence_number"] = sequence_++;
-    return named_event(data);
+    data = with_member(std::move(data), "type", to_text(type));
+    data = with_member(std::move(data), "sequence_number", std::to_string(sequence_++));
+    return fmt::format("event: {}\n{}", type, data_event(data));
   }
-  std::string item_event(const char* type, Json data) {
-    data.update({{"output_index", response_["output"].size()}, {"item_id", item_id()}});
-    return event(type, std::move(data));
+  std::string item_event(const char* type, std::string data) {
+    data = with_member(std::move(data), "output_index", std::to_string(items_));
+    return event(type, with_member(std::move(data), "item_id", to_text(item_id())));
   }
   /// Returns the id of the next output item, with OpenAI's prefix.
   std::string item_id() const {
     const char* const kind = open_ == "reasoning" ? "rs" : open_.empty() ? "fc" : "msg";
-    return fmt::format("{}_{}_{}", kind, id_, response_.at("output").size());
+    return fmt::format("{}_{}_{}", kind, id_, items_);
   }
 
   /// llama.cpp's timings_per_token.
-  Json timed(Json data) const {
-    if (member(request_, "timings_per_token") == true && timings_.is_object()) data["timings"] = timings_;
-    return data;
+  std::string timed(std::string data) const {
+    if (member(request_, "timings_per_token") != true || !timings_.is_object()) return data;
+    return with_member(std::move(data), "timings", to_text(timings_));
   }
 
   /// Begins an item, after ending the open one.
@@ -315,37 +316,38 @@ class ResponsesWriter final : public ReplyWriter {
     std::string events = close();
     open_ = kind;
     const bool thought = kind == "reasoning";
-    Json item = thought ? thought_item(item_id(), "") : message_item(item_id(), "");
-    item["status"] = "in_progress";
-    item["content"] = Json::array();
-    events += event("response.output_item.added", {{"output_index", response_["output"].size()}, {"item", item}});
-    if (!thought) events += item_event("response.content_part.added", {{"content_index", 0}, {"part", text_part("")}});
+    Json item = thought ? thought_item(item_id(), "") : message_item(item_id(), "in_progress");
+    item.update({{"status", "in_progress"}, {"content", Json::array()}});
+    events += event("response.output_item.added", to_text({{"output_index", items_}, {"item", std::move(item)}}));
+    if (!thought) events += item_event("response.content_part.added", part_data(text_part("", "[]")));
     return events;
   }
-  std::string text(const std::string& kind, const std::string& piece, const Json& logprobs = Json::array()) {
+  static std::string part_data(const std::string& part) { return with_member(R"({"content_index":0})", "part", part); }
+  std::string text(const std::string& kind, const std::string& piece, const std::string& scores) {
     if (piece.empty()) return "";
     const bool thought = kind == "reasoning";
     const std::string events = open_ == kind ? "" : open(kind);
     text_ += piece;
-    Json data = {{"content_index", 0}, {"delta", piece}};
-    if (!thought) data["logprobs"] = logprobs;
-    for (const Json& score : logprobs) logprobs_.push_back(score);
+    add_entries(logprobs_, scores);
+    std::string data = timed(to_text({{"content_index", 0}, {"delta", piece}}));
+    if (thought) return events + item_event("response.reasoning_text.delta", std::move(data));
     return events +
-           item_event(thought ? "response.reasoning_text.delta" : "response.output_text.delta", timed(std::move(data)));
+           item_event("response.output_text.delta", with_member(std::move(data), "logprobs", "[" + scores + "]"));
   }
   /// Ends the open item.
   std::string close() {
     if (open_.empty()) return "";
-    const bool thought = open_ == "reasoning";
-    const std::string text = std::exchange(text_, "");
-    const Json logprobs = std::exchange(logprobs_, Json::array());
-    Json data = {{"content_index", 0}, {"text", text}};
-    if (!thought) data["logprobs"] = logprobs;
-    std::string events =
-        item_event(thought ? "response.reasoning_text.done" : "response.output_text.done", std::move(data));
-    if (!thought)
-      events += item_event("response.content_part.done", {{"content_index", 0}, {"part", text_part(text, logprobs)}});
-    events += done(thought ? thought_item(item_id(), text) : message_item(item_id(), text, logprobs));
+    const std::string text = std::exchange(text_, ""), logprobs = "[" + std::exchange(logprobs_, "") + "]";
+    std::string events, data = to_text({{"content_index", 0}, {"text", text}});
+    if (open_ == "reasoning") {
+      events += item_event("response.reasoning_text.done", std::move(data));
+      events += done(to_text(thought_item(item_id(), text)));
+    } else {
+      const std::string part = text_part(text, logprobs);
+      events += item_event("response.output_text.done", with_member(std::move(data), "logprobs", logprobs));
+      events += item_event("response.content_part.done", part_data(part));
+      events += done(with_member(to_text(message_item(item_id(), "completed")), "content", "[" + part + "]"));
+    }
     open_.clear();
     return events;
   }
@@ -355,28 +357,31 @@ class ResponsesWriter final : public ReplyWriter {
     Json begun = item;
     begun["status"] = "in_progress";
     begun["arguments"] = "";
-    events += event("response.output_item.added", {{"output_index", response_["output"].size()}, {"item", begun}});
-    events += item_event("response.function_call_arguments.delta", {{"delta", item["arguments"]}});
-    events +=
-        item_event("response.function_call_arguments.done", {{"arguments", item["arguments"]}, {"name", item["name"]}});
-    return events + done(item);
+    events += event("response.output_item.added", to_text({{"output_index", items_}, {"item", begun}}));
+    events += item_event("response.function_call_arguments.delta", to_text({{"delta", arguments}}));
+    events += item_event("response.function_call_arguments.done", to_text({{"arguments", arguments}, {"name", name}}));
+    return events + done(to_text(item));
   }
-  std::string done(const Json& item) {
-    std::string events =
-        event("response.output_item.done", {{"output_index", response_["output"].size()}, {"item", item}});
-    response_["output"].push_back(item);
-    return events;
+  std::string done(const std::string& item) {
+    const std::string index = to_text({{"output_index", items_}});
+    add_entries(output_, item);
+    ++items_;
+    return event("response.output_item.done", with_member(index, "item", item));
   }
 
   const Json request_;
   const std::string id_;
   const TextOf text_of_;
   const OnEnd on_end_;
-  bool tells_ = true;  ///< events are wanted
-  Json response_, usage_, timings_;
+  const bool tells_ = member(request_, "stream") == true;  ///< events are wanted
+  Json response_, usage_, timings_;              ///< response_ without its output
+  std::vector<TokenId> prompt_ids_, token_ids_;  ///< of raw messages
   std::string finish_reason_;
-  std::string open_, text_;        ///< the open item, "reasoning" or "message", and its text
-  Json logprobs_ = Json::array();  ///< of that text
+  std::string open_, text_;      ///< the open item, "reasoning" or "message", and its text
+  std::string scores_;           ///< of tokens whose text follows, as entries of a JSON array
+  std::string logprobs_;         ///< the same of the open item's text
+  std::string output_;           ///< likewise: complete items
+  std::size_t items_ = 0;        ///< their number
   int sequence_ = 0;
 };
 
@@ -395,8 +400,8 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
       return in_background(http, id, *std::move(request), asked, items);
     const bool wanted = or_default(asked, "store", true) == true;
     const auto keep = [self = shared_from_this(), id, wanted, owner = http.owner(),
-                       items = std::move(items)](const Json& response) {
-      if (wanted) self->store_.put(id, owner, {{"items", items}, {"response", response}});
+                       items = std::move(items)](const std::string& response) {
+      if (wanted) self->store_.put(id, owner, kept_text(items, response));
     };
     return backend_.chat(http, std::move(request),
                          std::make_shared<ResponsesWriter>(std::move(asked), id, backend_.text_of, keep));
@@ -466,8 +471,8 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
   HttpReply in_background(const HttpRequest& http, const std::string& id, CompletionRequest request, const Json& asked,
                           const Json& items) {
     Json response = begun_response(asked, id, unix_seconds(), backend_.defaults.model);
-    const auto all = std::make_shared<Json>();  // to be stored
-    const auto keep = [all, items](const Json& whole) { *all = {{"items", items}, {"response", whole}}; };
+    const auto all = std::make_shared<std::string>();  // to be stored
+    const auto keep = [all, items](const std::string& whole) { *all = kept_text(items, whole); };
     const auto chat = [this, request = std::move(request),
                        writer = std::make_shared<ResponsesWriter>(asked, id, backend_.text_of, keep)](
                           const HttpRequest& of_job) { return backend_.chat(of_job, request, writer); };
@@ -476,13 +481,17 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
       Json failed = response;
       failed["status"] = "failed";
       failed["error"] = {{"code", "server_error"}, {"message", reply.error->message}};
-      return Json{{"response", std::move(failed)}};
+      return to_text({{"response", std::move(failed)}});
     };
     if (auto refusal = background_.begin(id, http, response, chat, finish)) return *std::move(refusal);
     response["status"] = "queued";
     return json_reply(response);
   }
 
+  /// Returns what is stored of a response, which `items` precede.
+  static std::string kept_text(const Json& items, const std::string& response) {
+    return with_member(to_text({{"items", items}}), "response", response);
+  }
   /// Parses a stored response once there is memory for it beside the request's body. @return null if there is none
   static ApiResult<Json> tree_of(const HttpRequest& http, const std::string& kept) {
     if (kept.empty()) return Json();
@@ -510,7 +519,7 @@ ApiResult<CompletionRequest> parse_responses(const ResponsesBody& body, const Ap
   ASSIGN_OR_RETURN(EarlierTurns earlier, earlier_turns(body.before, defaults));
   return read_body<CompletionRequest>(body.json, defaults, [&](const JsonFields& fields, CompletionRequest& request) {
     request.source = source_of(body);
-    request.chat = true;
+    request.chat = request.of_events = true;
     refuse_other_ways(fields);
     const Json& include = member(fields.raw(), "include");
     const bool included = std::any_of(include.begin(), include.end(),

@@ -23,6 +23,7 @@
 #include <nlohmann/json.hpp>
 
 #include "server/api_server.h"
+#include "server/dialect.h"
 #include "server/http_server.h"
 #include "tests/support/cluster_fixtures.h"
 #include "tests/support/free_port.h"
@@ -883,6 +884,13 @@ TEST(Serve, IdsInAStreamDoNotWaitForAText) {
   EXPECT_EQ(whole["text"], text);
   ASSERT_EQ(without_text.size(), 6u) << "one for each round";
   for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(without_text[i], Json::array({whole["token_ids"][i]}));
+  Json scored = request;
+  scored.update({{"return_token_ids", false}, {"logprobs", 1}});
+  std::size_t scores_without_text = 0;
+  for (const Json& event : events_of(post(serve.port, "/v1/completions", scored.dump())))
+    for (const Json& choice : event["choices"])
+      if (choice["text"] == "" && !choice["logprobs"].is_null()) ++scores_without_text;
+  EXPECT_EQ(scores_without_text, 6u) << "nor do scores";
   request["n_predict"] = 6;
   Response reply = post(serve.port, "/completion", request.dump());
   reply.body += "data: [DONE]\n\n";
@@ -1571,6 +1579,23 @@ TEST(ApiServer, EveryRequestIsReportedOnce) {
   }
   EXPECT_EQ(server.last(4).status, 499);
   EXPECT_TRUE(eventually([&] { return server.sessions() == 0; }));
+}
+
+TEST(ApiServer, AStreamedResponseReservesTheMemoryOfItsScores) {
+  ReportingServer server;
+  for (const bool scored : {false, true}) {
+    Json body = {{"input", "Hi"}, {"max_output_tokens", 1000}, {"stream", true}};
+    if (scored) body["top_logprobs"] = 20;
+    HttpRequest http;
+    http.body = body.dump();
+    std::int64_t most = 0;
+    http.reserve = [&](std::int64_t bytes) {
+      most = std::max(most, bytes);
+      return bytes < 100'000 ? std::nullopt : std::optional(ApiError{503, "no room"});
+    };
+    EXPECT_EQ(responses_routes(server.api.backend()).front().handler(http).status, scored ? 503 : 200);
+    EXPECT_EQ(most >= 1000 * 21 * 250, scored) << most;
+  }
 }
 
 TEST(ApiServer, WhoseStreamBreaksHearsNothingOfTheServersInside) {

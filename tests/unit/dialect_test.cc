@@ -38,7 +38,10 @@ struct Answer {
   std::vector<ChoiceEvent> events;
   std::optional<ApiError> error = {};  ///< that the stream breaks off with
 
-  HttpReply whole(ReplyWriter& writer) const { return {.body = writer.whole(kHead, {choice}, kUsage)}; }
+  HttpReply whole(ReplyWriter& writer) const {
+    for (const ChoiceEvent& event : events) writer.event(kHead, event);
+    return {.body = writer.whole(kHead, {choice}, kUsage)};
+  }
   HttpReply streamed(ReplyWriter& writer) const {
     std::string all;
     for (const ChoiceEvent& event : events) all += writer.event(kHead, event);
@@ -568,24 +571,48 @@ TEST(Responses, LogprobsAreThoseOfTheChat) {
   EXPECT_EQ(read_response(asked).value().sampling.logprobs, 2);
   EXPECT_EQ(read_response({{"input", "Hi"}, {"include", asked["include"]}}).value().sampling.logprobs, 0);
   EXPECT_FALSE(read_response({{"input", "Hi"}}).value().sampling.logprobs);
-  const Json wanted = {{{"token", "L"}, {"logprob", -1.0}, {"bytes", {76}}, {"top_logprobs", Json::array()}}};
+  const auto entry = [](const char* token) {
+    return Json{{"token", token}, {"logprob", -1.0}, {"bytes", {token[0]}}, {"top_logprobs", Json::array()}};
+  };
+  // Of the thought, of its end, of the text, of a text that is held back and follows, of the call, and the stop token.
   Answer told = answer();
-  told.choice.scores = {{.token = {.bytes = "L", .logprob = -1}, .top = {}}};
+  const auto score = [](const char* token) { return TokenScore{.token = {.bytes = token, .logprob = -1}, .top = {}}; };
+  const auto alone = [&](const char* token, bool end_thought) {
+    return ChoiceEvent{.what = TokensAlone{end_thought}, .notes = {.scores = {score(token)}}};
+  };
+  told.events[1].notes.scores = {score("H")};
+  told.events[3].notes.scores = {score("L")};
+  told.events[5].notes.scores = {score("c")};
+  told.events[6].notes.scores = {score("s")};
+  told.events.insert(told.events.begin() + 5, alone("d", false));
+  told.events.insert(told.events.begin() + 4, alone("k", false));
+  told.events.insert(told.events.begin() + 3, alone("e", true));
+  const Json wanted = {entry("L"), entry("k")};
   EXPECT_EQ(response_of(asked, told)["output"][1]["content"][0]["logprobs"], wanted);
-  told.events[3].notes.scores = told.choice.scores;
   const auto chat_of_told = [&](const auto&, const auto&, const auto& writer) { return told.streamed(*writer); };
   HttpRequest http;
   http.body = Json{{"input", "Hi"}, {"stream", true}}.dump();
-  const Json last = data_of(all_of(routes_of(chat_of_told).front().handler(http))).back();
-  EXPECT_EQ(last["response"]["output"][1]["content"][0]["logprobs"], wanted);
+  const std::vector<Json> events = data_of(all_of(routes_of(chat_of_told).front().handler(http)));
+  Json deltas = Json::array();
+  for (const Json& event : events) {
+    const std::string type = event["type"];
+    if (type.ends_with("text.done") || type == "response.content_part.done") {
+      EXPECT_EQ(event.value("part", event).value("logprobs", wanted), wanted) << type;
+    } else if (type == "response.output_text.delta") {
+      deltas.insert(deltas.end(), event["logprobs"].begin(), event["logprobs"].end());
+    }
+  }
+  EXPECT_EQ(deltas, wanted);
+  EXPECT_EQ(events.back()["response"]["output"][1]["content"][0]["logprobs"], wanted);
+  EXPECT_EQ(events.back()["response"]["output"].size(), 3u);
 }
 
 TEST(Responses, TheStoreIsBoundedAndItsOwnersAreApart) {
   ResponseStore store;
-  store.put("a", "alice", Json::array({1}));
+  store.put("a", "alice", "[1]");
   EXPECT_EQ(store.text("a", "alice"), "[1]");
   EXPECT_TRUE(store.text("a", "bob").empty());
-  for (std::size_t i = 0; i < 2 * ResponseStore::kCountMax; ++i) store.put(std::to_string(i), "", Json::array());
+  for (std::size_t i = 0; i < 2 * ResponseStore::kCountMax; ++i) store.put(std::to_string(i), "", "[]");
   EXPECT_FALSE(store.text("a", "alice").empty()) << "another's many are no matter of hers";
   EXPECT_TRUE(store.text("1024", "").empty()) << "his oldest went";
   EXPECT_FALSE(store.text("1025", "").empty());
@@ -601,12 +628,12 @@ TEST(Responses, TheStoreIsBoundedAndItsOwnersAreApart) {
 TEST(Responses, TheStoreForgetsAfterADay) {
   ResponseStore store;
   const TimePoint start{};
-  store.put("old", "alice", Json::array({1}), start);
-  store.put("new", "alice", Json::array({2}), start + ResponseStore::kAgeMax);
+  store.put("old", "alice", "[1]", start);
+  store.put("new", "alice", "[2]", start + ResponseStore::kAgeMax);
   EXPECT_FALSE(store.text("old", "alice", start + ResponseStore::kAgeMax).empty());
   const TimePoint later = start + ResponseStore::kAgeMax + std::chrono::seconds(1);
   EXPECT_TRUE(store.text("old", "alice", later).empty());
-  store.put("newest", "bob", Json::array({3}), later);
+  store.put("newest", "bob", "[3]", later);
   EXPECT_TRUE(store.text("old", "alice", start).empty()) << "it is not kept either";
   EXPECT_FALSE(store.text("new", "alice", later).empty());
 }
