@@ -61,7 +61,8 @@ void spend(const std::shared_ptr<const ApiKey>& key, std::int64_t tokens) {
 constexpr std::size_t kUnreadBytesMax = 8u << 20;
 
 /// A reply made on a thread of its own while the connection's thread sends it, so that a slow or absent reader does not
-/// delay the conversation with the coordinator. A reader with more than kUnreadBytesMax unread counts as gone.
+/// delay the conversation with the coordinator. A reader with more than kUnreadBytesMax unread, in several pieces, is
+/// gone.
 class StreamedReply {
  public:
   using Emit = std::function<void(std::string piece)>;
@@ -113,8 +114,8 @@ class StreamedReply {
   void push(std::string piece) {
     if (piece.empty()) return;
     const std::lock_guard lock(mutex_);
+    if (unread_ > 0 && unread_ + piece.size() > kUnreadBytesMax) dropped_ = overrun_ = true;
     unread_ += piece.size();
-    if (unread_ > kUnreadBytesMax) dropped_ = overrun_ = true;
     if (!dropped_) pieces_.push_back(std::move(piece));
     emitted_ = true;
     changed_.notify_all();

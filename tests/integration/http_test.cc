@@ -1618,6 +1618,27 @@ TEST(ApiServer, WhoseStreamBreaksHearsNothingOfTheServersInside) {
   EXPECT_EQ(server.last(1).status, 500) << "and counted";
 }
 
+TEST(ApiServer, APieceOfAnyLengthReachesAReaderThatIsUpToDate) {
+  struct Long final : ReplyWriter {
+    std::string event(const ReplyHead&, const ChoiceEvent& event) override {
+      return std::string(std::holds_alternative<ChoiceEnds>(event.what) ? 9u << 20 : 0, 'x');
+    }
+    std::string usage(const ReplyHead&, const Usage&) override { return ""; }
+    std::string end(const ApiError* error) override { return error != nullptr ? "cut" : "end"; }
+    std::string whole(const ReplyHead&, const std::vector<Choice>&, const Usage&) override { return ""; }
+  };
+  ReportingServer server;
+  HttpRequest request;
+  request.body = R"({"prompt": "Once", "max_tokens": 2, "stream": true})";
+  const HttpReply reply = server.api.complete(
+      request, /*chat=*/false, parse_completion(request.body, server.api.defaults()), std::make_shared<Long>());
+  std::string all;
+  while (const auto piece = reply.next()) all += *piece;
+  EXPECT_EQ(all.size(), (9u << 20) + 3);
+  EXPECT_TRUE(all.ends_with("end"));
+  EXPECT_EQ(server.last(1).status, 200);
+}
+
 TEST(ApiServer, WhoIsCutOffByItsEndIsToldSo) {
   ReportingServer server;
   Connection whole(server.http->port()), streamed(server.http->port());
