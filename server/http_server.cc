@@ -378,7 +378,8 @@ class Server final : public HttpServer {
     std::optional<HttpReply> reply;
     if (!failed) reply = refusal(head, connection, asked);
     std::shared_ptr<const void> under_way;  // until the reply is sent
-    if (!failed && !reply && asked.http.key != nullptr && asked.route->method == "POST") {
+    if (!failed && !reply && asked.http.key != nullptr && asked.route->method == "POST" &&
+        !asked.route->takes.empty()) {
       auto begun = asked.http.key->begin(now());
       if (begun)
         under_way = *std::move(begun);
@@ -412,9 +413,7 @@ class Server final : public HttpServer {
       const std::string& body = parser.get().body();
       const bool is_form = asked.route->takes == kFormType;  // files are not tokenised
       const std::size_t files = is_form ? body.size() : file_characters(body), text = body.size() - files;
-      if (is_form)
-        reply = wait_for_room(connection, *room, counted_bytes(text, files));
-      else if (text > options_.request_bytes_max || files > options_.file_bytes_max)
+      if (!is_form && (text > options_.request_bytes_max || files > options_.file_bytes_max))
         reply = error_reply(too_large());
       else
         reply = wait_for_room(connection, *room, counted_bytes(text, files));

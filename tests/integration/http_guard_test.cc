@@ -107,7 +107,10 @@ TEST(KeysOfServer, EachNameIsAClientOfItsOwnWithItsOwnLimits) {
                             leave.get_future().wait();
                             return HttpReply{.body = "{}"};
                           }};
-  const auto server = started({.keys = ApiKeys::load(file).value()}, {who(), echo(), wait});
+  HttpRoute cancel = echo();
+  cancel.path = "/cancel";
+  cancel.takes = "";
+  const auto server = started({.keys = ApiKeys::load(file).value()}, {who(), echo(), wait, cancel});
   const std::string alice = "Authorization: Bearer alpha\r\n", bob = "Authorization: Bearer beta\r\n";
   EXPECT_EQ(get(server->port(), "/who", alice).body, "key alice");
   EXPECT_EQ(get(server->port(), "/who", bob).body, "key bob");
@@ -118,6 +121,7 @@ TEST(KeysOfServer, EachNameIsAClientOfItsOwnWithItsOwnLimits) {
   EXPECT_EQ(refused.status, 429);
   EXPECT_EQ(json_of(refused)["error"]["type"], "rate_limit_error");
   EXPECT_NE(refused.head.find("Retry-After: 1\r\n"), refused.head.npos) << refused.head;
+  EXPECT_EQ(post(server->port(), "/cancel", "{}", alice).status, 200) << "her request that is open";
   EXPECT_EQ(post(server->port(), "/echo", "{}", bob).status, 200);
   leave.set_value();
   EXPECT_EQ(busy.response().status, 200);
