@@ -645,7 +645,9 @@ std::optional<ApiError> ApiServer::counted(Work& work, const std::function<std::
 }
 
 void ApiServer::finish(Work& work, const std::optional<ApiError>& error) const {
-  spend(work.key, work.facts.generated_tokens);
+  // A request without an answer costs nothing, unless its client left while the prompt was computed.
+  const bool unanswered = error && error->status != kClientGone && !work.facts.time_to_first_token;
+  spend(work.key, unanswered ? -work.facts.prompt_tokens : work.facts.generated_tokens);
   work.facts.status = error ? error->status : 200;
   work.facts.total = now() - work.arrived;
   if (work.facts.broken_tool_calls > 0)

@@ -140,6 +140,9 @@ TEST(KeysOfServer, TokensAreCountedAndBounded) {
   const std::string alice = "Authorization: Bearer alpha\r\n", bob = "Authorization: Bearer beta\r\n";
   ASSERT_TRUE(eventually([&] { return get(serve.port, "/ready", alice).status == 200; }));
   const std::string body = R"({"prompt": "Once upon a time", "max_tokens": 40, "ignore_eos": true})";
+  const std::string too_long = Json{{"prompt", std::vector<int>(10'000, 5)}}.dump();
+  for (int i = 0; i < 2; ++i)
+    EXPECT_EQ(post(serve.port, "/v1/completions", too_long, alice).status, 400) << "which costs nothing";
   EXPECT_EQ(post(serve.port, "/v1/completions", body, alice).status, 200) << "the first is taken, however long";
   const Response refused = post(serve.port, "/v1/completions", body, alice);
   EXPECT_EQ(refused.status, 429);
