@@ -390,7 +390,8 @@ class Server final : public HttpServer {
     RequestMemory reading(reading_, asked.http.client);  // of half of it: room is left for requests already read
     if (!failed && !reply && asked.route->method == "POST") {
       const auto length = parser.content_length();
-      const std::int64_t bytes = reading_bytes(length ? static_cast<std::size_t>(*length) : body_bytes_max());
+      const std::size_t unknown = parser.is_done() ? 0 : body_bytes_max();  // in chunks
+      const std::int64_t bytes = reading_bytes(length ? static_cast<std::size_t>(*length) : unknown);
       reply = wait_for_room(connection, reading, bytes);
       if (!reply) reply = wait_for_room(connection, *room, bytes);
     }
@@ -566,7 +567,8 @@ class Server final : public HttpServer {
       return error_reply({415, fmt::format("Content-Type is '{}', wanted {}", type, route.takes)});
     if (head.count(http::field::content_encoding) > 0)
       return error_reply({415, "compressed requests are not supported"});
-    if (head.count(http::field::content_length) + head.count(http::field::transfer_encoding) == 0)
+    if (!route.takes.empty() &&
+        head.count(http::field::content_length) + head.count(http::field::transfer_encoding) == 0)
       return error_reply({411, "no Content-Length"});
     return std::nullopt;
   }

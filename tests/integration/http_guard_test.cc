@@ -130,6 +130,18 @@ TEST(KeysOfServer, EachNameIsAClientOfItsOwnWithItsOwnLimits) {
   EXPECT_EQ(get(server->port(), "/who", alice).status, 401);
 }
 
+TEST(HttpServer, ARouteThatTakesNoBodyNeedsNoLength) {
+  HttpRoute cancel = echo();
+  cancel.takes = "";
+  const auto server = started({}, {cancel});
+  Connection client(server->port());
+  for (int i = 0; i < 2; ++i) {
+    client.send("POST /echo HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    EXPECT_EQ(client.response().status, 200) << "and the connection goes on";
+  }
+  EXPECT_EQ(post(server->port(), "/echo", "{}").body, "{}");
+}
+
 TEST(KeysOfServer, TokensAreCountedAndBounded) {
   TemporaryDir dir;
   const auto file =
