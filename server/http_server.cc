@@ -592,7 +592,7 @@ class Server final : public HttpServer {
     http::response<http::string_body> message;
     message.result(static_cast<unsigned>(reply.status));
     message.set(http::field::content_type, reply.content_type);
-    message.set("X-Request-Id", request_id);
+    for (const char* name : {"X-Request-Id", "request-id"}) message.set(name, request_id);  // OpenAI's, Anthropic's
     for (const auto& [name, value] : reply.headers) message.insert(name, value);
     if (close) message.set(http::field::connection, "close");
     if (reply.next) {

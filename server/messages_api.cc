@@ -274,10 +274,8 @@ ApiResult<TokenizeRequest> parse_messages_prompt(std::string_view body, const Ap
 
 std::vector<HttpRoute> messages_routes(const ChatBackend& backend) {
   HttpRoute messages{"POST", "/v1/messages", [backend](const HttpRequest& http) {
-                       HttpReply reply = backend.chat(http, parse_messages(http.body, backend.defaults),
-                                                      std::make_shared<MessagesWriter>());
-                       reply.headers.emplace_back("request-id", http.request_id);  // for Anthropic's clients
-                       return reply;
+                       return backend.chat(http, parse_messages(http.body, backend.defaults),
+                                           std::make_shared<MessagesWriter>());
                      }};
   HttpRoute count{"POST", "/v1/messages/count_tokens", [backend](const HttpRequest& http) {
                     const auto tokens = backend.count(http, parse_messages_prompt(http.body, backend.defaults));

@@ -1156,6 +1156,7 @@ TEST(Serve, AKeyIsAskedOfAllButHealth) {
   const Response anthropic = post(serve.port, "/v1/messages", body);
   EXPECT_EQ(anthropic.status, 401);
   EXPECT_EQ(json_of(anthropic)["type"], "error") << "in the form of its API";
+  EXPECT_NE(anthropic.head.find("\r\nrequest-id: req_"), std::string::npos) << anthropic.head;
   EXPECT_EQ(json_of(anthropic)["error"]["type"], "authentication_error");
   for (const char* path : {"/", "/metrics", "/ready", "/version", "/v1/models", "/v1/outrider/status"}) {
     EXPECT_EQ(get(serve.port, path).status, 401) << path;

@@ -279,12 +279,9 @@ TEST(Messages, AReplyIsTheSameStreamedAndNot) {
     const std::vector<HttpRoute> routes = messages_routes(
         backend_of([&](const auto&, const auto& request, const auto& writer) { return told.to(request, *writer); }));
     HttpRequest http;
-    http.request_id = "req_1";
     http.body =
         Json{{"messages", {{{"role", "user"}, {"content", "Hi"}}}}, {"max_tokens", 5}, {"stream", stream}}.dump();
-    HttpReply reply = routes.front().handler(http);
-    EXPECT_EQ(reply.headers.back(), (std::pair<std::string, std::string>("request-id", "req_1")));
-    return reply;
+    return routes.front().handler(http);
   };
   const Json whole = Json::parse(ask(answer(), false).body);
   EXPECT_EQ(
