@@ -210,14 +210,11 @@ Result<void> check_role(const RolePlan& role, const std::string& key) {
 }
 
 template <class Group>
-Result<void> check_groups(const std::vector<Group>& groups, const char* key, const std::string& claim) {
+Result<void> check_groups(const std::vector<Group>& groups, const char* key) {
   if (groups.size() > 1)
     return no_manifest(
         fmt::format("{} groups of {}, wanted one: the base has one workload for them", groups.size(), key));
   for (const Group& group : groups) RETURN_IF_ERROR(check_role(group, fmt::format("{}[0]", key)));
-  if (key == std::string("drafters") && !groups.empty() && groups[0].model.starts_with("/packs/") && claim.empty())
-    return no_manifest(fmt::format(
-        "drafters[0].model is {}, and drafters have no volume there; wanted kubernetes.claim", groups[0].model));
   return {};
 }
 
@@ -237,6 +234,8 @@ class Overlay {
     const std::string& model = groups.empty() ? plan_.model : groups;
     return model.empty() ? kImageModel : model;
   }
+  /// Returns the model of drafters, front ends and commands.
+  std::string client_model() const { return model_of(plan_.drafters.empty() ? "" : plan_.drafters[0].model); }
   /// Returns the hosts of a role's processes, or of one verifier's shards.
   std::vector<Host> hosts_of(const std::string& role, const std::string& name = "") const;
   void add_role(Patch& patch, const RolePlan& role, const std::vector<Host>& nodes, bool has_environment) const;
@@ -257,8 +256,12 @@ Result<void> Overlay::check() const {
   if (!plan_.coordinator.listen.empty())
     return no_manifest(fmt::format("coordinator.listen is {}: the Service has port 7070", plan_.coordinator.listen));
   RETURN_IF_ERROR(check_role(plan_.coordinator, "coordinator"));
-  RETURN_IF_ERROR(check_groups(plan_.verifiers, "verifiers", plan_.kubernetes.claim));
-  RETURN_IF_ERROR(check_groups(plan_.drafters, "drafters", plan_.kubernetes.claim));
+  RETURN_IF_ERROR(check_groups(plan_.verifiers, "verifiers"));
+  RETURN_IF_ERROR(check_groups(plan_.drafters, "drafters"));
+  if (client_model().starts_with("/packs/") && plan_.kubernetes.claim.empty())
+    return no_manifest(fmt::format("{}model is {}, and drafters and front ends have no volume there; wanted "
+                                   "kubernetes.claim",
+                                   client_model() == plan_.model ? "" : "drafters[0].", client_model()));
   if (!plan_.encoders.empty()) return no_manifest("encoders: the base has no workload for them");
   for (const RunPlan& run : plan_.run) {
     for (const std::string& word : run.command) {
@@ -405,8 +408,7 @@ std::string Overlay::kustomization() const {
       plan_.run.empty() ? "" : "  - run.yaml\n",
       in_quotes(tagged ? image.substr(0, colon) : image), in_quotes(tagged ? image.substr(colon + 1) : "latest"),
       in_quotes("verifier=" + model_of(verifiers.model)),
-      in_quotes("drafter=" + model_of(plan_.drafters.empty() ? "" : plan_.drafters[0].model)),
-      in_quotes("client=" + model_of(plan_.drafters.empty() ? "" : plan_.drafters[0].model)),
+      in_quotes("drafter=" + client_model()), in_quotes("client=" + client_model()),
       in_quotes("name=" + std::filesystem::path(model_of(verifiers.model)).filename().string()),
       processes_.count("verifier"), drafters);
   Patch coordinator("Deployment", "outrider-coordinator");

@@ -451,7 +451,7 @@ class Launch(unittest.TestCase):
         (large / "config.json").write_text("{}")
         with (large / "model.safetensors").open("w") as file:
             file.truncate(5 << 30)  # without blocks on the disk
-        for plan, size in (({}, ("1", "2Gi")), ({"model": str(large)}, (None, "7Gi")), ({"model": "/packs/of-a-cluster"}, (None, None)),
+        for plan, size in (({}, ("1", "2Gi")), ({"model": str(large)}, (None, "7Gi")), ({"model": "/packs/of-a-cluster", "kubernetes": {"claim": "packs"}}, (None, None)),
                            ({"model": str(large), "dtype": "bf16"}, (None, None)),
                            ({"model": str(large), "kubernetes": {"verifier_memory": "64Gi"}}, (None, "64Gi"))):
             (folder / "plan.json").write_text(json.dumps({"verifiers": [{}]} | plan))
@@ -499,7 +499,8 @@ class Launch(unittest.TestCase):
                              ({"verifiers": [{"cpuset": "0-3"}]}, "verifiers[0].cpuset"),
                              ({"drafters": [{}, {}]}, "2 groups of drafters, wanted one"),
                              ({"drafters": [{"deadline": "2h"}]}, "drafters[0].deadline"),
-                             ({"kubernetes": {}, "drafters": [{"model": "/packs/drafter"}]}, "drafters have no volume there; wanted kubernetes.claim"),
+                             ({"kubernetes": {}, "drafters": [{"model": "/packs/drafter"}]}, "drafters[0].model is /packs/drafter, and drafters and front ends have no volume there; wanted kubernetes.claim"),
+                             ({"kubernetes": {}, "drafters": []}, "kubernetes: model is /packs/e4b, and drafters and front ends have no volume there"),
                              ({"run": [{"command": ["cat", "{run_dir}/x"]}]}, "{run_dir} is on this machine")):
             run = self.start(plan | change, "--backend", "kubernetes", expect_end=True)
             self.assertEqual(run.status, 1)
