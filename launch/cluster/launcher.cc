@@ -360,10 +360,10 @@ void Launcher::end_all() {
     for (Running& running : running_) {
       if (concerned(running)) running.child.release_stdin();
     }
-    const auto gone = [&] {
-      return std::ranges::all_of(
-          running_, [&](Running& running) { return !concerned(running) || (running.status = running.child.poll()); });
+    const auto runs = [&](Running& running) {
+      return concerned(running) && !(running.status = running.child.poll());
     };
+    const auto gone = [&] { return std::ranges::count_if(running_, runs) == 0; };  // each is asked
     if (wait_until(gone, std::chrono::seconds(options_.grace_seconds))) return;
     std::vector<std::vector<std::string>> kills;
     for (Running& running : running_) {

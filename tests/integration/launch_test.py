@@ -144,6 +144,18 @@ class Launch(unittest.TestCase):
             self.assertEqual(run.end(), 0, run.explain())
             self.assertEqual(run.alive(), [])
 
+    def test_who_ends_in_time_is_not_killed_beside_one_who_does_not(self):
+        run = self.start(PLAN, "--grace", "20")
+        self.assertTrue(run.ready(), run.explain())
+        verifier = next(entry["pid"] for entry in run.ledger() if entry["name"] == "verifier.0")
+        os.kill(verifier, signal.SIGSTOP)
+        run.process.terminate()
+        self.assertEqual(run.end(), 0, run.explain())
+        self.assertEqual(re.findall(r"outrider: (.*) on localhost has not ended in 20 s: killed", run.err.read_text()), ["verifier.0"])
+        status = json.loads((run.dir / "status.json").read_text())
+        self.assertEqual({process["exit_status"] for process in status["processes"] if process["name"] != "verifier.0"}, {0})
+        self.assertEqual(run.alive(), [])
+
     def test_no_orphan_when_the_launcher_is_killed(self):
         choice = random.Random(take_seed())
         for kill in range(KILLS):
