@@ -468,13 +468,13 @@ void BatchApi::run_batches() {
     }
     const std::string id = (*next)["id"];
     lock.unlock();
-    const Result<void> ran = no_throw([&]() -> Result<void> { return run_batch(id), Result<void>(); });
+    const Result<void> ran = no_throw([&] { return run_batch(id); });
     if (!ran) fail(id, ran.error());
     lock.lock();
   }
 }
 
-void BatchApi::run_batch(const std::string& id) {
+Result<void> BatchApi::run_batch(const std::string& id) {
   BatchOptions options;
   {
     const std::lock_guard lock(mutex_);
@@ -487,16 +487,20 @@ void BatchApi::run_batch(const std::string& id) {
   }
   std::error_code ignored;
   std::filesystem::create_directories(options.output.parent_path(), ignored);
-  Result<std::unique_ptr<BatchJob>> job = BatchJob::open(options);
-  if (!job) return fail(id, job.error());
-  if ((*job)->counts().total == 0) return fail(id, {Errc::kInvalidArgument, "the input file has no lines"});
+  Result<std::unique_ptr<BatchJob>> opened = BatchJob::open(options);
+  if (!opened && opened.error().code == Errc::kMismatch)
+    return Error(Errc::kMismatch,
+                 "this server's model, its type, its name or the version has changed since the batch was begun; the "
+                 "files have what was done before");
+  ASSIGN_OR_RETURN(const std::unique_ptr<BatchJob> job, std::move(opened));
+  if (job->counts().total == 0) return Error(Errc::kInvalidArgument, "the input file has no lines");
   bool full = false;  // no room for its output
   const auto stop = [&] {
     if (ends_) return BatchStop::kCutOff;
     const std::lock_guard lock(mutex_);
     if (unix_seconds() > swept_ + kSweepSeconds) forget_old();
     const Json& batch = batches_.at(id);
-    const std::uint64_t journal = std::filesystem::file_size((*job)->paths().journal, ignored);
+    const std::uint64_t journal = std::filesystem::file_size(job->paths().journal, ignored);
     full = !ignored && stored_bytes_ + journal > options_.bytes_max;
     const bool over =
         full || batch["status"] == "cancelling" || unix_seconds() > batch["expires_at"].get<std::int64_t>();
@@ -506,11 +510,11 @@ void BatchApi::run_batch(const std::string& id) {
   const BatchControl control{.concurrency = options_.concurrency,
                              .stop = stop,
                              .on_tick = [&](const BatchCounts& counts) { count(id, counts); }};
-  const Result<bool> done = no_throw([&] { return (*job)->run(options_.answer, control); });
-  count(id, (*job)->counts());
-  if (!done && done.error().code == Errc::kPeerGone) return;  // try again
-  if (!done) return fail(id, done.error(), job->get());
-  if (!*done && ends_) return;
+  const Result<bool> done = no_throw([&] { return job->run(options_.answer, control); });
+  count(id, job->counts());
+  if (!done && done.error().code == Errc::kPeerGone) return {};  // try again
+  if (!done) return done.error();
+  if (!*done && ends_) return {};
   const char* status = "completed";
   if (!*done) {
     const std::lock_guard lock(mutex_);
@@ -521,7 +525,9 @@ void BatchApi::run_batch(const std::string& id) {
                                       "with what it has written there are more than {} bytes of files, "
                                       "which is all that this server keeps; the files have what was done",
                                       options_.bytes_max})}});
-  if (const Result<void> finished = finish(id, **job, status); !finished) fail(id, finished.error(), job->get());
+  if (status == std::string_view("expired"))
+    RETURN_IF_ERROR(job->give_up_open_lines("batch_expired", "the batch was not done within its completion window"));
+  return finish(id, status);
 }
 
 void BatchApi::count(const std::string& id, const BatchCounts& counts) {
@@ -553,15 +559,13 @@ Result<std::optional<std::string>> BatchApi::adopt(const std::filesystem::path& 
   return std::optional(id);
 }
 
-Result<void> BatchApi::finish(const std::string& id, BatchJob& job, const char* status) {
+Result<void> BatchApi::finish(const std::string& id, const char* status) {
+  const BatchPaths paths = BatchPaths::of(path(kBatches, id, ".d") / "output.jsonl");
   if (status == std::string_view("completed")) {
     update(id, {{"status", "finalizing"}, {"finalizing_at", unix_seconds()}});
   } else {
-    if (status == std::string_view("expired")) {
-      RETURN_IF_ERROR(job.give_up_open_lines("batch_expired", "the batch was not done within its completion window"));
-      count(id, job.counts());
-    }
-    RETURN_IF_ERROR(job.write_what_is_done());
+    ASSIGN_OR_RETURN(const BatchCounts counts, write_what_is_done(paths.output));
+    count(id, counts);
   }
   Json batch;
   {
@@ -569,22 +573,22 @@ Result<void> BatchApi::finish(const std::string& id, BatchJob& job, const char* 
     batch = batches_.at(id);
   }
   const auto or_null = [](const std::optional<std::string>& file) { return file ? Json(*file) : Json(); };
-  ASSIGN_OR_RETURN(const auto output, adopt(job.paths().output, id + "_output.jsonl", batch));
-  ASSIGN_OR_RETURN(const auto errors, adopt(job.paths().errors, id + "_error.jsonl", batch));
+  ASSIGN_OR_RETURN(const auto output, adopt(paths.output, id + "_output.jsonl", batch));
+  ASSIGN_OR_RETURN(const auto errors, adopt(paths.errors, id + "_error.jsonl", batch));
   update(id, {{"status", status},
               {std::string(status) + "_at", unix_seconds()},
               {"output_file_id", or_null(output)},
               {"error_file_id", or_null(errors)}});
   std::error_code ignored;
-  std::filesystem::remove_all(job.paths().output.parent_path(), ignored);
+  std::filesystem::remove_all(paths.output.parent_path(), ignored);
   return {};
 }
 
-void BatchApi::fail(const std::string& id, const Error& error, BatchJob* job) {
+void BatchApi::fail(const std::string& id, const Error& error) {
   if (error.code == Errc::kIo) log_error("event=disk_failed batch={} reason=\"{}\"", id, error.message);
   const Error shown(error.code, replaced(error.message, (options_.dir / "").string(), ""));  // clients do not see where
   update(id, {{"errors", errors_of(shown)}});
-  if (job != nullptr && finish(id, *job, "failed")) return;
+  if (finish(id, "failed")) return;
   // Its folder may have the only copy of results.
   update(id, {{"status", "failed"}, {"failed_at", unix_seconds()}});
 }

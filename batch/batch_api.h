@@ -79,11 +79,12 @@ class BatchApi {
   /// See BatchAdmission.
   std::optional<ApiError> admit(const std::string& owner, HttpRequest& http) const;
   void run_batches();
-  void run_batch(const std::string& id);
+  /// @return the error that ends the batch
+  Result<void> run_batch(const std::string& id);
   /// Makes files of its finished lines. @param status  its last one
-  Result<void> finish(const std::string& id, BatchJob& job, const char* status);
-  /// Ends a batch by an error. @param job  if it was opened: its finished lines become files
-  void fail(const std::string& id, const Error& error, BatchJob* job = nullptr);
+  Result<void> finish(const std::string& id, const char* status);
+  /// Ends a batch by an error. Its finished lines become files.
+  void fail(const std::string& id, const Error& error);
   void count(const std::string& id, const BatchCounts& counts);
   /// Changes a batch and saves it.
   void update(const std::string& id, const Json& changes);

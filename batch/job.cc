@@ -313,13 +313,8 @@ Result<bool> BatchJob::run(const BatchAnswer& answer, const BatchControl& contro
   const BatchCounts done = counts();
   control.on_tick(done);
   if (done.open() > 0) return false;
-  RETURN_IF_ERROR(write_what_is_done());
+  RETURN_IF_ERROR(write_results(paths_, {{journal_->file(), entries_}}, done.failed > 0));
   return true;
-}
-
-Result<void> BatchJob::write_what_is_done() {
-  (void)await_journal();  // what it has lost is not done
-  return write_results(paths_, {{journal_->file(), entries_}}, counts().failed > 0);
 }
 
 Result<BatchStatus> batch_status(const std::filesystem::path& output) {
@@ -335,6 +330,13 @@ Result<BatchStatus> batch_status(const std::filesystem::path& output) {
     status.entries.push_back(entry);
   }
   return status;
+}
+
+Result<BatchCounts> write_what_is_done(const std::filesystem::path& output) {
+  ASSIGN_OR_RETURN(const BatchStatus status, batch_status(output));
+  RETURN_IF_ERROR(
+      write_results(BatchPaths::of(output), {{status.journal, status.entries}}, status.counts.failed > 0));
+  return status.counts;
 }
 
 Result<BatchCounts> merge_batches(const std::filesystem::path& output,

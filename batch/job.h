@@ -92,9 +92,6 @@ class BatchJob {
   /// After an incomplete run: makes an error of every open line, with this code and message.
   Result<void> give_up_open_lines(const std::string& code, const std::string& message);
 
-  /// After an incomplete run: writes output and errors of finished lines.
-  Result<void> write_what_is_done();
-
   BatchCounts counts() const;
   const BatchPaths& paths() const { return paths_; }
   /// Bytes of a result that a crash had cut short.
@@ -132,6 +129,9 @@ struct BatchStatus {
   std::vector<JournalEntry> entries = {};  ///< each line's last result, in the input's order
 };
 Result<BatchStatus> batch_status(const std::filesystem::path& output);
+
+/// Writes output and errors of the finished lines of a job that does not run, also one of another program or model.
+Result<BatchCounts> write_what_is_done(const std::filesystem::path& output);
 
 /// Merges the output and the errors of all shards.
 /// @param shards  the shards' outputs, in any order; their journals are read

@@ -110,18 +110,28 @@ struct Files {
     }
     return batch;
   }
+  /// Ends this server, and starts the next one.
+  void restart(const Manifest& made_by) {
+    routes.clear();
+    api.reset();
+    api = opened(made_by);
+    routes = api->routes();
+  }
+  std::unique_ptr<BatchApi> opened(const Manifest& made_by) const {
+    return BatchApi::open({.dir = dir.path(),
+                           .made_by = made_by,
+                           .model = "m",
+                           .concurrency = 1,
+                           .answer = answer_,
+                           .keys = keys_,
+                           .memory = memory_of(HttpOptions())})
+        .value();
+  }
   BatchAnswer answer_;
   std::shared_ptr<ApiKeys> keys_;
   std::shared_ptr<const ApiKey> key_ = keys_ ? keys_->named("ann") : nullptr;
   TemporaryDir dir;
-  std::unique_ptr<BatchApi> api = BatchApi::open({.dir = dir.path(),
-                                                  .made_by = {},
-                                                  .model = "m",
-                                                  .concurrency = 1,
-                                                  .answer = answer_,
-                                                  .keys = keys_,
-                                                  .memory = memory_of(HttpOptions())})
-                                      .value();
+  std::unique_ptr<BatchApi> api = opened({});
   std::vector<HttpRoute> routes = api->routes();
 };
 
@@ -241,6 +251,25 @@ TEST(Batches, OneWhoseResultsCannotBeMovedToTheFilesHasFailedAndSaysSo) {
   EXPECT_NE(batch["errors"].dump().find("cannot be moved"), std::string::npos) << batch;
   EXPECT_EQ(batch.dump().find(files.dir.path().string()), std::string::npos) << "where this server's files are";
   EXPECT_TRUE(std::filesystem::exists(files.dir.path() / "batches" / (id + ".d") / "output.jsonl"));
+}
+
+TEST(Batches, OneThatWasBegunByAnotherVersionHasWhatWasDone) {
+  std::atomic<int> asked = 0;
+  Files files([&](const HttpRequest& request) {
+    if (++asked == 1) return kAnswered;
+    while (!request.gone()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return HttpReply{.status = 503, .body = "{}"};
+  });
+  const std::string id = files.begin(fmt::format("{}\n{}", kLine, replaced(kLine, "\"a\"", "\"b\"")));
+  while (asked < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  files.restart({{"program", "2"}});
+  const Json batch = files.ended(id);
+  EXPECT_EQ(batch["status"], "failed") << batch;
+  EXPECT_EQ(batch["errors"].dump().find("journal"), std::string::npos) << "an inner file";
+  EXPECT_EQ(batch["request_counts"], (Json{{"total", 2}, {"completed", 1}, {"failed", 0}}));
+  ASSERT_TRUE(batch["output_file_id"].is_string()) << batch;
+  const std::string output = batch["output_file_id"].get<std::string>() + ".jsonl";
+  EXPECT_EQ(lines_of(read_text(files.dir.path() / "files" / output).value()).size(), 1u);
 }
 
 TEST(Batches, ADamagedOneIsNamedAtTheStart) {
