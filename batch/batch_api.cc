@@ -106,6 +106,12 @@ bool is_over(const Json& batch) {
   return status == "completed" || status == "failed" || status == "cancelled" || status == "expired";
 }
 
+/// @return true if it ends now, whatever of it is done
+bool is_due(const Json& batch) {
+  return !is_over(batch) &&
+         (batch["status"] == "cancelling" || unix_seconds() > batch["expires_at"].get<std::int64_t>());
+}
+
 Json file_json(const std::string& id, const std::string& name, std::uint64_t bytes, const char* purpose,
                const std::string& owner, std::int64_t seconds) {
   return {{"id", id},         {"object", "file"},   {"bytes", bytes},        {"created_at", unix_seconds()},
@@ -468,10 +474,14 @@ void BatchApi::run_batches() {
     }
     const std::string id = (*next)["id"];
     lock.unlock();
-    const Result<void> ran = no_throw([&] { return run_batch(id); });
-    if (!ran) fail(id, ran.error());
+    run(id);
     lock.lock();
   }
+}
+
+void BatchApi::run(const std::string& id) {
+  const Result<void> ran = no_throw([&] { return run_batch(id); });
+  if (!ran) fail(id, ran.error());
 }
 
 Result<void> BatchApi::run_batch(const std::string& id) {
@@ -497,14 +507,17 @@ Result<void> BatchApi::run_batch(const std::string& id) {
   bool full = false;  // no room for its output
   const auto stop = [&] {
     if (ends_) return BatchStop::kCutOff;
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     if (unix_seconds() > swept_ + kSweepSeconds) forget_old();
-    const Json& batch = batches_.at(id);
     const std::uint64_t journal = std::filesystem::file_size(job->paths().journal, ignored);
     full = !ignored && stored_bytes_ + journal > options_.bytes_max;
-    const bool over =
-        full || batch["status"] == "cancelling" || unix_seconds() > batch["expires_at"].get<std::int64_t>();
-    return over ? BatchStop::kCutOff : BatchStop::kGoOn;
+    if (full || is_due(batches_.at(id))) return BatchStop::kCutOff;
+    const auto queued = std::ranges::find_if(batches_, [](const auto& entry) { return is_due(entry.second); });
+    if (queued == batches_.end()) return BatchStop::kGoOn;
+    const std::string due = queued->first;
+    lock.unlock();
+    run(due);  // which sends nothing: it does not wait for this one
+    return BatchStop::kGoOn;
   };
   if (stop() == BatchStop::kGoOn) update(id, {{"status", "in_progress"}, {"in_progress_at", unix_seconds()}});
   const BatchControl control{.concurrency = options_.concurrency,

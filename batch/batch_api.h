@@ -79,6 +79,7 @@ class BatchApi {
   /// See BatchAdmission.
   std::optional<ApiError> admit(const std::string& owner, HttpRequest& http) const;
   void run_batches();
+  void run(const std::string& id);
   /// @return the error that ends the batch
   Result<void> run_batch(const std::string& id);
   /// Makes files of its finished lines. @param status  its last one

@@ -104,7 +104,9 @@ struct Files {
   /// @return the batch once it is over
   Json ended(const std::string& id) const {
     Json batch;
-    for (int i = 0; i < 3000 && batch["status"] != "failed" && batch["status"] != "completed"; ++i) {
+    for (int i = 0; i < 3000 && batch["status"] != "failed" && batch["status"] != "completed" &&
+                    batch["status"] != "cancelled";
+         ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
       batch = Json::parse(ask("GET", "/v1/batches/{id}", id, "").body);
     }
@@ -270,6 +272,25 @@ TEST(Batches, OneThatWasBegunByAnotherVersionHasWhatWasDone) {
   ASSERT_TRUE(batch["output_file_id"].is_string()) << batch;
   const std::string output = batch["output_file_id"].get<std::string>() + ".jsonl";
   EXPECT_EQ(lines_of(read_text(files.dir.path() / "files" / output).value()).size(), 1u);
+}
+
+TEST(Batches, AQueuedOneThatIsCancelledDoesNotWaitForThoseBeforeIt) {
+  std::atomic<bool> may_answer = false;
+  const Files files([&](const HttpRequest&) {
+    while (!may_answer) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return kAnswered;
+  });
+  const std::string first = files.begin(kLine);
+  const auto status = [&](const std::string& id) {
+    return Json::parse(files.ask("GET", "/v1/batches/{id}", id, "").body)["status"];
+  };
+  while (status(first) != "in_progress") std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const std::string second = files.begin(kLine);
+  EXPECT_EQ(files.ask("POST", "/v1/batches/{id}/cancel", second, "").status, 200);
+  EXPECT_EQ(files.ended(second)["status"], "cancelled");
+  EXPECT_EQ(status(first), "in_progress");
+  may_answer = true;
+  EXPECT_EQ(files.ended(first)["status"], "completed");
 }
 
 TEST(Batches, ADamagedOneIsNamedAtTheStart) {
