@@ -146,10 +146,11 @@ Json batch_json(const std::string& input, const std::string& endpoint, const std
 // ---- storage ----
 
 Result<std::unique_ptr<BatchApi>> BatchApi::open(BatchApiOptions options) {
-  std::error_code failed;
-  for (const char* kind : {kFiles, kBatches}) {
-    std::filesystem::create_directories(options.dir / kind, failed);
-    if (failed) return Error(Errc::kIo, "{}: cannot create: {}", (options.dir / kind).string(), failed.message());
+  for (const std::filesystem::path& folder : {options.dir, options.dir / kFiles, options.dir / kBatches}) {
+    std::error_code failed;
+    if (std::filesystem::create_directories(folder, failed))
+      std::filesystem::permissions(folder, std::filesystem::perms::owner_all, failed);  // clients' texts
+    if (failed) return Error(Errc::kIo, "{}: cannot create: {}", folder.string(), failed.message());
   }
   ASSIGN_OR_RETURN(DurableFile lock, DurableFile::open(options.dir / "lock", O_RDWR | O_CREAT));
   RETURN_IF_ERROR(lock.lock());

@@ -163,6 +163,12 @@ TEST(Upload, OfWhichAPartIsLostIsNeverReadAsIfItWereWhole) {
   EXPECT_EQ(lost.body.find(files.dir.path().string()), std::string::npos) << lost.body;
 }
 
+TEST(Upload, IsReadableByTheServersUserAlone) {
+  const Files files;
+  for (const char* kind : {"files", "batches"})
+    EXPECT_EQ(std::filesystem::status(files.dir.path() / kind).permissions(), std::filesystem::perms::owner_all);
+}
+
 TEST(Upload, NamesLinesAndMetadataAreBounded) {
   const Files files;
   EXPECT_EQ(files.add("x", std::string(255, 'n')).status, 200);
