@@ -549,9 +549,7 @@ void BatchApi::count(const std::string& id, const BatchCounts& counts) {
   Json& batch = batches_.at(id);
   batch["request_counts"] = {{"total", counts.total}, {"completed", counts.completed}, {"failed", counts.failed}};
   batch["usage"] = {{"input_tokens", counts.tokens.prompt},
-                    {"input_tokens_details", {{"cached_tokens", 0}}},
                     {"output_tokens", counts.tokens.completion},
-                    {"output_tokens_details", {{"reasoning_tokens", 0}}},
                     {"total_tokens", counts.tokens.prompt + counts.tokens.completion}};
 }
 
