@@ -562,7 +562,10 @@ Result<std::optional<std::string>> BatchApi::adopt(const std::filesystem::path& 
   if (std::filesystem::exists(from, failed)) std::filesystem::rename(from, to, failed);
   if (failed) return file_error(Errc::kIo, from, "cannot be moved to {}: {}", to.string(), failed.message());
   const std::uint64_t bytes = std::filesystem::file_size(to, failed);
-  if (failed || bytes == 0) return std::optional<std::string>();
+  if (failed || bytes == 0) {
+    std::filesystem::remove(to, failed);
+    return std::optional<std::string>();
+  }
   const Json object =
       file_json(id, name, bytes, "batch_output", batch.value(kOwner, ""), batch.value(kOutputSeconds, kAgeMax));
   RETURN_IF_ERROR(save(kFiles, object));

@@ -189,7 +189,7 @@ int run_job(BatchJob& job, Answering& answering, const BatchFlags& flags, const 
                                if (answering.cluster) or_throw(answering.cluster->check());
                                progress.tick(counts, now());
                              }};
-  const Result<bool> all_done = job.run(answering.answer, control);
+  const Result<bool> all_done = no_throw([&] { return job.run(answering.answer, control); });
   progress.write(job.counts(), all_done && *all_done ? "done" : "stopped");
   if (!all_done && all_done.error().code == Errc::kPeerGone) {
     complain("{}; the same command goes on", all_done.error().message);

@@ -113,6 +113,7 @@ class OfNano(BatchCase):
         weights.write_bytes(weights.read_bytes().replace(b"layers.1.mlp.down_proj.weight", b"layers.1.mlp.gone_proj.weight", 1))
         job = self.job(nano_lines(9), *NANO, "--backbone", backbone, "--draft-length", "0", "--concurrency", "2")
         self.expect(job.run(), 1, "layers.1.mlp.down_proj.weight")
+        self.assertEqual(json.loads(job.progress.read_text())["state"], "stopped")
 
 
 class OfJobs(BatchCase):

@@ -299,6 +299,15 @@ TEST(Batches, AQueuedOneThatIsCancelledDoesNotWaitForThoseBeforeIt) {
   EXPECT_EQ(files.ended(first)["status"], "completed");
 }
 
+TEST(Batches, OneWithoutResultsLeavesNoFile) {
+  const Files files([](const HttpRequest&) { return HttpReply{.status = 400, .body = "{}"}; });
+  const Json batch = files.ended(files.begin(kLine));
+  EXPECT_EQ(batch["status"], "completed") << batch;
+  EXPECT_EQ(batch["output_file_id"], nullptr);
+  for (const auto& entry : std::filesystem::directory_iterator(files.dir.path() / "files"))
+    EXPECT_GT(entry.file_size(), 0u) << entry.path();
+}
+
 TEST(Batches, ADamagedOneIsNamedAtTheStart) {
   const auto opened = [](Json batch, const char* without) {
     const TemporaryDir dir;
