@@ -272,8 +272,11 @@ void add_run_options(Command& command, BatchFlags& flags) {
   auto* endpoint = command.add_option(
       "--endpoint", flags.endpoint,
       "Send the requests to the server at http://HOST:PORT/v1, with the API key in OUTRIDER_API_KEY");
-  for (const char* other : {"--connect", "--model", "--backbone", "--assistant", "--dtype", "--processes"})
+  command.add_option("--served-model-name", flags.name, "Name of the model in the requests (default: its directory)");
+  for (const char* other :
+       {"--connect", "--model", "--backbone", "--draft-length", "--no-governor", "--served-model-name"})
     endpoint->excludes(command.get_option(other));
+  for (const std::string& other : flags.cluster.chosen_there) endpoint->excludes(command.get_option(other));
   auto* plan =
       command.add_option("--plan", flags.plan, "Launch this plan for the job, and end it afterwards (docs/launch.md)");
   for (const char* other : {"--endpoint", "--connect", "--backbone"}) plan->excludes(command.get_option(other));
@@ -283,7 +286,6 @@ void add_run_options(Command& command, BatchFlags& flags) {
       ->needs(plan)
       ->capture_default_str();
   command.add_option("--run-dir", flags.run_dir, "Folder for the run's files (default: PLAN.TIME.X)")->needs(plan);
-  command.add_option("--served-model-name", flags.name, "Name of the model in the requests (default: its directory)");
   command.add_option("--concurrency", flags.concurrency, "Concurrent requests, or auto")
       ->check(CLI::IsMember({"auto"}) | CLI::Range(1, 1024))
       ->capture_default_str();

@@ -176,6 +176,11 @@ class OfJobs(BatchCase):
         self.expect(job.run(), 1, "is a folder")
         job = self.job(nano_lines(2), "--endpoint", "https://somewhere")
         self.expect(job.run(), 1, "--endpoint is 'https://somewhere', wanted http://HOST:PORT/v1")
+
+    def test_what_a_server_elsewhere_does_not_heed_is_refused(self):
+        job = self.job(nano_lines(2), "--endpoint", "http://127.0.0.1:1")
+        for option in (["--threads", "1"], ["--draft-length", "2"], ["--no-governor"], ["--served-model-name", "x"], ["--draft-model", "x"], ["--dtype", "f32"]):
+            self.expect(job.run(*option), 2, " excludes ", "--endpoint", option[0])
         self.expect(job.run("--no-such-option"), 2)
 
     def test_a_full_disk_is_one_line_and_the_job_goes_on_later(self):
