@@ -89,7 +89,8 @@ Language make_nano_language(std::int64_t vocab, bool whole = false) {
           [&](std::size_t, auto, std::span<const float> all, auto) {
             scores.assign(all.begin(), all.end());
             return std::nullopt;
-          });
+          },
+          [] {});
     }
     return scores;
   };
