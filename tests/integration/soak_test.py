@@ -68,10 +68,20 @@ def say(text):
 
 
 class Memory:
-    """What one process holds, from one start to its end: `warm` once it has lived through so many requests."""
+    """What one process holds, from one start to its end, sampled once it has lived through so many requests."""
+
+    WINDOW = 10  # samples: the least of these has few connections, which hold up to 83 KiB each while they are open
 
     def __init__(self, role, requests):
-        self.role, self.begin, self.warm, self.last, self.until = role, requests, None, 0, requests
+        self.role, self.begin, self.until, self.samples = role, requests, requests, []
+
+    @property
+    def warm(self):
+        return min(self.samples[:self.WINDOW], default=None)
+
+    @property
+    def last(self):
+        return min(self.samples[-self.WINDOW:], default=None)
 
     def growth(self):
         return None if self.warm is None else self.last - self.warm
@@ -219,9 +229,9 @@ class Soak:
             self.complain(surprise)
         for process, (role, mib) in self.fleet.memory().items():
             life = self.lives.setdefault(process, Memory(role, done))
-            life.last, life.until = mib, done
-            if life.warm is None and done - life.begin >= self.warm_after:
-                life.warm = mib
+            life.until = done
+            if done - life.begin >= self.warm_after:
+                life.samples.append(mib)
 
     def under_way(self):
         return self.counts["requests"] - self.asked
