@@ -52,20 +52,20 @@ bool Sessions::open(const PeerId& client, SessionId request_id, Generate request
 }
 
 void Sessions::start_waiting() {
-  std::set<PeerId> awaited;  // see Fleet::Requirements
+  awaited_.clear();
   for (auto next = all_.begin(); next != all_.end();) {
     const auto& [id, session] = *next++;
     const SessionState& state = session->state();
     if (state.phase != Phase::kMoving || state.client.empty()) continue;
-    session->start(&awaited);
+    session->start(&awaited_);
     reap(id);
   }
   const auto is_taken = [&](const auto& entry) {
-    return !entry.second.verifies() || entry.second.draining || awaited.contains(entry.first);
+    return !entry.second.verifies() || entry.second.draining || awaited_.contains(entry.first);
   };
   std::set<SessionId> lacking;
   while (const std::optional<SessionId> next = next_queued(lacking)) {
-    if (find(*next)->start(&awaited)) {
+    if (find(*next)->start(&awaited_)) {
       queue_.admit(*next);
       reap(*next);
     } else {  // on_hello or on_tick try again
@@ -87,28 +87,14 @@ std::optional<SessionId> Sessions::next_queued(const std::set<SessionId>& lackin
   });
 }
 
-const Session* Sessions::next_to_start() const {
-  const auto moves = [](const auto& entry) {
-    const SessionState& state = entry.second->state();
-    return state.phase == Phase::kMoving && !state.client.empty() && state.has_verifier();
-  };
-  const auto moving = std::ranges::find_if(all_, moves);
-  if (moving != all_.end()) return moving->second.get();
-  const std::optional<SessionId> queued = next_queued();
-  return queued ? find(*queued) : nullptr;
-}
-
 void Sessions::make_room() {
-  const Session* const next = next_to_start();
   // Then the end of any sequence helps.
   const bool is_full = queue_.waiting() > 0 && queue_.is_full() && environment_.fleet.has_verifier({});
   const auto idle = [&](const auto& entry) {
     const SessionState& state = entry.second->state();
     const Duration paused = state.paused_for();
     if (paused < kStepTimeout) return Duration::zero();
-    const Worker* const verifier = state.verifier.place().worker();  // nullptr: it died meanwhile
-    const bool helps = next != nullptr && verifier != nullptr && next->state().verifier.lacks_room_at(*verifier);
-    return is_full || helps ? paused : Duration::zero();
+    return is_full || awaited_.contains(state.verifier.peer()) ? paused : Duration::zero();
   };
   const auto longest = std::ranges::max_element(all_, {}, idle);
   if (longest == all_.end() || idle(*longest) == Duration::zero()) return;
@@ -138,7 +124,7 @@ void Sessions::reap_all() {
 void Sessions::audit(bool again) {
   if (const std::optional<SessionId> id = auditor_.session()) {
     Session* const session = find(*id);
-    // Other sequences without a verifier wait for room, and hold up later ones. This one does not.
+    // Other sequences without a verifier wait for room. This one does not.
     if (session != nullptr && session->state().phase == Phase::kMoving)
       session->finish(Failed{Errc::kUnavailable, "its verifier left it"});
     for (const Message& word : std::exchange(environment_.to_auditor, {})) {
@@ -165,7 +151,8 @@ void Sessions::begin_audit() {
     return auditor_.skip(fmt::format("there is no other verifier of class '{}' than {} to verify its answers again",
                                      audit->numeric_class, audit->verifier));
   }
-  audit_lacks_room_ = !session->start();
+  std::set<PeerId> awaited = awaited_;
+  audit_lacks_room_ = !session->start(&awaited);
   if (audit_lacks_room_) return;
   if (session->state().phase == Phase::kEnded) return auditor_.skip("another verifier refused the sequence");
   ++next_;

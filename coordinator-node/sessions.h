@@ -43,14 +43,12 @@ class Sessions {
   /// Returns the next queued sequence that could start, except these, which lack room. The others of their clients wait
   /// with them.
   std::optional<SessionId> next_queued(const std::set<SessionId>& lacking = {}) const;
-  /// Returns the first sequence that lacks room at a verifier or at an encoder: one that has lost its verifier, or a
-  /// queued one. nullptr if there is none.
-  const Session* next_to_start() const;
   void begin_audit();
 
   Environment& environment_;
   AdmissionQueue queue_{environment_.config.queue};
   Auditor auditor_{environment_.config.audit};
+  std::set<PeerId> awaited_;       ///< verifiers whose room sequences wait for, at the last attempt to start them
   bool audit_lacks_room_ = false;  ///< the next one, at the last attempt
   Map all_;
   std::uint64_t next_ = environment_.config.instance;  ///< number of the next session

@@ -43,8 +43,9 @@ BatchWindow::Elapsed BatchWindow::elapsed(const Sequence& sequence, TimePoint no
 }
 
 double BatchWindow::share() const {
-  constexpr double kLeast = 0.25, kUnknown = 0.5;
-  if (apart_s_.empty() || beside_s_.empty()) return kUnknown;
+  constexpr double kLeast = 0.25, kAssumed = 0.5;
+  constexpr int kTrial = 32;
+  if (apart_s_.empty() || beside_s_.empty()) return drafted_ < kTrial ? kAssumed : 1;
   return std::clamp(apart_s_.value() / beside_s_.value(), kLeast, 1.0);
 }
 
@@ -68,6 +69,7 @@ void BatchWindow::returned(SessionId id, std::int64_t rows, TimePoint now) {
   const Elapsed time = elapsed(sequence, now);
   sequence.away_since.reset();
   const double total_s = time.idle_s + time.busy_s;
+  drafted_ += rows > 1 ? 1 : 0;
   if (rows > 1 && time.busy_s < total_s / 4) apart_s_.observe(total_s);
   if (rows > 1 && time.idle_s < total_s / 4) beside_s_.observe(total_s);
   Absences& own = sequence.away[sequence.drafts()];

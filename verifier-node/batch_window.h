@@ -66,8 +66,8 @@ class BatchWindow {
   double busy_s(TimePoint now) const;
   Elapsed elapsed(const Sequence& sequence, TimePoint now) const;
   double idle_s(const Elapsed& time) const { return time.idle_s + share() * time.busy_s; }
-  /// Returns how fast drafts are made beside a forward, relative to an idle verifier. Until both were measured it is a
-  /// half, as if both had the same cores: the wait then shows the truth, which sequences in turns would never show.
+  /// Returns how fast drafts are made beside a forward, relative to an idle verifier. The first few
+  /// drafts are assumed to be half as fast, as on the same cores: a wait for them measures both, turns measure one.
   double share() const;
   /// Returns the sequence's absences, or those of all if none of its own has ended.
   const Absences& absences(const Sequence& sequence) const;
@@ -80,6 +80,7 @@ class BatchWindow {
   std::int64_t last_rows_ = 1;        ///< of any sequence's last round
   std::array<Absences, 2> all_ = {};  ///< of all sequences
   FadingMean apart_s_{keeps::kLine}, beside_s_{keeps::kLine};  ///< absences with drafts, without and beside forwards
+  std::int64_t drafted_ = 0;                                   ///< number of absences with drafts
   double forwards_s_ = 0;                   ///< total time of ended forwards
   std::optional<TimePoint> forward_since_;  ///< one is running
   FadingLine forward_;                      ///< seconds by rows

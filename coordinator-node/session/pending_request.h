@@ -73,7 +73,7 @@ class PendingRequest {
   bool commits(const KvRows& kv) const {
     return message_ && std::holds_alternative<Verify>(message_->body) && kv.from >= message_->base;
   }
-  TimePoint sent() const { return sent_; }  ///< time of the last repeat
+  TimePoint sent() const { return sent_; }  ///< start of its time, see sent_
 
  private:
   Environment& environment_;

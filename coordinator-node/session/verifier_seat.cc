@@ -37,14 +37,6 @@ Fleet::Requirements VerifierSeat::requirements() const {
   return wanted;
 }
 
-bool VerifierSeat::lacks_room_at(const Worker& verifier) const {
-  Fleet::Requirements there = requirements();
-  there.name = verifier.hello.name;
-  there.only_name = true;
-  const Fleet& fleet = environment_.fleet;
-  return fleet.has_verifier(there) && !fleet.choose_verifier(sequence_.positions(), there);
-}
-
 void VerifierSeat::take(const Fleet::Offer& offer) {
   place_ = Place(environment_.fleet, offer.verifier);
   worker().given.add(sequence_.prefixes);

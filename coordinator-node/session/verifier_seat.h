@@ -25,8 +25,6 @@ class VerifierSeat {
 
   /// Returns the requirements of the sequence's next verifier.
   Fleet::Requirements requirements() const;
-  /// Returns true if the sequence could start at this verifier as soon as that has room, which it lacks now.
-  bool lacks_room_at(const Worker& verifier) const;
   void take(const Fleet::Offer& offer);
   /// Reserves memory of the verifier for the K/V of `positions` and for the media.
   void set_aside(Position positions) {

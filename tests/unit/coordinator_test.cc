@@ -1723,39 +1723,55 @@ TEST_F(Stepwise, WhoTakesNoStepLosesHisPlaceToASequenceWhoseVerifierDied) {
   EXPECT_EQ(find<Failed>(out, "modest"), nullptr);
 }
 
-TEST_F(Stepwise, WhoTakesNoStepKeepsAPlaceThatIsOfNoUseToWhoWaits) {
-  restart(core_, {.instance = 50});
-  const auto join = [&](const PeerId& peer, const std::string& numeric_class) {
-    Hello full = hello(Role::kVerifier);
-    full.name = peer;
-    full.numeric_class = numeric_class;
-    full.capacity.sessions_max = 1;
-    core_.on_message(peer, {.body = full}, now_);
-  };
-  std::uint64_t session = 50;
-  const auto answered = [&](const PeerId& client, const PeerId& verifier, bool stepwise = false) {
-    core_.on_message(
-        client,
-        {.session = SessionId{9},
-         .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 5, .stop_ids = {}, .wait_ms = 1000, .stepwise = stepwise}},
-        now_);
-    core_.on_message(
-        verifier,
-        {.session = SessionId{session++}, .body = Verdict{.next_token = 40, .committed = 3, .kv = rows(0, 3)}}, now_);
-  };
-  join("v", "zeros");
-  answered("c", "v", /*stepwise=*/true);
-  join("u", "ones");
-  answered("other", "u");
-  join("w", "ones");
-  answered("modest", "w");
-  core_.on_peer_gone("w", now_);
-  sent();
-  rest(12);
+/// An idle stepwise session of "c" has the only place at "v". A sequence of another class waits for a place elsewhere.
+struct IdleBesideAnotherClass : Stepwise {
+  void SetUp() override {
+    restart(core_, {.instance = 50});
+    const auto join = [&](const PeerId& peer, const std::string& numeric_class) {
+      Hello full = hello(Role::kVerifier);
+      full.name = peer;
+      full.numeric_class = numeric_class;
+      full.capacity.sessions_max = 1;
+      core_.on_message(peer, {.body = full}, now_);
+    };
+    std::uint64_t session = 50;
+    const auto answered = [&](const PeerId& client, const PeerId& verifier, bool stepwise = false) {
+      core_.on_message(
+          client,
+          {.session = SessionId{9},
+           .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 5, .stop_ids = {}, .wait_ms = 1000, .stepwise = stepwise}},
+          now_);
+      core_.on_message(
+          verifier,
+          {.session = SessionId{session++}, .body = Verdict{.next_token = 40, .committed = 3, .kv = rows(0, 3)}}, now_);
+    };
+    join("v", "zeros");
+    answered("c", "v", /*stepwise=*/true);
+    join("u", "ones");
+    answered("other", "u");
+    join("w", "ones");
+    answered("modest", "w");
+    core_.on_peer_gone("w", now_);
+    sent();
+    rest(12);
+  }
+};
+
+TEST_F(IdleBesideAnotherClass, KeepsAPlaceThatIsOfNoUseToWhoWaits) {
   EXPECT_EQ(find<Failed>(sent(), "c"), nullptr) << "one of another class waits";
   core_.on_peer_gone("v", now_);
   rest(12);
   EXPECT_EQ(find<Failed>(sent(), "c"), nullptr) << "it has no place";
+}
+
+// Also if that one is not the first who waits, and its answer of open length would need more than the memory there.
+TEST_F(IdleBesideAnotherClass, MakesWayForWhoeverCanHaveItsPlace) {
+  core_.on_message("third",
+                   {.session = SessionId{9},
+                    .body = Generate{.prompt = {1}, .max_tokens = 1'000'000, .stop_ids = {}, .shorten = true}},
+                   now_);
+  rest(1);
+  EXPECT_NE(find<Failed>(sent(), "c"), nullptr);
 }
 
 // ---- rejections ----

@@ -115,8 +115,8 @@ struct Estimates {
   double likely_row_s(int rows) const { return usual.row_s(rows, usual.likely(rows)) * load; }
   int rows_most() const { return lately.rows_most(); }
   /// Returns how many times as long a draft takes beside a forward pass. Until that was measured it is 1 for a drafter
-  /// at a distance. For a near one it is 2, as if both had the same cores: sequences then meet in one pass, which shows
-  /// the truth, while halves that take turns would never show it.
+  /// at a distance. For a near one it is 2, as if both had the same cores: sequences then meet in one pass. Halves that
+  /// take turns on shared cores would never show what a meeting gains.
   double slowdown_beside_passes() const;
   /// Returns true when recent rounds wanted a drafter's drafts, or no round has ended yet.
   bool wants_drafts() const { return wanted.empty() || wanted.value() >= 0.25; }
