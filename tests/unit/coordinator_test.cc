@@ -1739,7 +1739,8 @@ struct IdleBesideAnotherClass : Stepwise {
       core_.on_message(
           client,
           {.session = SessionId{9},
-           .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 5, .stop_ids = {}, .wait_ms = 1000, .stepwise = stepwise}},
+           .body =
+               Generate{.prompt = {1, 2, 3}, .max_tokens = 5, .stop_ids = {}, .wait_ms = 1000, .stepwise = stepwise}},
           now_);
       core_.on_message(
           verifier,
