@@ -513,7 +513,8 @@ Result<void> BatchApi::run_batch(const std::string& id) {
     const std::uint64_t journal = std::filesystem::file_size(job->paths().journal, ignored);
     full = !ignored && stored_bytes_ + journal > options_.bytes_max;
     if (full || is_due(batches_.at(id))) return BatchStop::kCutOff;
-    const auto queued = std::ranges::find_if(batches_, [](const auto& entry) { return is_due(entry.second); });
+    const auto queued =
+        std::ranges::find_if(batches_, [&](const auto& entry) { return entry.first != id && is_due(entry.second); });
     if (queued == batches_.end()) return BatchStop::kGoOn;
     const std::string due = queued->first;
     lock.unlock();
