@@ -498,7 +498,12 @@ Result<void> BatchApi::run_batch(const std::string& id) {
   }
   std::error_code ignored;
   std::filesystem::create_directories(options.output.parent_path(), ignored);
+  const auto is_cancelled = [&] {
+    const std::lock_guard lock(mutex_);
+    return batches_.at(id)["status"] == "cancelling";
+  };
   Result<std::unique_ptr<BatchJob>> opened = BatchJob::open(options);
+  if (!opened && opened.error().code == Errc::kMismatch && is_cancelled()) return finish(id, "cancelled");
   if (!opened && opened.error().code == Errc::kMismatch)
     return Error(Errc::kMismatch,
                  "this server's model, its type, its name or the version has changed since the batch was begun; the "
@@ -531,10 +536,7 @@ Result<void> BatchApi::run_batch(const std::string& id) {
   if (!done) return done.error();
   if (!*done && ends_) return {};
   const char* status = "completed";
-  if (!*done) {
-    const std::lock_guard lock(mutex_);
-    status = batches_.at(id)["status"] == "cancelling" ? "cancelled" : full ? "failed" : "expired";
-  }
+  if (!*done) status = is_cancelled() ? "cancelled" : full ? "failed" : "expired";
   if (full && !*done)
     update(id, {{"errors", errors_of({Errc::kOutOfRange,
                                       "with what it has written there are more than {} bytes of files, "

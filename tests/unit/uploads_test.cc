@@ -280,6 +280,26 @@ TEST(Batches, OneThatWasBegunByAnotherVersionHasWhatWasDone) {
   EXPECT_EQ(lines_of(read_text(files.dir.path() / "files" / output).value()).size(), 1u);
 }
 
+TEST(Batches, OneThatIsCancelledIsNoFailureOfAnotherVersion) {
+  std::atomic<bool> asked = false;
+  Files files([&](const HttpRequest& request) {
+    asked = true;
+    while (!request.gone()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return HttpReply{.status = 503, .body = "{}"};
+  });
+  const std::string id = files.begin(kLine);
+  while (!asked) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  // As if the server had ended right after the cancelling.
+  const std::filesystem::path file = files.dir.path() / "batches" / (id + ".json");
+  Json kept = Json::parse(read_text(file).value());
+  kept["status"] = "cancelling";
+  ASSERT_TRUE(replace_text(file, kept.dump()));
+  files.restart({{"program", "2"}});
+  const Json batch = files.ended(id);
+  EXPECT_EQ(batch["status"], "cancelled") << batch;
+  EXPECT_EQ(batch["errors"], nullptr) << batch;
+}
+
 TEST(Batches, AQueuedOneThatIsCancelledDoesNotWaitForThoseBeforeIt) {
   std::atomic<bool> may_answer = false;
   const Files files([&](const HttpRequest&) {
