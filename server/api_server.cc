@@ -57,12 +57,12 @@ void spend(const std::shared_ptr<const ApiKey>& key, std::int64_t tokens) {
   if (key != nullptr) key->spend(tokens, now());
 }
 
-/// Most unread bytes of a reply: more than any answer without log-probabilities has.
+/// Most unread bytes of a reply before its latest piece: more than any answer without log-probabilities has.
 constexpr std::size_t kUnreadBytesMax = 8u << 20;
 
 /// A reply made on a thread of its own while the connection's thread sends it, so that a slow or absent reader does not
-/// delay the conversation with the coordinator. A reader with more than kUnreadBytesMax unread, in several pieces, is
-/// gone.
+/// delay the conversation with the coordinator. A reader that has more than kUnreadBytesMax unread when the next piece
+/// comes is gone.
 class StreamedReply {
  public:
   using Emit = std::function<void(std::string piece)>;
@@ -104,8 +104,8 @@ class StreamedReply {
       error = internal_error(request_id_, path_, thrown);
     }
     const std::lock_guard lock(mutex_);
-    if (error && overrun_)
-      error->message = fmt::format("the client left {} bytes of the reply unread", kUnreadBytesMax);
+    if (overrun_)  // pieces are missing, even if the job has done its part
+      error = ApiError{kClientGone, fmt::format("the client left {} bytes of the reply unread", kUnreadBytesMax)};
     if (emitted_ || !error) pieces_.push_back(writer_->end(error ? &*error : nullptr));
     error_ = std::move(error);
     ended_ = true;
@@ -114,7 +114,7 @@ class StreamedReply {
   void push(std::string piece) {
     if (piece.empty()) return;
     const std::lock_guard lock(mutex_);
-    if (unread_ > 0 && unread_ + piece.size() > kUnreadBytesMax) dropped_ = overrun_ = true;
+    if (unread_ > kUnreadBytesMax) dropped_ = overrun_ = true;
     unread_ += piece.size();
     if (!dropped_) pieces_.push_back(std::move(piece));
     emitted_ = true;

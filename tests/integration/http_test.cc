@@ -1619,25 +1619,36 @@ TEST(ApiServer, WhoseStreamBreaksHearsNothingOfTheServersInside) {
   EXPECT_EQ(server.last(1).status, 500) << "and counted";
 }
 
-TEST(ApiServer, APieceOfAnyLengthReachesAReaderThatIsUpToDate) {
+TEST(ApiServer, APieceOfAnyLengthReachesAReaderOneShortPieceBehind) {
   struct Long final : ReplyWriter {
     std::string event(const ReplyHead&, const ChoiceEvent& event) override {
-      return std::string(std::holds_alternative<ChoiceEnds>(event.what) ? 9u << 20 : 0, 'x');
+      if (std::holds_alternative<ChoiceEnds>(event.what)) return std::string(9u << 20, 'x');
+      return std::holds_alternative<ChoiceBegins>(event.what) ? "x" : "";
     }
-    std::string usage(const ReplyHead&, const Usage&) override { return ""; }
-    std::string end(const ApiError* error) override { return error != nullptr ? "cut" : "end"; }
+    std::string usage(const ReplyHead&, const Usage&) override { return "usage"; }
+    std::string end(const ApiError* error) override {
+      ended = true;
+      return error != nullptr ? "cut" : "end";
+    }
     std::string whole(const ReplyHead&, const std::vector<Choice>&, const Usage&) override { return ""; }
+    std::atomic<bool> ended = false;
   };
-  ReportingServer server;
-  HttpRequest request;
-  request.body = R"({"prompt": "Once", "max_tokens": 2, "stream": true})";
-  const HttpReply reply = server.api.complete(
-      request, /*chat=*/false, parse_completion(request.body, server.api.defaults()), std::make_shared<Long>());
-  std::string all;
-  while (const auto piece = reply.next()) all += *piece;
-  EXPECT_EQ(all.size(), (9u << 20) + 3);
-  EXPECT_TRUE(all.ends_with("end"));
-  EXPECT_EQ(server.last(1).status, 200);
+  for (const bool one_more : {false, true}) {
+    ReportingServer server;
+    HttpRequest request;
+    request.body =
+        Json{{"prompt", "Once"}, {"max_tokens", 2}, {"stream", true}, {"stream_options", {{"include_usage", one_more}}}}
+            .dump();
+    const auto writer = std::make_shared<Long>();
+    const HttpReply reply =
+        server.api.complete(request, /*chat=*/false, parse_completion(request.body, server.api.defaults()), writer);
+    EXPECT_TRUE(eventually([&] { return writer->ended.load(); }));
+    std::string all;
+    while (const auto piece = reply.next()) all += *piece;
+    EXPECT_EQ(all.size(), 1 + (9u << 20) + 3);
+    EXPECT_TRUE(all.ends_with(one_more ? "cut" : "end")) << "a reply with a hole has no proper end";
+    EXPECT_EQ(server.last(1).status, 200);
+  }
 }
 
 TEST(ApiServer, WhoIsCutOffByItsEndIsToldSo) {
