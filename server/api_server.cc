@@ -26,8 +26,8 @@ using Json = nlohmann::json;
 
 /// Memory of a token or an alternative with its log-probability, in a collected answer (docs/lab/server.md).
 constexpr std::int64_t kBytesPerScore = 250;
-/// How often a reply that is made of its events has a score: streamed, it repeats all at the end of the text.
-constexpr std::int64_t kScoresInEvents = 4;
+/// How often a reply that is made of its events has a score. A streamed one repeats all at the end of the text.
+constexpr std::int64_t kScoresInEvents = 3, kScoresInStreamedEvents = 4;
 /// Memory of a token's text or bytes in a reply of /tokenize.
 constexpr std::int64_t kBytesPerPiece = 400;
 
@@ -566,7 +566,8 @@ std::optional<ApiError> ApiServer::too_much(const HttpRequest& http, const Work&
     }
     const SamplingParams& sampling = request.sampling;
     const auto entries = static_cast<std::int64_t>(sampling.alternatives()) + 1;
-    const std::int64_t times = request.of_events ? kScoresInEvents : request.stream ? 0 : 1;
+    const std::int64_t times =
+        request.of_events ? (request.stream ? kScoresInStreamedEvents : kScoresInEvents) : (request.stream ? 0 : 1);
     const std::int64_t scores = sampling.logprobs ? times * entries : 0;
     const std::int64_t prompt_scores =
         sampling.prompt_logprobs && !request.stream ? 2 * (*sampling.prompt_logprobs + 1) : 0;  // may be echoed too
