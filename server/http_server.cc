@@ -438,7 +438,7 @@ class Server final : public HttpServer {
       reply->headers.emplace_back("traceparent", trace.traceparent());
     if (const std::string origin = text(head[http::field::origin]); guard_.shares_with(origin)) {
       reply->headers.emplace_back("Access-Control-Allow-Origin", origin);
-      reply->headers.emplace_back("Access-Control-Expose-Headers", "X-Request-Id, X-Outrider-Warning");
+      reply->headers.emplace_back("Access-Control-Expose-Headers", "X-Request-Id, request-id, X-Outrider-Warning");
       reply->headers.emplace_back("Vary", "Origin");
     }
     put_in_form_of(asked.route, *reply);

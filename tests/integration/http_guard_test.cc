@@ -79,6 +79,7 @@ TEST(WebGuardOfServer, APageElsewhereMayAskOnlyIfItWasNamed) {
   const Response shared = from("https://chat.example");
   EXPECT_EQ(shared.status, 200);
   EXPECT_NE(shared.head.find("Access-Control-Allow-Origin: https://chat.example\r\n"), shared.head.npos) << shared.head;
+  EXPECT_NE(shared.head.find("Access-Control-Expose-Headers: X-Request-Id, request-id, "), shared.head.npos);
   EXPECT_EQ(from("http://localhost").head.find("Access-Control"), std::string::npos);
   const auto preflight = [&](const std::string& origin) {
     return ask_raw(*server, "OPTIONS /echo HTTP/1.1\r\nHost: localhost\r\nOrigin: " + origin +
