@@ -618,7 +618,11 @@ HttpReply ApiServer::complete(const HttpRequest& http, bool chat, ApiResult<Comp
     if (!error && mine->request.include_usage) emit(writer->usage(mine->head, mine->usage()));
     return error;
   };
-  const auto streamed = std::make_shared<StreamedReply>(job, writer, http);
+  std::shared_ptr<StreamedReply> streamed;
+  (void)counted(*work, [&] {  // there may be no further thread
+    streamed = std::make_shared<StreamedReply>(job, writer, http);
+    return std::optional<ApiError>();
+  });
   if (const std::optional<ApiError> error = streamed->wait_for_first()) return error_reply(*error);
   headers.emplace_back("Cache-Control", "no-cache");
   return {.status = 200,
@@ -870,9 +874,9 @@ HttpReply ApiServer::tokenize(const HttpRequest& http) const {
   const ApiResult<RenderedPrompt> prompt = prompt_of(http, parse_tokenize(http.body, defaults_));
   if (!prompt) return error_reply(prompt.error());
   const auto& [tokens, media, form] = *prompt;
-  spend(http.key, std::ssize(tokens));
   if (form.pieces || form.token_strings)
     if (const auto refused = http.reserve(std::ssize(tokens) * kBytesPerPiece)) return error_reply(*refused);
+  spend(http.key, std::ssize(tokens));
   if (form.of_llama) {
     Json pieces = Json::array();
     for (std::size_t i = 0; form.pieces && i < tokens.size(); ++i) {

@@ -22,6 +22,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "server/api_key.h"
 #include "server/api_server.h"
 #include "server/dialect.h"
 #include "server/http_server.h"
@@ -1648,6 +1649,25 @@ TEST(ApiServer, APieceOfAnyLengthReachesAReaderOneShortPieceBehind) {
     EXPECT_EQ(all.size(), 1 + (9u << 20) + 3);
     EXPECT_TRUE(all.ends_with(one_more ? "cut" : "end")) << "a reply with a hole has no proper end";
     EXPECT_EQ(server.last(1).status, 200);
+  }
+}
+
+TEST(ApiServer, TokenizingWithoutRoomForTheReplyCostsNothing) {
+  ReportingServer server;
+  const std::vector<HttpRoute> routes = server.api.routes();
+  const auto route = std::ranges::find(routes, "/tokenize", &HttpRoute::path);
+  const auto key = std::make_shared<ApiKey>("ann", ApiKey::Limits{.tokens_per_minute = 1});
+  for (const bool room : {false, true}) {
+    HttpRequest http;
+    http.body = R"({"prompt": "Once upon a time", "return_token_strs": true})";
+    http.key = key;
+    int reservations = 0;
+    http.reserve = [&](std::int64_t) {
+      return ++reservations == 1 || room ? std::nullopt : std::optional(ApiError{503, "no room"});
+    };
+    EXPECT_EQ(route->handler(http).status, room ? 200 : 503);
+    EXPECT_EQ(reservations, 2);
+    EXPECT_EQ(key->begin(now()).has_value(), !room);
   }
 }
 
