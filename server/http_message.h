@@ -107,7 +107,8 @@ struct HttpRoute {
   std::string path;    ///< {id} stands for one part, as in /v1/files/{id}/content; * at its end for the rest
   HttpHandler handler;
   Access access = Access::kKey;
-  /// Content type of a POST's body. Empty: it needs none; it makes nothing, and so does not count against its key.
+  /// Content type of a POST's body. Empty: it needs none; such a request creates nothing, and does not count
+  /// against its key's limits.
   std::string takes = "application/json";
   /// Makes the body of its errors, the server's own too; empty: error_body().
   std::function<std::string(const ApiError&)> error_form = {};
