@@ -503,14 +503,16 @@ Result<void> BatchApi::run_batch(const std::string& id) {
     return batches_.at(id)["status"] == "cancelling";
   };
   Result<std::unique_ptr<BatchJob>> opened = BatchJob::open(options);
-  if (!opened && opened.error().code == Errc::kMismatch && is_cancelled()) return finish(id, "cancelled");
-  if (!opened && opened.error().code == Errc::kMismatch)
+  if (!opened && opened.error().code == Errc::kMismatch) {
+    if (is_cancelled()) return finish(id, "cancelled");
     return Error(Errc::kMismatch,
                  "this server's model, its type, its name or the version has changed since the batch was begun; the "
                  "files have what was done before");
+  }
   ASSIGN_OR_RETURN(const std::unique_ptr<BatchJob> job, std::move(opened));
   if (job->counts().total == 0) return Error(Errc::kInvalidArgument, "the input file has no lines");
-  bool full = false;  // no room for its output
+  bool full = false;         // no room for its output
+  std::int64_t looked = 0;  // last second in which the other batches were looked at
   const auto stop = [&] {
     if (ends_) return BatchStop::kCutOff;
     std::unique_lock lock(mutex_);
@@ -518,6 +520,7 @@ Result<void> BatchApi::run_batch(const std::string& id) {
     const std::uint64_t journal = std::filesystem::file_size(job->paths().journal, ignored);
     full = !ignored && stored_bytes_ + journal > options_.bytes_max;
     if (full || is_due(batches_.at(id))) return BatchStop::kCutOff;
+    if (unix_seconds() == std::exchange(looked, unix_seconds())) return BatchStop::kGoOn;
     const auto queued =
         std::ranges::find_if(batches_, [&](const auto& entry) { return entry.first != id && is_due(entry.second); });
     if (queued == batches_.end()) return BatchStop::kGoOn;
