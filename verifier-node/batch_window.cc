@@ -42,11 +42,9 @@ BatchWindow::Elapsed BatchWindow::elapsed(const Sequence& sequence, TimePoint no
   return {.idle_s = away_s - busy, .busy_s = busy};
 }
 
-double BatchWindow::share() const {
-  constexpr double kLeast = 0.25, kAssumed = 0.5;
+double BatchWindow::slowdown() const {
   constexpr int kTrial = 32;
-  if (apart_s_.empty() || beside_s_.empty()) return drafted_ < kTrial ? kAssumed : 1;
-  return std::clamp(apart_s_.value() / beside_s_.value(), kLeast, 1.0);
+  return slowdown_.factor(drafted_ < kTrial ? 2 : 1);
 }
 
 const BatchWindow::Absences& BatchWindow::absences(const Sequence& sequence) const {
@@ -70,8 +68,8 @@ void BatchWindow::returned(SessionId id, std::int64_t rows, TimePoint now) {
   sequence.away_since.reset();
   const double total_s = time.idle_s + time.busy_s;
   drafted_ += rows > 1 ? 1 : 0;
-  if (rows > 1 && time.busy_s < total_s / 4) apart_s_.observe(total_s);
-  if (rows > 1 && time.idle_s < total_s / 4) beside_s_.observe(total_s);
+  if (rows > 1 && time.busy_s < total_s / 4) slowdown_.observe_apart(total_s);
+  if (rows > 1 && time.idle_s < total_s / 4) slowdown_.observe_beside(total_s);
   Absences& own = sequence.away[sequence.drafts()];
   if (!own.known) own = all_[sequence.drafts()];
   own.observe(idle_s(time));
@@ -107,7 +105,7 @@ Duration BatchWindow::wait(std::int64_t requests, std::int64_t rows, TimePoint n
   }
   std::ranges::sort(coming, {}, &Coming::in_s);
   // Drafts and a forward beside them share cores or memory: what drafts of a second lose, the forward loses too.
-  const double speed_beside = share(), slowed = 1 / speed_beside - 1;
+  const double slowdown = this->slowdown(), slowed = slowdown - 1;
   const double longest_s = away_s.empty() ? 0 : std::ranges::max(away_s);
   const double forward_alone_s = forward_s(rows), present = static_cast<double>(requests);
   std::int64_t coming_rows = 0;
@@ -119,7 +117,7 @@ Duration BatchWindow::wait(std::int64_t requests, std::int64_t rows, TimePoint n
     sequences += 1;
     const double alone_s = forward_alone_s + slowed * in_s, later_s = forward_s(coming_rows) + slowed * longest_s;
     double apart = present * alone_s + (sequences - present) * (alone_s + later_s);
-    for (const double each_s : away_s) apart += std::max(0.0, later_s - each_s / speed_beside);
+    for (const double each_s : away_s) apart += std::max(0.0, later_s - each_s * slowdown);
     const double gain = apart - sequences * (in_s + forward_s(rows));
     if (gain > best) std::tie(best, best_s) = std::pair(gain, in_s);
   }

@@ -25,8 +25,8 @@ namespace outrider {
 /// deviation, given up after mean + 4 deviations. A new sequence begins with the absences of all.
 ///
 /// Drafts take longer while a forward runs on the same cores or memory, and a forward that waits does not run. Absences
-/// are therefore counted in time of an idle verifier: a second beside a forward counts as share() of one,
-/// and the forward takes longer by what the drafts take from it.
+/// are therefore counted in time of an idle verifier: a second beside a forward counts as 1 / slowdown() of
+/// one, and the forward takes longer by what the drafts take from it.
 class BatchWindow {
  public:
   /// @param rows_max  of one forward
@@ -65,10 +65,10 @@ class BatchWindow {
   };
   double busy_s(TimePoint now) const;
   Elapsed elapsed(const Sequence& sequence, TimePoint now) const;
-  double idle_s(const Elapsed& time) const { return time.idle_s + share() * time.busy_s; }
-  /// Returns how fast drafts are made beside a forward, relative to an idle verifier. The first few
-  /// drafts are assumed to be half as fast, as on the same cores: a wait for them measures both, turns measure one.
-  double share() const;
+  double idle_s(const Elapsed& time) const { return time.idle_s + time.busy_s / slowdown(); }
+  /// Returns how many times as long drafts take beside a forward as with an idle verifier. Of the first few it is
+  /// assumed to be twice, as on the same cores: a wait for them measures both, turns measure one.
+  double slowdown() const;
   /// Returns the sequence's absences, or those of all if none of its own has ended.
   const Absences& absences(const Sequence& sequence) const;
   /// Returns the seconds until the sequence's probable return; none if unknown, or if the sequence is later than ever.
@@ -79,8 +79,8 @@ class BatchWindow {
   std::map<SessionId, Sequence> sequences_;
   std::int64_t last_rows_ = 1;        ///< of any sequence's last round
   std::array<Absences, 2> all_ = {};  ///< of all sequences
-  FadingMean apart_s_{keeps::kLine}, beside_s_{keeps::kLine};  ///< absences with drafts, without and beside forwards
-  std::int64_t drafted_ = 0;                                   ///< number of absences with drafts
+  Slowdown slowdown_;                       ///< of absences with drafts
+  std::int64_t drafted_ = 0;                ///< number of absences with drafts
   double forwards_s_ = 0;                   ///< total time of ended forwards
   std::optional<TimePoint> forward_since_;  ///< one is running
   FadingLine forward_;                      ///< seconds by rows

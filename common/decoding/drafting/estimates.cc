@@ -31,15 +31,11 @@ double SharedCores::beside_passes(double began_s, double ended_s) const {
 }
 
 void SharedCores::observe(double beside, double pass_s) {
-  if (beside < 0.25) apart_s_.observe(pass_s);
+  if (beside < 0.25) slowdown_.observe_apart(pass_s);
+  if (beside <= 0.5) return;
   // The part that was not beside a forward pass took as long as it does otherwise.
-  if (beside > 0.5) beside_s_.observe(apart_s_.empty() ? pass_s : (pass_s - (1 - beside) * apart_s_.value()) / beside);
-}
-
-double SharedCores::slowdown(double unknown) const {
-  constexpr double kMost = 4;
-  if (apart_s_.empty() || beside_s_.empty()) return unknown;
-  return std::clamp(beside_s_.value() / apart_s_.value(), 1.0, kMost);
+  const FadingMean& apart_s = slowdown_.apart();
+  slowdown_.observe_beside(apart_s.empty() ? pass_s : (pass_s - (1 - beside) * apart_s.value()) / beside);
 }
 
 double Estimates::slowdown_beside_passes() const {

@@ -22,7 +22,7 @@ class SharedCores {
   /// Observes a drafter's pass. @param beside  share of its time in which a forward pass ran
   void observe(double beside, double pass_s);
   /// Returns the factor, at least 1; `unknown` until drafts were made both ways.
-  double slowdown(double unknown) const;
+  double slowdown(double unknown) const { return slowdown_.factor(unknown); }
 
  private:
   struct Interval {
@@ -30,7 +30,7 @@ class SharedCores {
   };
   std::array<Interval, 8> passes_ = {};  ///< the last forward passes; the next one replaces passes_[next_]
   std::size_t next_ = 0;
-  FadingMean apart_s_{keeps::kLine}, beside_s_{keeps::kLine};
+  Slowdown slowdown_;
 };
 
 /// Cost of a source's drafts that a drafter makes.

@@ -23,6 +23,24 @@ class FadingMean {
   double keep_, sum_ = 0, weight_ = 0;
 };
 
+/// Learns how many times as long drafts take beside a forward pass as beside none, since both may share cores or
+/// memory. The times are in seconds.
+class Slowdown {
+ public:
+  void observe_apart(double y) { apart_s_.observe(y); }
+  void observe_beside(double y) { beside_s_.observe(y); }
+  const FadingMean& apart() const { return apart_s_; }
+  /// Returns the factor, at least 1; `unknown` until both were observed.
+  double factor(double unknown) const {
+    constexpr double kMost = 4;
+    if (apart_s_.empty() || beside_s_.empty()) return unknown;
+    return std::clamp(beside_s_.value() / apart_s_.value(), 1.0, kMost);
+  }
+
+ private:
+  FadingMean apart_s_{keeps::kLine}, beside_s_{keeps::kLine};
+};
+
 /// Fading sums over pairs, for a least-squares line.
 struct FadingSums {
   double n = 0, x = 0, y = 0, xx = 0, xy = 0, yy = 0;
