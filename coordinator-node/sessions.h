@@ -42,7 +42,7 @@ class Sessions {
  private:
   /// Returns the next queued sequence that could start, except these, which lack room. The others of their clients wait
   /// with them.
-  std::optional<SessionId> next_queued(const std::set<SessionId>& lacking = {}) const;
+  std::optional<SessionId> next_queued(const std::set<SessionId>& lacking) const;
   void begin_audit();
 
   Environment& environment_;
