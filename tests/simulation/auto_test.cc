@@ -169,8 +169,10 @@ struct Table {
   std::string rows = {}, row = {};
 
   /// @return none if it is not wanted.
-  std::optional<Cell> add(const std::string& title, const Load& load) {
+  std::optional<Cell> add(const std::string& title, Load load, const Text& text) {
     if (wanted != nullptr && !std::regex_search(title, std::regex(wanted))) return std::nullopt;
+    load.pair.acceptance = text.acceptance;
+    load.pair.other = text.other;
     const Cell cell = play(load, number_in("OUTRIDER_AUTO_SEED"), number_in("OUTRIDER_AUTO_TURNS"));
     std::string lengths;
     for (std::size_t i = 1; i < std::size(kFixed); ++i)
@@ -214,9 +216,7 @@ TEST(Auto, IsHardlyEverSlowerThanPlainDecodingOrAFixedLength) {
           if (!played(clients, output, table.wanted != nullptr)) continue;
           const std::string title = fmt::format("{} {} {} clients, answers of {}", name, text.name, clients, output);
           Load load{timed, clients, output};
-          load.pair.acceptance = text.acceptance;
-          load.pair.other = text.other;
-          const auto cell = table.add(title, load);
+          const auto cell = table.add(title, load, text);
           if (!cell) continue;
           EXPECT_GE(cell->auto_of_plain, 0.92) << title;
           EXPECT_GE(cell->auto_of_best, 0.8) << title;
@@ -243,11 +243,9 @@ TEST(Auto, BeginsHardlySlowerThanPlainDecoding) {
       for (const int clients : {1, 2, 4, 8, 16}) {
         const std::string title = fmt::format("cold {} {} {} clients", name, text.name, clients);
         Load load{.pair = timed, .clients = clients, .output = 48, .cold = true};
-        load.pair.acceptance = text.acceptance;
-        load.pair.other = text.other;
         load.pair.pass_jitter = 0.15;
         load.pair.shared_cores = 1.5;
-        const auto cell = table.add(title, load);
+        const auto cell = table.add(title, load, text);
         if (!cell) continue;
         EXPECT_GE(cell->auto_of_plain, 0.9) << title;
         if (text.name == std::string_view("hard") && clients > 1) hard.push_back(cell->auto_of_plain);
@@ -271,12 +269,10 @@ TEST(Auto, KeepsItsSpeedBesideANeighboursBursts) {
       for (const int clients : {2, 4, 8}) {
         const std::string title = fmt::format("bursts {} {} {} clients", name, text.name, clients);
         Load load{timed, clients, 48};
-        load.pair.acceptance = text.acceptance;
-        load.pair.other = text.other;
         load.pair.pass_jitter = 0.15;
         load.pair.shared_cores = 1.5;
         load.pair.bursts = 40 * load.pair.pass;
-        const auto cell = table.add(title, load);
+        const auto cell = table.add(title, load, text);
         if (!cell) continue;
         EXPECT_GE(cell->auto_of_plain, 0.87) << title;
       }
@@ -310,9 +306,7 @@ TEST(Auto, OneMachineForBothRolesAndManyClients) {
                   .clients = clients,
                   .output = 40,
                   .whole = name == std::string_view("E2B")};
-        load.pair.acceptance = text.acceptance;
-        load.pair.other = text.other;
-        const auto cell = table.add(title, load);
+        const auto cell = table.add(title, load, text);
         if (!cell) continue;
         EXPECT_GE(cell->auto_of_plain, 0.85) << title;
         EXPECT_GE(cell->auto_of_best, 0.8) << title;
