@@ -33,9 +33,8 @@ void for_parts(Matrix<float> x, Function function) {
   });
 }
 
-/// Per-thread memory of one attention task; grows, is never freed before its thread ends.
-float* attend_scratch(std::int64_t count) {
-  thread_local AlignedArray<float> scratch;
+/// Makes room for `count` floats in a thread's scratch memory, which is never freed before the thread ends.
+float* reserve(AlignedArray<float>& scratch, std::int64_t count) {
   if (scratch.size() < static_cast<std::size_t>(count)) scratch = AlignedArray<float>(static_cast<std::size_t>(count));
   return scratch.data();
 }
@@ -77,9 +76,9 @@ std::vector<RowGroup> row_groups(std::span<const AttendRow> rows, std::int64_t r
   return groups;
 }
 
-/// Results of one row for the query heads of one K/V head and a span of keys: those of AttendArgs.
+/// Results of a row's query head for a span of keys: those of AttendQuery.
 struct Partial {
-  float *out, *largest, *sum;  ///< [heads, head_dim], [heads], [heads]
+  float *out, *largest, *sum;  ///< [head_dim], of one head
 };
 
 /// Distribution of attention. A task is a group of rows with one K/V head. If there are fewer tasks than threads, each
@@ -97,10 +96,10 @@ struct AttentionPlan {
   /// Floats for the scores of a task's span, and for its results.
   std::int64_t score_floats() const { return rows_max * heads * (kKeySpan + kQueriesMax); }
   std::int64_t result_floats() const { return rows_max * heads * (head_dim + 2); }
-  /// Results of the group's i-th row, in memory of result_floats().
-  Partial partial(float* memory, std::size_t i) const {
+  /// Results of a head of the group's i-th row, in memory of result_floats().
+  Partial partial(float* memory, std::size_t i, std::int64_t head) const {
     float* const out = memory + static_cast<std::int64_t>(i) * heads * (head_dim + 2);
-    return {out, out + heads * head_dim, out + heads * head_dim + heads};
+    return {out + head * head_dim, out + heads * head_dim + head, out + heads * (head_dim + 1) + head};
   }
 
   std::int64_t kv_heads, head_dim;
@@ -141,16 +140,16 @@ void attend_span(const AttentionPlan& plan, Matrix<const float> q, std::int64_t 
   for (std::size_t i = 0; i < group.rows.size(); ++i) {
     const AttendRow& row = group.rows[i];
     if (begin(row) >= end(row)) continue;
-    const Partial partial = plan.partial(results, i);
     const float* head = q[group.first + static_cast<std::int64_t>(i)].data() + plan.first_column(task);
     for (std::int64_t h = 0; h < plan.heads; ++h, head += plan.head_dim, scores += last - first) {
+      const Partial partial = plan.partial(results, i, h);
       queries.push_back({.q = head,
                          .begin = begin(row) - first,
                          .end = end(row) - first,
                          .scores = scores,
-                         .out = partial.out + h * plan.head_dim,
-                         .largest = partial.largest + h,
-                         .sum = partial.sum + h});
+                         .out = partial.out,
+                         .largest = partial.largest,
+                         .sum = partial.sum});
     }
   }
   const KvView& kv = group.rows[0].kv;
@@ -168,34 +167,30 @@ void attend_span(const AttentionPlan& plan, Matrix<const float> q, std::int64_t 
   kv.dtype == DType::kF32 ? run(kernels().attend_f32) : run(kernels().attend_bf16);
 }
 
-/// Merges the results of a task's later span into those so far.
-void merge_span(const AttentionPlan& plan, std::int64_t task, std::int64_t span, float* results, float* later) {
+/// Merges a head's results of a task's later span into those so far.
+void merge_span(const AttentionPlan& plan, std::int64_t task, std::int64_t head, std::int64_t span, float* results,
+                float* later) {
   const RowGroup& group = plan.group(task);
   for (std::size_t i = 0; i < group.rows.size(); ++i) {
     if (span >= spans(group.rows[i])) continue;
-    const Partial to = plan.partial(results, i), next = plan.partial(later, i);
-    for (std::int64_t h = 0; h < plan.heads; ++h) {
-      const float largest = std::max(to.largest[h], next.largest[h]);
-      const float keep = std::exp(to.largest[h] - largest), take = std::exp(next.largest[h] - largest);
-      to.largest[h] = largest;
-      to.sum[h] = to.sum[h] * keep + next.sum[h] * take;
-      float* out = to.out + h * plan.head_dim;
-      const float* more = next.out + h * plan.head_dim;
-      for (std::int64_t d = 0; d < plan.head_dim; ++d) out[d] = out[d] * keep + more[d] * take;
-    }
+    const Partial to = plan.partial(results, i, head), next = plan.partial(later, i, head);
+    const float largest = std::max(*to.largest, *next.largest);
+    const float keep = std::exp(*to.largest - largest), take = std::exp(*next.largest - largest);
+    *to.largest = largest;
+    *to.sum = *to.sum * keep + *next.sum * take;
+    for (std::int64_t d = 0; d < plan.head_dim; ++d) to.out[d] = to.out[d] * keep + next.out[d] * take;
   }
 }
 
-/// Divides a task's results by their sums.
-void write_task(const AttentionPlan& plan, std::int64_t task, float* results, Matrix<float> out) {
+/// Divides a head's results of a task by their sums.
+void write_head(const AttentionPlan& plan, std::int64_t task, std::int64_t head, float* results, Matrix<float> out) {
   const RowGroup& group = plan.group(task);
   for (std::size_t i = 0; i < group.rows.size(); ++i) {
-    const Partial partial = plan.partial(results, i);
-    float* to = out[group.first + static_cast<std::int64_t>(i)].data() + plan.first_column(task);
-    for (std::int64_t h = 0; h < plan.heads; ++h, to += plan.head_dim) {
-      const float inverse = 1.0f / partial.sum[h];
-      for (std::int64_t d = 0; d < plan.head_dim; ++d) to[d] = partial.out[h * plan.head_dim + d] * inverse;
-    }
+    const Partial partial = plan.partial(results, i, head);
+    float* const to =
+        out[group.first + static_cast<std::int64_t>(i)].data() + plan.first_column(task) + head * plan.head_dim;
+    const float inverse = 1.0f / *partial.sum;
+    for (std::int64_t d = 0; d < plan.head_dim; ++d) to[d] = partial.out[d] * inverse;
   }
 }
 
@@ -287,11 +282,13 @@ bool all_finite(std::span<const float> x) {
 void attend(Matrix<const float> q, std::span<const AttendRow> rows, Matrix<float> out) {
   if (rows.empty()) return;
   const AttentionPlan plan(rows, q.size(1), team_size());
-  const std::int64_t tasks = plan.tasks(), spans_max = plan.spans_max, floats = plan.result_floats();
+  const std::int64_t tasks = plan.tasks(), heads = plan.heads, spans_max = plan.spans_max,
+                     floats = plan.result_floats();
   const bool is_small = plan.multiplications < kMultiplicationsPerTeam;
   const auto in_pieces = [&](std::int64_t count, auto work) {
     team_run(count, is_small ? count : 1, [&](std::int64_t begin, std::int64_t end) {
-      float* const scores = attend_scratch(plan.score_floats() + 2 * floats);
+      thread_local AlignedArray<float> scratch;
+      float* const scores = reserve(scratch, plan.score_floats() + 2 * floats);
       std::vector<AttendQuery> queries;
       for (std::int64_t i = begin; i < end; ++i) work(i, scores, scores + plan.score_floats(), queries);
     });
@@ -300,22 +297,23 @@ void attend(Matrix<const float> q, std::span<const AttendRow> rows, Matrix<float
     return in_pieces(tasks, [&](std::int64_t t, float* scores, float* results, std::vector<AttendQuery>& queries) {
       for (std::int64_t s = 0; s < plan.group(t).spans; ++s) {
         attend_span(plan, q, t, s, queries, scores, s == 0 ? results : results + floats);
-        if (s > 0) merge_span(plan, t, s, results, results + floats);
+        for (std::int64_t h = 0; s > 0 && h < heads; ++h) merge_span(plan, t, h, s, results, results + floats);
       }
-      write_task(plan, t, results, out);
+      for (std::int64_t h = 0; h < heads; ++h) write_head(plan, t, h, results, out);
     });
   }
-  AlignedArray<float> all(static_cast<std::size_t>(tasks * spans_max * floats));
-  const auto results = [&](std::int64_t task, std::int64_t span) {
-    return all.data() + (task * spans_max + span) * floats;
-  };
+  // Kept from call to call: at 131,072 positions of 31B they are 8 MB.
+  thread_local AlignedArray<float> all;
+  float* const first = reserve(all, tasks * spans_max * floats);
+  const auto results = [&](std::int64_t task, std::int64_t span) { return first + (task * spans_max + span) * floats; };
   in_pieces(tasks * spans_max, [&](std::int64_t i, float* scores, float*, std::vector<AttendQuery>& queries) {
     const std::int64_t t = i / spans_max, s = i % spans_max;
     if (s < plan.group(t).spans) attend_span(plan, q, t, s, queries, scores, results(t, s));
   });
-  in_pieces(tasks, [&](std::int64_t t, float*, float*, std::vector<AttendQuery>&) {
-    for (std::int64_t s = 1; s < plan.group(t).spans; ++s) merge_span(plan, t, s, results(t, 0), results(t, s));
-    write_task(plan, t, results(t, 0), out);
+  in_pieces(tasks * heads, [&](std::int64_t i, float*, float*, std::vector<AttendQuery>&) {
+    const std::int64_t t = i / heads, h = i % heads;
+    for (std::int64_t s = 1; s < plan.group(t).spans; ++s) merge_span(plan, t, h, s, results(t, 0), results(t, s));
+    write_head(plan, t, h, results(t, 0), out);
   });
 }
 
