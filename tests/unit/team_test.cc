@@ -1,6 +1,7 @@
 #include "common/compute/kernels/team.h"
 
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -8,9 +9,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -197,6 +200,30 @@ TEST_F(Team, ChangesItsSizeBetweenJobs) {
   });
   EXPECT_EQ(begun, 4);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they end a program without memory themselves
+/// Ends this process with 0 if a team does all pieces although no further thread can be started.
+[[noreturn]] void work_without_threads() {
+  std::int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlim_t bytes = static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE)) + (4 << 20);  // less than a stack
+  const rlimit limit{bytes, bytes};
+  setrlimit(RLIMIT_AS, &limit);
+  try {
+    std::thread([] {}).join();
+    std::exit(2);
+  } catch (const std::system_error&) {
+    set_team_size(3);
+    std::exit(done(100, 1) == std::vector<int>(100, 1) ? 0 : 1);
+  }
+}
+
+// A limit of memory or processes slows a program down, and does not end it.
+TEST(TeamDeathTest, WorksWithFewerThreadsWhereNoneCanBeStarted) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(work_without_threads(), testing::ExitedWithCode(0), "");
+}
+#endif
 
 }  // namespace
 }  // namespace outrider

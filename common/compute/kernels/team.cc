@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <limits>
 #include <memory>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -163,8 +164,12 @@ class Team {
     // Wakes all: a sleeping thread that is no longer active must not receive a notify_one() meant for an active one.
     jobs_.fetch_add(1);
     jobs_.notify_all();
-    for (std::size_t self = workers_.size() + 1; self < shares_.size(); ++self)
-      workers_.emplace_back([this, self] { be_worker(self); });
+    try {
+      for (std::size_t self = workers_.size() + 1; self < shares_.size(); ++self)
+        workers_.emplace_back([this, self] { be_worker(self); });
+    } catch (const std::system_error&) {
+      // A limit of processes or memory: the others take the pieces of the threads that cannot be started.
+    }
   }
 
   void dismiss() {

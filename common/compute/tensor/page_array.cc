@@ -21,6 +21,8 @@ void PageArray::grow(std::size_t bytes) {
                       ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
                       : mremap(data_, size_, bytes, MREMAP_MAYMOVE);
   if (p == MAP_FAILED) throw std::bad_alloc();
+  // Where huge pages are for all (Debian's default), the first byte of an array would take 2 MiB. mremap keeps this.
+  if (data_ == nullptr) madvise(p, bytes, MADV_NOHUGEPAGE);
   data_ = static_cast<std::byte*>(p);
   size_ = bytes;
 }
