@@ -93,17 +93,24 @@ void to_slurm(const std::vector<RenderedFile>& scripts, const RunFolder& folder,
     std::printf("%s\n", shell_line({"sbatch", (folder.path() / script.name).string()}).c_str());
 }
 
+/// Throws if an option is given that means nothing to the backend.
+void check_options(const Command& command, const std::string& backend) {
+  constexpr const char* kStarted = "local, ssh or srun";  // by this process, and not written for others to start
+  const std::pair<const char*, const char*> kBackends[] = {
+      {"--submit", "slurm"},     {"--strict", kStarted},          {"--ready-timeout", "local, ssh, srun or slurm"},
+      {"--grace", kStarted},     {"--exit-with-stdin", kStarted}, {"--deadline", kStarted}};
+  for (const auto& [option, wanted] : kBackends) {
+    if (command.count(option) > 0 && std::string_view(wanted).find(backend) == std::string_view::npos)
+      throw UsageError(fmt::format("launch: {} with --backend {}, wanted {}", option, backend, wanted));
+  }
+}
+
 void launch(LaunchFlags flags) {
   if (flags.schema) {
     std::printf("%s\n", plan_schema().dump(2).c_str());
     return;
   }
   if (flags.plan.empty()) throw UsageError("launch: wanted a PLAN");
-  const bool written = flags.backend == "slurm" || flags.backend == "kubernetes";  // for others to start
-  if (flags.submit && flags.backend != "slurm")
-    throw UsageError(fmt::format("launch: --submit with --backend {}, wanted slurm", flags.backend));
-  if (flags.options.strict && written)
-    throw UsageError(fmt::format("launch: --strict with --backend {}, wanted local, ssh or srun", flags.backend));
   init_logging("launch", "warn");
   const PlanFile plan = PlanFile::read(flags.plan, flags.hosts, flags.backend);
   plan.set(flags.options, flags.backend);
@@ -155,8 +162,16 @@ std::string state_of(const RunFolder& folder) {
   return state.is_string() ? state.get<std::string>() : "";
 }
 
+/// Says so if no process or job of the run is known here.
+void say_if_unrecorded(const RunFolder& folder) {
+  if (or_throw(folder.ledger()).empty())
+    complain("{}: no process or job is recorded; a script that was submitted by hand is not (see squeue, scancel)",
+             folder.path().string());
+}
+
 void print_run_status(const RunFolderFlags& flags) {
   const RunFolder folder = or_throw(RunFolder::open(flags.run_dir));
+  say_if_unrecorded(folder);
   const std::string state = state_of(folder);
   std::printf("%s\n", state.empty() ? "no status yet" : state.c_str());
   bool any = false;
@@ -232,7 +247,9 @@ void print_logs(const RunFolderFlags& flags, const std::string& only) {
 }
 
 void down(const RunFolderFlags& flags) {
-  const int killed = or_throw(take_down(or_throw(RunFolder::open(flags.run_dir)), flags.seconds));
+  const RunFolder folder = or_throw(RunFolder::open(flags.run_dir));
+  say_if_unrecorded(folder);
+  const int killed = or_throw(take_down(folder, flags.seconds));
   if (killed > 0) complain("{} processes had to be killed", killed);
 }
 
@@ -353,7 +370,9 @@ void add_launch_command(Command& app) {
     std::printf("%s\n", to_text(host_facts(this_build(), wanted->models, wanted->dtype), 2).c_str());
   });
   command->callback([command, flags] {
-    if (command->get_subcommands().empty()) launch(*flags);
+    if (!command->get_subcommands().empty()) return;
+    check_options(*command, flags->backend);
+    launch(*flags);
   });
 }
 

@@ -214,7 +214,6 @@ void serve(ServeFlags flags) {
   TextSide text = load_text_side(open_model(pair.backbone));
   if (text.context_max == 0) throw CommandError("{}: no config.json", pair.backbone.string());
 
-  Interrupt interrupt(/*also_sigterm=*/true);
   TransportContext context(flags.cluster.security);
   LentBackbone lent;
   if (!flags.drafts_for.empty()) flags.cluster.cluster.verifier.lent = &lent;
@@ -263,12 +262,14 @@ void serve(ServeFlags flags) {
   routes.push_back(live_page());
   flags.http.traces = tracer != nullptr;
   flags.http.on_response = [&](int status) { metrics.record_response(status); };
+  std::optional<Interrupt> interrupt(std::in_place, /*also_sigterm=*/true);
   const std::unique_ptr<HttpServer> http = or_throw(HttpServer::start(flags.http, std::move(routes)));
   std::printf("listening at %s://%s\n", flags.http.tls ? "https" : "http",
               address_of(flags.http, http->port()).c_str());
   std::fflush(stdout);
   print_endpoint(who, flags.http, http->port());
-  watch(interrupt, api, cluster.get(), cluster_options.drafters, drafts_by_default);
+  watch(*interrupt, api, cluster.get(), cluster_options.drafters, drafts_by_default);
+  interrupt.reset();  // a second signal ends the program at once
   lending = {};
   http->stop(std::chrono::seconds(flags.drain_wait_s));
 }

@@ -110,9 +110,17 @@ void explain_lost_mappings() {
   sigaction(SIGBUS, &action, nullptr);
 }
 
+/// Opens what is closed of the three standard descriptors, so that no file or socket becomes one of them. Writes to a
+/// closed output go on failing.
+void open_standard_descriptors() {
+  for (int descriptor = 0; descriptor <= 2; ++descriptor)
+    if (::fcntl(descriptor, F_GETFD) == -1) ::open("/dev/null", O_RDONLY);  // takes the lowest free number
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  open_standard_descriptors();
   map_large_blocks();
   const std::string commit = outrider::kBuildCommit;
   const bool changed = commit.ends_with("-dirty");

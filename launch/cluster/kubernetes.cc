@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/text.h"
+#include "common/hub/hub.h"
 #include "common/os/files.h"
 #include "common/pair/pair_files.h"
 
@@ -218,6 +219,19 @@ Result<void> check_groups(const std::vector<Group>& groups, const char* key) {
   return {};
 }
 
+/// Refuses names of the hub: pods have no folder for a download.
+Result<void> check_models(const Plan& plan) {
+  std::vector<std::string> models = {plan.model};
+  for (const VerifierPlan& group : plan.verifiers) models.insert(models.end(), {group.model, group.backbone});
+  for (const DrafterPlan& group : plan.drafters) models.insert(models.end(), {group.model, group.backbone});
+  for (const std::string& model : models) {
+    if (hub_name(model))
+      return no_manifest(fmt::format("model is {}, and pods have no folder for a download; wanted a path, such as of "
+                                     "a pack under /packs", model));
+  }
+  return {};
+}
+
 class Overlay {
  public:
   Overlay(const Plan& plan, const ProcessPlan& processes, std::string version)
@@ -255,6 +269,7 @@ class Overlay {
 Result<void> Overlay::check() const {
   if (!plan_.coordinator.listen.empty())
     return no_manifest(fmt::format("coordinator.listen is {}: the Service has port 7070", plan_.coordinator.listen));
+  RETURN_IF_ERROR(check_models(plan_));
   RETURN_IF_ERROR(check_role(plan_.coordinator, "coordinator"));
   RETURN_IF_ERROR(check_groups(plan_.verifiers, "verifiers"));
   RETURN_IF_ERROR(check_groups(plan_.drafters, "drafters"));
@@ -469,6 +484,7 @@ Result<void> check_sharded(const Plan& plan) {
 
 /// Renders a batch that an Indexed Job's pods share, each a process by itself; and the job that merges their outputs.
 Result<std::vector<RenderedFile>> render_sharded(const Plan& plan, const std::string& version) {
+  RETURN_IF_ERROR(check_models(plan));
   RETURN_IF_ERROR(check_sharded(plan));
   const VerifierPlan& group = plan.verifiers.front();
   std::vector<std::string> options = joined(group.options), words = plan.run[0].command;

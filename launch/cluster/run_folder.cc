@@ -103,6 +103,8 @@ Result<void> RunFolder::append(const LedgerEntry& entry) const {
 
 Result<std::vector<LedgerEntry>> RunFolder::ledger() const {
   const std::string file = (path_ / kLedger).string();
+  std::error_code error;
+  if (!fs::exists(file, error)) return std::vector<LedgerEntry>();
   ASSIGN_OR_RETURN(const std::string text, read_text(file));
   std::vector<LedgerEntry> entries;
   std::istringstream lines(text);

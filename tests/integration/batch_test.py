@@ -192,6 +192,13 @@ class OfJobs(BatchCase):
         self.expect(job.run(), 0)
         self.assertEqual(len(read_lines(job.output)), 300)
 
+    def test_closed_descriptors_become_no_files(self):
+        job = self.job([completion_line("one", "Once"), "{"], "--endpoint", self.server().url)
+        closed = subprocess.Popen(job.command(), preexec_fn=lambda: [os.close(number) for number in range(3)])
+        self.assertEqual(closed.wait(600), 3)
+        self.assertNotIn(b"outrider:", job.journal.read_bytes())
+        self.expect(job.run(), 3)  # the journal is whole, and says that nothing is left
+
     def test_one_writer(self):
         job = self.job(nano_lines(2), "--endpoint", "http://127.0.0.1:1")
         with open(job.journal, "w") as journal:

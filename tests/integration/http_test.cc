@@ -643,6 +643,20 @@ TEST(Serve, WhatComesBeyondItsLimitWaits) {
   EXPECT_EQ(describe(serve.program.wait()), "exit 0");
 }
 
+TEST(Serve, ASecondSignalEndsItWhileItDrains) {
+  Serve serve({"--drain-wait", "600"});
+  Connection open(serve.port);
+  Json request = endless();
+  request["stream"] = true;
+  open.send("POST", "/v1/completions", request.dump());
+  ASSERT_TRUE(open.wait_for("data: "));
+  EXPECT_TRUE(eventually([&] {
+    serve.program.send(SIGTERM);
+    return !serve.program.running();
+  }));
+  EXPECT_EQ(describe(serve.program.wait()), "signal 15");
+}
+
 TEST(Serve, AnswersBeginAndEndWhereTheRequestSays) {
   Serve serve;
   const Json plain = {{"prompt", "Once upon a"}, {"temperature", 0}, {"max_tokens", 12}};

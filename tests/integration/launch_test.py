@@ -477,9 +477,21 @@ class Launch(unittest.TestCase):
             run = self.start(PLAN, "--backend", "slurm", "--dry-run", *options, expect_end=True)
             self.assertIn(f"launch wait {words}", run.out.read_text())
 
+    def test_scripts_that_were_submitted_by_hand_are_not_known(self):
+        run = self.start(PLAN, "--backend", "slurm", expect_end=True)
+        self.assertEqual(run.status, 0, run.explain())
+        for command, status in (("status", 4), ("down", 0)):
+            done = launch(command, run.dir)
+            self.assertEqual(done.returncode, status, done.stderr)
+            self.assertIn("no process or job is recorded", done.stderr)
+
     def test_an_option_that_a_backend_does_not_have_is_refused(self):
         for arguments, message in ((["--submit"], "--submit with --backend local, wanted slurm"),
-                                   (["--backend", "slurm", "--strict"], "--strict with --backend slurm, wanted local, ssh or srun")):
+                                   (["--backend", "slurm", "--strict"], "--strict with --backend slurm, wanted local, ssh or srun"),
+                                   (["--backend", "slurm", "--deadline", "2h"], "--deadline with --backend slurm, wanted local, ssh or srun"),
+                                   (["--backend", "slurm", "--grace", "5"], "--grace with --backend slurm, wanted local, ssh or srun"),
+                                   (["--backend", "kubernetes", "--exit-with-stdin"], "--exit-with-stdin with --backend kubernetes, wanted local, ssh or srun"),
+                                   (["--backend", "kubernetes", "--ready-timeout", "7"], "--ready-timeout with --backend kubernetes, wanted local, ssh, srun or slurm")):
             run = self.start(PLAN, *arguments, expect_end=True)
             self.assertEqual(run.status, 2)
             self.assertIn(f"outrider: launch: {message}", run.err.read_text())
@@ -512,6 +524,8 @@ class Launch(unittest.TestCase):
                              ({"drafters": [{}, {}]}, "2 groups of drafters, wanted one"),
                              ({"drafters": [{"deadline": "2h"}]}, "drafters[0].deadline"),
                              ({"kubernetes": {}, "drafters": [{"model": "/packs/drafter"}]}, "drafters[0].model is /packs/drafter, and drafters and front ends have no volume there; wanted kubernetes.claim"),
+                             ({"model": "google/gemma-4-E4B-it"}, "model is google/gemma-4-E4B-it, and pods have no folder for a download; wanted a path"),
+                             ({"drafters": [{"model": "google/gemma-4-E2B-it"}]}, "model is google/gemma-4-E2B-it, and pods"),
                              ({"kubernetes": {}, "drafters": []}, "kubernetes: model is /packs/e4b, and drafters and front ends have no volume there"),
                              ({"run": [{"command": ["cat", "{run_dir}/x"]}]}, "{run_dir} is on this machine")):
             run = self.start(plan | change, "--backend", "kubernetes", expect_end=True)
