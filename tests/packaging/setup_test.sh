@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # usage: setup_test.sh SOURCE SCRATCH
-# ./setup beside another apt, as on a machine that has just started: a stub of apt-get says what apt says.
+# ./setup beside another apt, as on a machine that has just started, and without a network: stubs of apt-get and of pip say
+# what these say.
 set -euo pipefail
 source=$1 scratch=$2
 rm -rf "$scratch"
@@ -46,3 +47,20 @@ grep -q "^setup: apt-get install failed: E: Could not get lock" said || die "it 
 ! set_up 0 "E: Unable to locate package cmake" || die "a package that does not exist did not stop it"
 [[ $(cat calls) == $'update\ninstall' ]] || die "tried again: $(cat calls)"
 grep -q "^setup: apt-get install failed: E: Unable to locate package cmake" said || die "it does not say why"
+
+cat >bin/python3 <<'EOF'
+#!/bin/bash
+mkdir -p "$3/bin"  # -m venv FOLDER
+cat >"$3/bin/pip" <<'EOP'
+#!/bin/bash
+echo "WARNING: Retrying (Retry(total=4)) after connection broken by 'Failed to establish a new connection: no name server'"
+echo "ERROR: Could not find a version that satisfies the requirement xgrammar (from versions: none)"
+echo "ERROR: No matching distribution found for xgrammar"
+exit 1
+EOP
+chmod +x "$3/bin/pip"
+EOF
+chmod +x bin/python3
+rm -r cache
+! set_up 0 "" || die "without XGrammar it went on"
+grep -q "^setup: cannot fetch XGrammar: .*no name server" said || die "it does not say why"
