@@ -15,7 +15,7 @@ namespace outrider {
 
 struct AdmissionConfig {
   std::size_t open_max = 1024;               ///< running sequences, on all verifiers
-  /// Bytes of the running sequences' prompts, which are kept for other verifiers: with so many no other one starts.
+  /// Bytes of the running sequences' prompts, which are kept for other verifiers: beyond these no sequence starts.
   std::int64_t open_bytes_max = std::int64_t{1} << 31;
   std::int64_t waiting_max = 1024;           ///< queued sequences, shared between clients
   std::int64_t waiting_bytes_max = 1 << 28;  ///< of all queued prompts, pictures included; shared too
@@ -37,9 +37,9 @@ class AdmissionQueue {
   /// Appends a sequence to its client's queue. @return kUnavailable when the queue is full
   Result<void> enter(SessionId id, const PeerId& peer, const std::string& on_behalf_of, std::int64_t prompt_bytes);
   /// Returns the next sequence; none if the queue is empty, or no sequence may start now. The sequence stays the next
-  /// one until it is admitted, leaves, or one with precedence arrives: its size does not let others overtake it.
-  /// @param possible  returns true if there is a verifier that a sequence could start at; a client whose first sequence
-  /// has none is overtaken
+  /// one until it is admitted, leaves, or a sequence with precedence arrives: smaller sequences do not overtake it.
+  /// @param possible  returns true if a sequence could start at some verifier; a client whose first sequence has none
+  /// is overtaken
   std::optional<SessionId> next(const std::function<bool(SessionId)>& possible = [](SessionId) { return true; }) const;
   /// Marks the sequence that next() returned as running.
   void admit(SessionId id);
@@ -51,7 +51,7 @@ class AdmissionQueue {
   void leave(SessionId id);
 
   std::size_t waiting() const { return static_cast<std::size_t>(places_.used()); }
-  /// Returns true when as many sequences are running as may, or their prompts are as large as they may be.
+  /// Returns true when the running sequences, or the bytes of their prompts, are at their maximum.
   bool is_full() const {
     return entries_.size() - waiting() >= config_.open_max || open_bytes_ >= config_.open_bytes_max;
   }

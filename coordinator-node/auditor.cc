@@ -43,7 +43,7 @@ std::variant<std::monostate, Step, Cancel> Auditor::on_message(const Message& me
     counts_.tokens += static_cast<std::int64_t>(compared_);
     end(counts_.same);
   } else if (done || std::holds_alternative<Failed>(message.body)) {
-    end(counts_.skipped);  // its context is shorter, it left, or another sequence took its place
+    end(counts_.skipped);  // the verifier's context is shorter, it left, or another sequence took the place
   }
   return {};
 }

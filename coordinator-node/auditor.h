@@ -27,15 +27,15 @@ struct Audit {
   std::string numeric_class, verifier;  ///< its verifier
 };
 
-/// Lets another verifier of the same class verify answers again. The auditor is a client with a stepwise
-/// sequence: it passes the answer as drafts, as many per round as possible, and all must be accepted. An answer of n
-/// tokens costs the other verifier its prompt and n / 33 forward passes. One audit runs at a time; of the answers that
-/// arrive meanwhile few are kept.
+/// Lets another verifier of the same class verify answers again. The auditor is a client with a stepwise sequence: it
+/// passes the answer as drafts, as many per round as possible, and all must be accepted. An answer of n tokens costs
+/// the other verifier its prompt and n / 33 forward passes. One audit runs at a time; few of the answers that arrive
+/// meanwhile are kept.
 class Auditor {
  public:
   explicit Auditor(const AuditConfig& config) : config_(config), random_(config.seed) {}
 
-  /// Returns true if this answer is to be audited, if it can be.
+  /// Returns true if this answer is selected for an audit, should that be possible.
   bool wants() { return config_.share > 0 && random_.uniform() < config_.share; }
   void add(Audit audit);
 

@@ -16,7 +16,7 @@ void refuse(Environment& environment, const PeerId& peer, const std::string& nam
   environment.send(peer, {.body = Refuse{Errc::kMismatch, std::move(why)}});
 }
 
-/// Warns if a newcomer, an encoder or a verifier, is of no use to the other's sequences.
+/// Warns of each encoder and verifier, one of them new, that cannot work together.
 void compare_encoding(Environment& environment, const Hello& newcomer) {
   for (const auto& [peer, worker] : environment.fleet.workers()) {
     const bool came = newcomer.role == Role::kEncoder;
@@ -250,7 +250,7 @@ bool CoordinatorCore::on_worker(const PeerId& from, Worker& worker, Message mess
 }
 
 void CoordinatorCore::drop_worker(const PeerId& peer, const std::string& why) {
-  const auto gone = fleet_.remove(peer);  // policies of its sessions refer to it until these end below
+  const auto gone = fleet_.remove(peer);  // its sessions' policies refer to it until the sessions end below
   if (gone.empty()) return;
   const Worker& worker = gone.mapped();
   const std::string what = fmt::format("{} {} {}", to_string(worker.hello.role), worker.hello.name, why);

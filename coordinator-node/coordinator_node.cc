@@ -56,7 +56,7 @@ Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions
     pump.receive(
         [&](const PeerId& from, Message message) {
           const bool of_use = core.on_message(from, std::move(message), clock.now());
-          act();  // at once, not after the burst: every message here is a step of some round
+          act();  // at once, not after the burst: each message is a step of some round
           if (!of_use && endpoint->count_useless_message()) gone.insert(from);
         },
         [&](const PeerId& from) { core.on_peer_gone(from, clock.now()); },

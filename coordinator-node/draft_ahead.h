@@ -20,7 +20,7 @@ class DraftAhead {
  public:
   /// Expects guesses for the round that begins at `base`, at most `most`; 0: none. Forgets the previous round.
   void expect(Position base, int most);
-  /// Returns the number of drafts discarded since the last call, without those that find() returned last.
+  /// Returns the number of drafts discarded since the last call, without the guess that find() returned last.
   std::int64_t take_wasted() { return std::exchange(wasted_, 0); }
   bool expects() const { return most_ > 0; }
   struct Guess {
@@ -36,7 +36,7 @@ class DraftAhead {
   Position base_ = 0;
   int most_ = 0;
   std::vector<Guess> guesses_;             ///< at most most_
-  std::optional<std::size_t> right_ = {};  ///< index of the one that find() returned
+  std::optional<std::size_t> right_ = {};  ///< index of the guess that find() returned
   std::int64_t wasted_ = 0;
 };
 

@@ -77,7 +77,7 @@ void Worker::measure(Duration time) {
 }
 
 void Worker::miss(TimePoint now) {
-  // One that is alive and misses its time again may always be too slow or too far away.
+  // A live worker that misses its time again may always be too slow or too far away.
   constexpr Duration kRetryMin = std::chrono::seconds(1), kRetryMax = std::chrono::seconds(64);
   suspect = true;
   ask_again = now + retry;

@@ -28,9 +28,9 @@ struct Load {
 /// A sequence's requirements of a drafter.
 struct DrafterRequirements {
   std::vector<PeerId> except = {};  ///< excluded drafters
-  bool proven = false;              ///< only one of known identity (Hello::unproven)
-  bool no_rows = false;             ///< not one that needs its verifier's rows
-  bool no_tokens = false;           ///< not one that needs tokens: some rows of the sequence are not tokens
+  bool proven = false;              ///< only drafters of known identity (Hello::unproven)
+  bool no_rows = false;             ///< no drafters that need their verifier's rows
+  bool no_tokens = false;           ///< no drafters that need tokens: some rows of the sequence are not tokens
   Position positions = 0;           ///< with K/V of its own: least context
   Position in_all = 0;              ///< with K/V of its own: least memory, in positions
 };
@@ -47,7 +47,7 @@ struct Worker : Load {
     bool now(TimePoint at) const { return last != TimePoint() && at - last < kArriving; }
     static constexpr Duration kArriving = std::chrono::seconds(2);
   } arriving = {};
-  TimePoint leaving{};  ///< last time that bytes of a long message to it were sent, with more left
+  TimePoint leaving{};  ///< when bytes of an unfinished long message were last sent to it
   static constexpr Duration kLeaving = std::chrono::seconds(1);
   Duration rtt{};  ///< about the least of recent heartbeats; 0: not measured yet
   bool draining = false;
@@ -114,7 +114,7 @@ class DrafterSpeeds {
  public:
   /// Counts a round with drafts of such a drafter.
   void count(DraftInput needs, int tokens, double seconds);
-  /// Returns the fastest kind's speed relative to this one's; 0.5 if this one was not tried recently, so that it is
+  /// Returns the fastest kind's speed relative to this kind's; 0.5 if this kind was not tried recently, so that it is
   /// tried again.
   double slowness(DraftInput needs) const;
 
@@ -147,7 +147,7 @@ class Fleet {
   struct Requirements {
     std::optional<std::string> numeric_class = {};  ///< none: any; "" matches none
     Position context_min = 0;
-    Position memory_min = 0;  ///< positions whose K/V its memory holds, the media beside them; 0: it may refuse them
+    Position memory_min = 0;  ///< positions whose K/V its memory must hold beside the media; 0: it may refuse them
     std::string name = {};    ///< of the preferred verifier
     bool only_name = false;   ///< accept no other
     std::string except = {};  ///< excluded verifier
@@ -157,8 +157,8 @@ class Fleet {
     std::int64_t media_bytes = 0;                  ///< of all its media, which a verifier keeps beside the K/V
     Position prompt = 0;                           ///< number of its tokens
     std::span<const std::uint64_t> prefixes = {};  ///< of the prompt (hash_prefixes)
-    /// Verifiers whose room earlier sequences wait for: this one gets none of them. choose_verifier() adds those that
-    /// this one waits for. Null: there are none.
+    /// Verifiers whose room earlier sequences wait for, so that this sequence gets none of it. choose_verifier() adds
+    /// the verifiers that this sequence waits for. Null: no sequence waits.
     std::set<PeerId>* awaited = nullptr;
   };
   /// Returns true if a matching verifier takes sessions.
@@ -193,12 +193,12 @@ class Fleet {
   struct Offer {
     PeerId verifier;
     Position positions = 0;
-    bool refuses = false;  ///< beyond its total memory: its refusal explains best what is missing
+    bool refuses = false;  ///< beyond its total memory: its refusal says best what is missing
   };
-  /// Returns, among the verifiers with room for `positions`, or for their context's, the preferred one, or the one with
-  /// the least load relative to its speed: its sessions with this one, whose prompt counts except for known prefixes.
+  /// Chooses among the verifiers with room for `positions`, or for their whole context: the preferred one, or the one
+  /// with the least load relative to its speed. The load includes this sequence, and its prompt without known prefixes.
   /// With media, a verifier without towers needs an encoder with room.
-  /// @return none while no verifier that may get room has it
+  /// @return none while no verifier has the room
   std::optional<Offer> choose_verifier(Position positions, const Requirements& wanted) const;
   /// Returns the longest answer to such a prompt that fits the largest verifier's memory if empty; below 1: the prompt
   /// does not fit.
@@ -221,12 +221,12 @@ class Fleet {
   Workers workers_;
   std::optional<PairFacts> facts_;              ///< fixed by keep_facts()
   std::map<PeerId, std::map<std::string, TimePoint>> reported_;  ///< recent warnings, and when each was logged
-  /// By key: the worst drafter that left and did not come back, if it is worse than a new one. The best makes room.
+  /// By key: the worst drafter that has left, if it is worse than a new one. When full, the best one is dropped.
   std::map<std::string, Reputation> departed_;
   std::uint64_t next_membership_;
 };
 
-/// Returns true if a further drafter of the kinds that are there, or a first one, could draft for such a sequence.
+/// Returns true if another drafter of the present kinds, or a first drafter, could draft for such a sequence.
 bool more_drafters_help(const Fleet& fleet, const DrafterRequirements& requirements);
 
 }  // namespace outrider

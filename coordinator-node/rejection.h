@@ -19,7 +19,7 @@ struct Rejection {
   std::int32_t slot = 0;  ///< index of the draft in its round, from 0: the number of accepted drafts before it
   TokenId draft = 0;
   TokenId target = 0;  ///< the target's own token there
-  /// Number of tokens that the drafter found more probable than `target`; of two equals the lower id. None if the
+  /// Number of tokens that the drafter found more probable than `target`; of two equal ones the lower id. None if the
   /// drafts had no distribution, or `target` is not in it.
   std::optional<std::int32_t> rank = {};
   /// log q(draft) - log q(target), in nats; negative if the drafter drew a less probable token. None without a rank, or

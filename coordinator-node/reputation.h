@@ -11,8 +11,8 @@ namespace outrider {
 /// - Its *yield* is the share of its recent rounds (effectively 32) whose first draft was accepted. A round without
 ///   sound drafts in time counts as rejected. It starts at one half.
 /// - Sequences are assigned to the drafter with the fewest of them relative to its yield.
-/// - After kTrial rounds, a drafter that yields less than a quarter of the best other one is *paused*: it gets no
-///   sequences, and loses those that it has. The first pause is 8 s, each further one twice the last, up to 512 s. Then
+/// - After kTrial rounds, a drafter that yields less than a quarter of the best other one is *paused*: it gets no new
+///   sequences, and loses its present ones. The first pause is 8 s, each further one twice the last, up to 512 s. Then
 ///   it is tried again, for kTrial rounds; after a successful trial its next pause is half of the last.
 /// - A drafter that comes back under the same key continues with its former reputation (Fleet).
 ///
@@ -31,11 +31,11 @@ class Reputation {
   Duration pause() const { return pause_; }
   /// Returns the drafter's sequences after one more, relative to its yield, to compare drafters.
   double burden(int sessions) const;
-  /// Returns true if `other` has the worse reputation, which is the one to remember.
+  /// Returns true if `other` has the worse reputation: the worse one is remembered.
   bool is_better_than(const Reputation& other) const;
 
   /// Counts one round.
-  /// @param best_other  yield among the other known ones; 0: there is none
+  /// @param best_other  yield among the other known drafters; 0: there are none
   /// @return true if this round pauses it
   bool count(bool accepted, double best_other, TimePoint now);
   /// Ends a pause whose time is over.

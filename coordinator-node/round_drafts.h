@@ -13,7 +13,7 @@ namespace outrider {
 struct RoundDrafts {
   std::vector<TokenId> tokens = {};
   std::vector<DraftSource> sources = {};  ///< one per draft
-  /// Distribution of each draft, from its drafter. All weight is on a draft that was not drawn. Empty: none was drawn.
+  /// Distribution of each draft, from its drafter. All weight is on a draft if it was not drawn. Empty: none was drawn.
   std::vector<Distribution> q = {};
   std::vector<std::int32_t> depths = {};  ///< one per draft; empty: a chain
 

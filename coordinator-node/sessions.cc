@@ -88,7 +88,7 @@ std::optional<SessionId> Sessions::next_queued(const std::set<SessionId>& lackin
 }
 
 void Sessions::make_room() {
-  // Then the end of any sequence helps.
+  // If the queue is full, the end of any sequence helps.
   const bool is_full = queue_.waiting() > 0 && queue_.is_full() && environment_.fleet.has_verifier({});
   const auto idle = [&](const auto& entry) {
     const SessionState& state = entry.second->state();

@@ -9,8 +9,8 @@
 
 namespace outrider {
 
-/// The sequences of a coordinator: queued, running, and the one that is audited. The AdmissionQueue chooses the next to
-/// start, the Auditor the answer to audit; the latter is the client "".
+/// The sequences of a coordinator: queued, running, and the audited one. The AdmissionQueue chooses the next to start,
+/// the Auditor the answer to audit; the latter is the client "".
 class Sessions {
  public:
   using Map = std::map<SessionId, std::unique_ptr<Session>>;
@@ -23,8 +23,8 @@ class Sessions {
   Session* find(const PeerId& client, SessionId request_id) const;
   /// Accepts or refuses a client's request. @return true if accepted
   bool open(const PeerId& client, SessionId request_id, Generate request);
-  /// Starts the sequences that have lost their verifier, then queued ones in their order. None overtakes another at a
-  /// verifier that the other waits for.
+  /// Starts the sequences that have lost their verifier, then queued ones in their order. No sequence overtakes another
+  /// at a verifier that the other waits for.
   void start_waiting();
   /// Ends the stepwise sequence that has been idle longest, if that time is long and another sequence waits for its
   /// place.
@@ -40,8 +40,8 @@ class Sessions {
   void describe(Status& status) const;
 
  private:
-  /// Returns the next queued sequence that could start, except these, which lack room. The others of their clients wait
-  /// with them.
+  /// Returns the next queued sequence that could start, except `lacking`, which lack room. Their clients' other
+  /// sequences wait with them.
   std::optional<SessionId> next_queued(const std::set<SessionId>& lacking) const;
   void begin_audit();
 
@@ -49,7 +49,7 @@ class Sessions {
   AdmissionQueue queue_{environment_.config.queue};
   Auditor auditor_{environment_.config.audit};
   std::set<PeerId> awaited_;       ///< verifiers whose room sequences wait for, at the last attempt to start them
-  bool audit_lacks_room_ = false;  ///< the next one, at the last attempt
+  bool audit_lacks_room_ = false;  ///< the next audit, at the last attempt
   Map all_;
   std::uint64_t next_ = environment_.config.instance;  ///< number of the next session
 };

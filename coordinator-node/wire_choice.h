@@ -5,9 +5,9 @@
 
 namespace outrider {
 
-/// Chooses the rounding of rows for a drafter with WireForm::kAuto: none, or int8 while exact rows would certainly take
-/// a significant share of its rounds' time. The time of a byte is the slope of the waits for drafts over the bytes sent
-/// before: the number of accepted drafts varies, and with it the bytes. If noise hides the slope, nothing changes.
+/// Chooses the rounding of rows for a drafter with WireForm::kAuto: exact, or int8 while exact rows would certainly
+/// take a significant share of its rounds' time. The time of a byte is the slope of the waits for drafts over the bytes
+/// sent before: the number of accepted drafts varies, and with it the bytes. If noise hides the slope, nothing changes.
 class WireChoice {
  public:
   WireForm form() const { return form_; }

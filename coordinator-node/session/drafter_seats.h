@@ -19,7 +19,7 @@ class DrafterSeats {
     Position end = 0;         ///< rows sent to the drafter
     std::int64_t guided = 0;  ///< answer tokens at its last drafts: it knows `sampling`; 0: it does not
     bool asked = false;       ///< for this round's drafts, without an answer so far
-    /// The drafter needs tokens, and was sent more in this round than it computes in a pass, or less than it lacks.
+    /// The drafter needs tokens. In this round it was sent more than it computes in a pass, or less than it lacks.
     bool behind = false;
     const PeerId& peer() const { return place.peer(); }
     /// Returns true if the drafter was sent everything that it needs to draft after the token at `base`.
@@ -49,7 +49,7 @@ class DrafterSeats {
   DraftInput needs() const { return needs_; }
   /// Chooses drafters until there are as many as wanted. @param verifier  the sequence's, whose rows the drafters get
   void assign(const Worker& verifier);
-  /// Replaces drafters that drain or whose context the sequence has outgrown, and late ones if there are others.
+  /// Replaces drafters that drain or whose context the sequence has outgrown, and late drafters if there are others.
   void renew(const Worker& verifier);
   /// Tells a drafter, if it is connected, to forget the sequence.
   void release(PeerId drafter);

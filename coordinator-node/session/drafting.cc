@@ -208,7 +208,7 @@ Next Drafting::go_on_without() const {
 }
 
 Next Drafting::on_candidates(const PeerId& drafter, const Candidates& candidates, bool sound, std::int64_t most) {
-  // One that can draft none now (DrafterCore::decline) does not end the wait for another.
+  // A drafter that cannot draft now (DrafterCore::decline) does not end the wait for another one.
   const bool declined = sound && candidates.tokens.empty() && candidates.passes == 0;
   if ((!sound || declined) && drafters_.awaits_drafts()) {
     environment_.judge(drafter, false);
@@ -218,7 +218,7 @@ Next Drafting::on_candidates(const PeerId& drafter, const Candidates& candidates
   state_.ledger.on_candidates(waited, round_.on_candidates(drafter, candidates, waited));
   if (sound) round_.drafts.add(0, candidates, DraftSource::kAssistant, most);
   ++(sound && !declined ? environment_.drafts_made : environment_.drafts_missed);
-  for (const DrafterSeats::Replica& other : drafters_.replicas) {  // the round begins without theirs
+  for (const DrafterSeats::Replica& other : drafters_.replicas) {  // the round begins without their drafts
     Worker* late = other.asked ? other.place.worker() : nullptr;
     if (late != nullptr) ++late->late_rounds;
   }
@@ -250,7 +250,7 @@ Next Drafting::on_tick() {
     if (!drafters_.find(peer)->asked) continue;
     environment_.judge(peer, false);
     if (Worker* drafter = environment_.fleet.find(peer)) ++drafter->late_rounds;
-    // Before the time-out the drafter may be well; these drafts are not worth the wait.
+    // Before the time-out the drafter is not at fault: its drafts are just not worth the wait.
     Worker* drafter = environment_.fleet.usable_drafter(peer);
     if (waited < timeout || drafter == nullptr) continue;
     drafter->miss(environment_.now);
@@ -286,7 +286,7 @@ bool Drafting::may_draft_ahead() const {
     is_far = is_far || drafter->rtt >= std::chrono::milliseconds(1);
   }
   if (request.draft_ahead) return *request.draft_ahead > 0;
-  return is_far && !sequence_.output_depends_on_drafts();  // else the answer would depend on which came in time
+  return is_far && !sequence_.output_depends_on_drafts();  // else the answer would depend on the drafts' timing
 }
 
 int Drafting::guesses_wanted(std::int64_t draft_length) const {
@@ -316,7 +316,7 @@ Next Drafting::on_ahead(const PeerId& drafter, Position base, Candidates guess) 
     drafters_.ahead.add(base, {drafter, std::move(guess)});
     return {};
   }
-  // The verdict was faster; these arrived before the drafts requested after it.
+  // These drafts arrived after the verdict, and before the drafts requested after the verdict.
   drafters_.find(drafter)->asked = false;
   round_.outcome.ahead = true;
   const std::int64_t most = std::min<std::int64_t>(round_.choice.length, sequence_.drafts_left());

@@ -35,7 +35,7 @@ class Drafting {
   Next lose(const PeerId& drafter);
 
  private:
-  /// Returns true if drafts would be welcome, none of the sequence's drafters can make them, and a further one could.
+  /// Returns true if drafts would be welcome, none of the sequence's drafters can make them, and another drafter could.
   bool lacks_drafter() const;
   /// Time-out of a drafter in a round: half a second, or four forward passes of the verifier where these are long, but
   /// 10 s at most. Several sequences of a large model wait for a drafter in turn, and for rows of its prompts. The
@@ -45,7 +45,7 @@ class Drafting {
 
   /// Continues after the loss of a drafter's answer: ends drafting if no other answer is outstanding.
   Next go_on_without() const;
-  /// Handles requested drafts. @param most  limit of those that are taken
+  /// Handles requested drafts. @param most  maximum number taken
   Next on_candidates(const PeerId& drafter, const Candidates& candidates, bool sound, std::int64_t most);
   void send_draft(const DrafterSeats::Replica& replica, std::int64_t draft_length, int guesses, bool has_drafts);
   /// Checks that drafts are a chain or a tree of at most `most` tokens of the model, with a distribution each or none
@@ -55,9 +55,9 @@ class Drafting {
   /// then depend on measured times.
   bool may_draft_trees() const;
   /// Returns true if the drafter may draft ahead when drafting ahead pays: by the request, or by default if the round
-  /// trip to the drafter takes a millisecond or more. A nearer drafter mostly shares the verifier's machine and takes
-  /// its cores, or else hides no more time than older drafts lose (docs/lab/ahead.md). Heartbeats measure the round
-  /// trip, without the waits of a busy machine.
+  /// trip to the drafter takes a millisecond or more. A nearer drafter mostly takes cores of the verifier's machine;
+  /// otherwise it hides no more time than older drafts lose (docs/lab/ahead.md). Heartbeats measure the round trip,
+  /// without the waits of a busy machine.
   bool may_draft_ahead() const;
   /// Returns the number of outcomes to draft ahead for in a round of so many drafts.
   int guesses_wanted(std::int64_t draft_length) const;
@@ -77,7 +77,7 @@ class Drafting {
 
 /// Returns a source's drafts after these tokens, from the sequence itself or a table.
 Candidates look_up(const SessionState& session, DraftSource source, std::span<const TokenId> tokens, std::int64_t most);
-/// Adds the request's looked-up sources to the round's drafts, and after them those that `auto` finds worth their rows.
+/// Adds the request's looked-up sources to the round's drafts, then the lookups that `auto` finds worth their rows.
 void add_looked_up(SessionState& session);
 
 }  // namespace outrider

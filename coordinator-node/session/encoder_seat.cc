@@ -49,7 +49,7 @@ Next EncoderSeat::on_tick() {
 Next EncoderSeat::on_message(Message message, const Hello& verifier, Duration waited) {
   if (session_.pending.on_message(message)) return {};
   if (const auto* failed = std::get_if<Failed>(&message.body)) {
-    // The encoder may lack room although our accounts have some: a Free was lost, and it is asked again.
+    // The encoder may lack room although our accounts have some, because a Free was lost. It is asked again.
     if (failed->code == Errc::kUnavailable) return {};
     return Next::fail(environment_.for_client(peer(), *failed, session_.id));
   }

@@ -32,7 +32,7 @@ class EncoderSeat {
   /// Most bytes of a prompt's media: they share one message with its tokens (WireLimits::message_bytes_max).
   static constexpr std::int64_t kMediaBytesMax = 128 << 20;
 
-  /// Class of the encoders, or the verifier, that have encoded some of the media: the others must make the same bits.
+  /// Class of the encoders, or the verifier, that have encoded some of the media: the rest must have the same bits.
   std::string encoding_class = {};
 
  private:

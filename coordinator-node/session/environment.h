@@ -26,7 +26,7 @@ struct FailoverConfig {
   /// Verifiers that one sequence may lose. The number is small because a sequence that makes verifiers crash must not
   /// take down all of them. Draining verifiers do not count.
   int limit = 2;
-  /// After `wait` without a verifier of the class, the sequence continues at any other one. Its bytes may differ then.
+  /// After `wait` without a verifier of the class, the sequence continues at any other. Its bytes may then differ.
   bool allow_inexact = false;
 };
 
@@ -40,8 +40,8 @@ struct CoordinatorConfig {
   AuditConfig audit = {};
   bool want_rejections = false;       ///< fills CoordinatorOutput::rejections: drafters send their distributions
   const DraftTable* table = nullptr;  ///< source of drafts for sequences of its model; outlives the core
-  /// Drafters that draft for each sequence whose answer does not depend on drafts, if there are enough: the first reply
-  /// is used.
+  /// Drafters, if there are enough, that draft for each sequence whose answer does not depend on drafts; the first
+  /// reply is used.
   int drafters_per_sequence = 1;
 };
 
@@ -76,8 +76,8 @@ struct Environment {
   void judge(const PeerId& drafter, bool accepted) {
     if (auto why = fleet.count_round(drafter, accepted, now)) notice(true, std::move(*why));
   }
-  /// Returns the part of a worker's error that a client may see: the faults of its request. The rest may name hosts and
-  /// files, and goes to the log.
+  /// Returns the part of a worker's error that a client may see: the faults of its request. Other errors may name hosts
+  /// and files, and only go to the log.
   Error for_client(const PeerId& worker, const Failed& failed, SessionId session);
 };
 

@@ -54,7 +54,7 @@ void add_sources(SessionState& session) {
 
 void extend(SessionState& session) {
   const Generate& request = session.sequence.request;
-  // Under `typical` drafts change the answer, which measured times must not influence any further.
+  // Under `typical` drafts change the answer, so that measured times must not choose them.
   const bool lossy = session.sequence.output_depends_on_drafts() && request.sampling.rule != SamplingRule::kRejection;
   const bool wants_drafts = request.policy == DraftPolicy::kAuto && session.round.choice.length > 0;
   if (!wants_drafts || session.round.is_tree() || lossy) return;

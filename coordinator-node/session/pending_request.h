@@ -18,8 +18,8 @@ class PendingRequest {
   static constexpr Duration kResend = std::chrono::seconds(2), kResendInWork = std::chrono::seconds(16);
   /// Unacknowledged repeats after which a worker counts as useless.
   static constexpr int kRetriesMax = 4;
-  /// Time for which long messages on the connection delay a repeat. They may be other sequences', without end. A
-  /// Verify is short; other requests may be such a message themselves.
+  /// Time for which long messages on the connection delay a repeat. Other sequences may send them without end. A Verify
+  /// is short; other requests may be long messages themselves.
   static constexpr Duration kUnderWay = std::chrono::minutes(1), kUnderWayItself = std::chrono::minutes(10);
 
   explicit PendingRequest(Environment& environment) : environment_(environment) {}

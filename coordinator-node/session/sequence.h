@@ -31,7 +31,7 @@ struct Sequence {
   std::int64_t answered() const { return std::ssize(tokens) - prompt_size; }
   bool has_token() const { return answered() > 0; }
   std::int64_t tokens_left() const { return request.max_tokens - answered(); }
-  /// Returns the drafts that fit the answer, and so the context. A verdict adds a token of its own.
+  /// Returns the drafts that fit the answer, and so the context. A verdict adds the target's own token.
   std::int64_t drafts_left() const { return tokens_left() - 1; }
   /// Returns the most drafts that the next round may have.
   std::int64_t draft_room() const { return std::min<std::int64_t>(request.draft_length, drafts_left()); }
@@ -39,8 +39,8 @@ struct Sequence {
   std::span<const TokenId> answer() const { return std::span(tokens).subspan(static_cast<std::size_t>(prompt_size)); }
   /// Returns true if there are media that are not encoded yet.
   bool has_media() const { return encoded < request.media.size(); }
-  /// Returns true under rules whose answer depends on the drafts, not on the seed alone. The number of drafts must then
-  /// not depend on measured times.
+  /// Returns true if the answer depends on the drafts, not on the seed alone. The number of drafts must then not depend
+  /// on measured times.
   bool output_depends_on_drafts() const {
     return !request.sampling.greedy() && request.sampling.rule != SamplingRule::kMatch;
   }

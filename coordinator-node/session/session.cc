@@ -88,7 +88,7 @@ void Session::encode_elsewhere(Error why) {
   verifier.leave();
   const bool moved = state_.round.moved;
   move_to_another_verifier();
-  state_.round.moved = moved;  // its verifier is well
+  state_.round.moved = moved;  // the verifier is not at fault
 }
 
 void Session::move_to_another_verifier() {
@@ -101,7 +101,7 @@ void Session::move_to_another_verifier() {
 void Session::on_tick() {
   switch (state_.phase) {
     case Phase::kWaiting:
-    case Phase::kMoving:  // for room without limit, but for a verifier to join only so long
+    case Phase::kMoving:  // waits for room without limit, but not for a verifier to join
       if (state_.has_verifier())
         state_.verifier.unassigned_since = state_.environment.now;
       else if (auto why = state_.verifier.on_unassigned(state_.phase == Phase::kWaiting))

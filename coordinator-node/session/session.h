@@ -18,8 +18,8 @@ namespace outrider {
 /// counts.
 ///
 /// The verifier alone decides every token. Whatever a drafter does or fails to do, the session continues: at worst it
-/// verifies the last token by itself, which is plain decoding. A sequence that loses its verifier starts again as at
-/// first: another verifier gets all tokens whose K/V the last one had, and then the last request again.
+/// verifies the last token by itself, which is plain decoding. A sequence that loses its verifier starts again: another
+/// verifier gets all tokens whose K/V the lost one had, and then the last request.
 ///
 /// SessionState holds the state. The session routes each event to the part concerned (Drafting, Verifying, an
 /// EncoderSeat), and executes that part's decision (Next).

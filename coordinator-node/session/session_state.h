@@ -44,8 +44,8 @@ struct SessionState : SessionBase {
   bool is_drafter(const PeerId& peer, RoundId of) const {
     return of == round.id && std::ranges::count(drafters.replicas, peer, &DrafterSeats::Replica::peer) > 0;
   }
-  /// Returns the audit of a finished sequence. There is none unless one verifier alone determined the answer: not if
-  /// the sequence failed, moved, came from another coordinator, or depends on drafts.
+  /// Returns the audit of a finished sequence; none unless one verifier alone determined the answer. A sequence that
+  /// failed, moved, came from another coordinator, or depends on drafts has none.
   std::optional<Audit> audit() const;
   /// Adds the session's share to the loads of its workers.
   void add_load(std::map<PeerId, Load>& loads) const;

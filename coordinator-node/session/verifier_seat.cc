@@ -8,7 +8,7 @@
 namespace outrider {
 namespace {
 
-/// Long silences of one verifier, after which each further one counts as a loss.
+/// Number of long silences of a verifier after which each further silence counts as a loss.
 constexpr std::ptrdiff_t kSilentMax = 8;
 
 /// Returns true if each has `alternatives` alternatives, all in the vocabulary.

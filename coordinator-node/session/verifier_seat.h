@@ -32,7 +32,7 @@ class VerifierSeat {
   }
   /// Tells the verifier to forget the sequence.
   void leave();
-  /// Leaves a draining verifier if there is another one; else the sequence may end where it is.
+  /// Leaves a draining verifier if there is another one; otherwise the sequence may end at this one.
   /// @return true if the sequence is without a verifier
   bool leaves();
   /// Makes a draft length policy, unless there is one for this verifier and this kind of drafters.
@@ -50,7 +50,7 @@ class VerifierSeat {
   /// Adds the state that another coordinator would need and the client does not know yet.
   void report(Tokens& tokens);
   /// Handles the loss of the verifier. A verifier that was only silent, and is back over the same connection, does not
-  /// count as a further one. @return the client's error if the sequence may lose no more
+  /// count again. @return the client's error if the sequence may lose no more
   std::optional<Error> lose(Error error);
   void count_failover() const;
   /// Handles the passing of time while the sequence could start at no verifier.
@@ -66,8 +66,8 @@ class VerifierSeat {
   TimePoint missed_since{};                       ///< start of the last kMoving, from which a failover's pause counts
   bool resuming = false;           ///< another coordinator began the answer, and no verifier here has caught up yet
   std::string except = {};         ///< of an audit: the audited verifier
-  TimePoint unassigned_since{};    ///< waiting or moving: start of the time without a verifier for it
-  Position scored = 1;             ///< end of the prompt's tokens whose log-probabilities are not needed or are there
+  TimePoint unassigned_since{};    ///< waiting or moving: start of the time without a possible verifier
+  Position scored = 1;             ///< end of the prompt's tokens whose log-probabilities are here or not needed
   std::string reported_name = {};  ///< known to the client
 
  private:
@@ -79,7 +79,7 @@ class VerifierSeat {
   std::int64_t reported_max_tokens_ = sequence_.request.max_tokens;  ///< known to the client
   int lost_ = 0;                                                     ///< verifiers that died, or were useless
   std::vector<PeerId> silent_ = {};                                  ///< one entry per long silence
-  DraftInput policy_for_ = DraftInput::kTargetRows;                  ///< drafters' input for which its policy was made
+  DraftInput policy_for_ = DraftInput::kTargetRows;                  ///< drafters' input that the policy was made for
 };
 
 }  // namespace outrider

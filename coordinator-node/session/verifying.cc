@@ -15,7 +15,7 @@ Next Verifying::prefill() {
   Generate& request = sequence_.request;
   const PairFacts& facts = verifier_.hello().facts;
   verifier_.scored = 1;
-  // Again, since soft tokens have other sizes than the pixels and samples that they replace.
+  // Reserved again, since soft tokens differ in size from the pixels and samples that they replace.
   if (sequence_.encoded > 0) {
     request.max_tokens = sequence_.shortened(
         verifier_.worker().max_tokens_that_fit(sequence_.prompt_size, media_bytes(request.media)));
@@ -114,8 +114,8 @@ Next Verifying::on_message(Message message) {
                                         sequence_.prompt_size));
   }
   if (verdict != nullptr) return on_verdict(std::move(*verdict));
-  // The verifier may lack room although our accounts have some: a Free was lost, and it will notice. The prompt is
-  // repeated until then.
+  // The verifier may lack room although our accounts have some, because a Free was lost. The verifier will notice;
+  // until then the prompt is repeated.
   if (failed == nullptr || (state_.phase == Phase::kPrefill && failed->code == Errc::kUnavailable)) return {};
   Error error = environment_.for_client(verifier_.peer(), *failed, state_.id);
   if (failed->code == Errc::kNotFound) return lose(std::move(error));  // for example after a restart
@@ -213,7 +213,7 @@ void Verifying::account(const Verdict& verdict) {
   const bool assisted = round_.has_drafts_of(DraftSource::kAssistant);
   if (verifier_.policy != nullptr && !round_.moved) {
     Estimates& costs = verifier_.costs();
-    if (round_.choice.length > 0 || drafters_.can_draft())  // else they had no choice
+    if (round_.choice.length > 0 || drafters_.can_draft())  // otherwise no choice was possible
       costs.wanted.observe(round_.choice.length > 0 && !is_looked_up(round_.choice.source));
     // Drafts of several sources cannot be attributed to one.
     const bool telling = round_.is_tree() ? !sequence_.request.added.any() : round_.is_plain();

@@ -19,8 +19,8 @@ class Verifying {
   Next on_tick();
   /// Handles a verifier that is alive but whose answers are useless: others are preferred until it answers again.
   Next distrust(Error why);
-  /// Handles the loss of a verifier that is dead or useless: the sequence needs another one, at once or for its next
-  /// verification.
+  /// Handles the loss of a verifier that is dead or useless: the sequence needs another verifier, at once or for its
+  /// next verification.
   Next lose(Error why);
 
  private:
