@@ -119,7 +119,7 @@ std::int64_t BackboneEngine::kv_bytes_until_full(std::span<const float> free_mib
   for (std::size_t rank = 0; rank < free_mib.size(); ++rank) {
     const KvCost own = kv_cost_of(cache_of_shard(static_cast<int>(rank)));
     const double full = double{free_mib[rank]} * 0x1p20 * all / static_cast<double>(own.bytes(longest));
-    least = std::max(0.0, std::min(least, full));  // whatever another host says: NaN, too
+    least = std::max(0.0, std::min(least, full));  // another host may send anything, even NaN
   }
   return static_cast<std::int64_t>(least);
 }

@@ -104,7 +104,7 @@ Duration BatchWindow::wait(std::int64_t requests, std::int64_t rows, TimePoint n
     }
   }
   std::ranges::sort(coming, {}, &Coming::in_s);
-  // Drafts and a forward beside them share cores or memory: what drafts of a second lose, the forward loses too.
+  // Drafts and a forward beside them share cores or memory: the forward loses as much time as the drafts.
   const double slowdown = this->slowdown(), slowed = slowdown - 1;
   const double longest_s = away_s.empty() ? 0 : std::ranges::max(away_s);
   const double forward_alone_s = forward_s(rows), present = static_cast<double>(requests);

@@ -16,7 +16,7 @@ constexpr std::int64_t kWordsPerRow = 1024;
 /// Most words of the calls between two passes.
 constexpr std::int64_t kWordsMax = 1 << 28;
 
-/// Ends following: the first shard may be another host's, whose bytes must not break this process.
+/// Ends following the first shard: its bytes may come from another host, and must not break this process.
 void require(bool sound) {
   if (!sound) throw std::runtime_error("the verifier's calls make no sense");
 }

@@ -407,7 +407,7 @@ Result<std::unique_ptr<TcpShards>> ShardListener::gather_group(ShardTask task, s
       links.push_back(std::move(shard.link));
     }
     if (all_written) return std::make_unique<TcpShards>(task.place, std::move(links));
-    joining.clear();  // one left while the others got their tasks: these join again
+    joining.clear();  // one shard left while the others got their tasks: the others join again
     patience_ends = now() + fewer.patience;
   }
   return std::unique_ptr<TcpShards>();

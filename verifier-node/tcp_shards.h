@@ -78,7 +78,7 @@ struct ShardTask {
 struct FewerShards {
   int least = 0;                ///< shards, the first included; 0: all must have joined
   std::int64_t matrix_mib = 0;  ///< of the whole model: each of n shards must have 1/n of it free
-  Duration patience = {};       ///< with the others
+  Duration patience = {};       ///< time to wait for the others
 };
 
 /// Shards of several hosts, which gather over TCP (ADR 17). Each shard is connected to the first one, which forwards
@@ -101,7 +101,7 @@ class TcpShards final : public Shards {
     ShardLink link;
     int rank;  ///< for messages
     Header header = {};
-    std::vector<char> in = {};  ///< of the incoming frame: as many bytes as are wanted next
+    std::vector<char> in = {};  ///< of the incoming frame; its size is the number wanted next
     std::size_t received = 0;   ///< of them
     std::vector<char> out = {};
     std::size_t sent = 0;
@@ -129,7 +129,7 @@ class ShardListener {
 
   /// Returns the actual address.
   std::string address() const;
-  /// Waits until all other shards with these weights have joined, or those that suffice, and sends them their task.
+  /// Waits until all other shards with these weights have joined, or enough of them, and sends them their task.
   /// @param task  of this process, the first, with the number of shards wanted
   /// @return null after `stop`
   Result<std::unique_ptr<TcpShards>> gather_group(ShardTask task, std::uint64_t weights, std::stop_token stop,
@@ -140,14 +140,14 @@ class ShardListener {
     ShardLink link;
     TimePoint deadline;
     bool may_join = false;       ///< its hello was accepted
-    std::int64_t free_mib = 0;  ///< of memory at its host, when it came
+    std::int64_t free_mib = 0;  ///< free memory of its host when it joined
   };
   ShardListener(Descriptor socket, std::optional<KeysToListen> keys) : socket_(std::move(socket)), keys_(keys) {}
   /// @return false if a connection waits, and this process has no file handle or memory for it; errno has the reason
   bool accept_all(std::vector<Joining>& joining);
   /// Handles a shard's hello. @return the error that ends its connection
   Result<void> read_joining(Joining& shard, std::uint64_t weights);
-  /// Returns true if the shards that have come may begin without others.
+  /// Returns true if the joined shards may begin without others.
   static bool suffice(const std::vector<Joining>& joining, const FewerShards& fewer);
 
   Descriptor socket_;

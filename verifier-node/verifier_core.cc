@@ -276,8 +276,8 @@ void VerifierCore::form_batch(TimePoint now) {
   Batch batch;
   batch.room = config_.rows_max;
   batch.scored_room = config_.scored_rows_max;
-  // Verifies go first, since they are short and their answers are streamed; prompts fill up. But even a hundred
-  // sequences must not starve prompts: after verifies left them less than a chunk of a full forward, they go first.
+  // Verifies go first, since they are short and their answers are streamed; prompts get the remaining rows. If verifies
+  // left less than a chunk of a full forward, prompts go first next time, so that they do not starve.
   const bool prompts_first = std::exchange(prompts_first_, false);
   take_requests(prompts_first, batch);
   take_requests(!prompts_first, batch);
@@ -497,7 +497,7 @@ void VerifierCore::free(SessionId id) {
   const auto known = sessions_.find(id);
   if (known == sessions_.end()) return;
   known->second.freed = true;
-  // At once, although its rows may be in the current batch: later users of the memory run after it.
+  // Freed at once, although its rows may be in the current batch: later users of the memory run after that batch.
   kv_bytes_ -= std::exchange(known->second.kv_bytes, 0);
   if (known->second.rows_out == 0) release(known, true);
 }

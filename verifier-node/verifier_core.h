@@ -22,8 +22,8 @@ struct Grammar;
 struct VerifierConfig {
   LinkConfig link = {};
   std::int64_t rows_max = 256;  ///< rows of one forward, over all sessions
-  /// Rows of one prompt per forward while other sequences decode, which wait for the forward. A prompt that makes
-  /// nobody wait takes all of rows_max: more rows share a read of the weights.
+  /// Rows of one prompt per forward while other sequences decode and wait for the forward. If none waits, a prompt
+  /// takes all of rows_max, since more rows share a read of the weights.
   std::int64_t prefill_chunk = 128;
   /// Of these, rows of prompts with requested log-probabilities: each row has logits.
   std::int64_t scored_rows_max = 32;
@@ -138,7 +138,7 @@ class VerifierCore {
   Output take_output();
 
   const Membership& membership() const { return membership_; }
-  /// Number of sessions, those included whose grammar is being compiled: a drain waits for them.
+  /// Number of sessions, including sessions whose grammar is being compiled: a drain waits for all.
   std::size_t session_count() const { return sessions_.size() + held_.size(); }
   /// Returns the K/V memory reserved for sessions; cached_bytes() returns the memory of ended sequences.
   std::int64_t kv_bytes() const { return kv_bytes_; }
@@ -174,7 +174,7 @@ class VerifierCore {
     std::int64_t room = 0;  ///< free rows
     std::int64_t prompt_rows = 0;
     std::int64_t scored_room = 0;    ///< free rows for prompts with scored tokens
-    bool medium_kept_out = false;    ///< one that must be in one forward had no room
+    bool medium_kept_out = false;    ///< a medium that must be in one forward had no room
     std::vector<KeptSequence> kept;  ///< available after the batch, so not for its own prompts
   };
   /// The last batch.
@@ -196,8 +196,8 @@ class VerifierCore {
   };
   /// Admits a prompt, or holds it until that is possible.
   void admit(Message message, TimePoint now);
-  /// Admits a prompt. @return false while its grammar is being compiled, or rows that the session had when it was here
-  /// before are in the batch
+  /// Admits a prompt. @return false while its grammar is being compiled, or rows of the session's earlier stay here are
+  /// in the batch
   bool try_admit(const Held& held, TimePoint now);
   void on_prefill(const Message& message, std::shared_ptr<const Grammar> grammar, TimePoint now);
   /// Handles a repeated request: sends the verdict again, or a heartbeat while the request is in work.
@@ -229,7 +229,7 @@ class VerifierCore {
   /// Returns the next rows of a prompt. @return none if it waits for another one (begin_prompt)
   std::optional<VerifyWork> next_chunk(Session& session, Batch& batch);
   /// Returns how many of `count` rows after the first `done` may be computed now: soft tokens that belong together are
-  /// not split, so that it may exceed `count`; 0 if there is not enough room.
+  /// not split, so the result may exceed `count`; 0 if there is not enough room.
   std::int64_t whole_media(const VerifyWork& request, std::int64_t done, std::int64_t count, std::int64_t room) const;
   /// Chooses what a new prompt reuses, and stores that in *work.
   /// @return false to wait: another prompt in progress will soon have a longer common prefix
@@ -251,7 +251,7 @@ class VerifierCore {
   BatchWindow window_{config_.rows_max};
   Forward forward_;
   std::optional<TimePoint> due_;
-  bool prompts_first_ = false;  ///< in the next batch: verifies left them less than a chunk of a full one
+  bool prompts_first_ = false;  ///< in the next batch: verifies left less than a chunk of a full batch
   std::int64_t kv_bytes_ = 0;   ///< sum over the sessions that are not freed
   std::uint64_t next_kept_ = kFirstKept;
   std::vector<std::pair<SessionId, SessionId>> renamed_;

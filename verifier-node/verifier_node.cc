@@ -81,7 +81,7 @@ Result<std::int64_t> matrix_mib(const ModelFiles& files) {
   return static_cast<std::int64_t>(bytes >> 20);
 }
 
-/// The processes that compute a verifier's backbone with it. Those that it has started end with this object.
+/// The other processes that compute a verifier's backbone. Processes started by this object end with it.
 class ShardGroup {
  public:
   /// Starts them on this host, and binds this process to its own share of the cores.
@@ -104,7 +104,7 @@ class ShardGroup {
     log_info("event=shards count={} threads_each={}", count, threads);
     return {};
   }
-  /// Waits until those of other hosts have joined. @return false if `stop` came first
+  /// Waits until the shards of other hosts have joined. @return false if `stop` came first
   Result<bool> wait_for(const VerifierOptions& options, const ModelFiles& files, std::stop_token stop) {
     const RemoteShards& remote = options.remote;
     ASSIGN_OR_RETURN(const std::uint64_t weights, weights_fingerprint(files));
@@ -128,7 +128,7 @@ class ShardGroup {
   }
   /// Null: this process computes alone.
   Shards* shards() { return remote_ != nullptr ? static_cast<Shards*>(remote_.get()) : local_.get(); }
-  /// Throws when one has ended: the rest of the model is of no use.
+  /// Throws when a shard has ended: the rest of the model is useless alone.
   void check() {
     for (std::size_t i = 0; i < children_.size(); ++i) {
       if (const auto status = children_[i].poll())
@@ -154,15 +154,15 @@ class ShardGroup {
   std::vector<Child> children_;
 };
 
-/// Returns the numeric class of a backbone computed by shards, each of which must have the same: they exchange their
-/// own. @param free  receives free_mib() at each, by rank
-/// @return kMismatch if this one's differs from the first's, or, at the first, if another's does
+/// Returns the numeric class of a backbone computed by shards. The shards exchange their classes, which must be equal.
+/// @param free  receives free_mib() at each, by rank
+/// @return kMismatch if this shard's class differs from the first shard's, or, at the first shard, if any other does
 Result<std::string> common_numeric_class(Backbone& backbone, std::vector<float>& free) {
   Shards* const shards = backbone.shards();
   if (shards == nullptr) return numeric_class(backbone);
   const auto [rank, count] = shards->place();
-  // Others may be loading for minutes: until they read, more than this would fill their sockets, and the kernel would
-  // take a host that reads nothing for gone.
+  // Other shards may load for minutes. Until they read, more data would fill their sockets, and the kernel would count
+  // a host that reads nothing as gone.
   free.resize(static_cast<std::size_t>(count));
   free[static_cast<std::size_t>(rank)] = static_cast<float>(free_mib());
   shards->gather({free.data(), {1, count}}, {rank, 1});
@@ -195,7 +195,7 @@ Result<std::unique_ptr<Backbone>> load_backbone(const ModelFiles& files, const V
   return backbone;
 }
 
-/// Returns what drafters must fit; the backbone keeps the rows that they need.
+/// Returns the facts that drafters must match; the backbone keeps the rows that drafters need.
 Result<PairFacts> facts_for_drafters(const ModelFiles& files, const VerifierOptions& options, Backbone& backbone) {
   PairFacts facts = pair_facts(backbone.config(), backbone.weights());
   if (!options.hidden_rows_for.empty()) {
@@ -208,7 +208,7 @@ Result<PairFacts> facts_for_drafters(const ModelFiles& files, const VerifierOpti
   return facts;
 }
 
-/// Lends the verifier's backbone, if it is to be lent, and takes it back for good in the end.
+/// Lends the verifier's backbone, unless `lent` is null; the destructor takes it back for good.
 class Lending {
  public:
   Lending(LentBackbone* lent, const std::shared_ptr<Backbone>& backbone) : lent_(lent) {
@@ -237,7 +237,7 @@ Result<void> follow(const ModelFiles& files, const ShardTask& task, Shards& shar
     std::vector<float> free;
     RETURN_IF_ERROR(common_numeric_class(*backbone, free));
     Sequences(std::move(backbone)).follow();
-  } catch (const std::runtime_error& gone) {  // also calls that make no sense
+  } catch (const std::runtime_error& gone) {  // also for invalid calls
     return Error{Errc::kPeerGone, gone.what()};
   }
 }
