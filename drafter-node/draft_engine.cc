@@ -62,7 +62,7 @@ void DraftEngine::fill_row(const SamplingParams& sampling, std::span<const Token
   if (state != nullptr) {
     const std::span<const std::uint32_t> allowed = state->allowed();
     mask_scores(allowed, row_);
-    // None of the assistant's scored tokens: if the grammar leaves one token, it is right nevertheless.
+    // The assistant scores no allowed token. If the grammar leaves one token, that token is right.
     if (!std::isfinite(row_[static_cast<std::size_t>(argmax(row_))])) {
       for (std::size_t word = 0; word < allowed.size(); ++word) {
         if (allowed[word] == 0) continue;
@@ -80,7 +80,7 @@ void DraftEngine::fill_row(const SamplingParams& sampling, std::span<const Token
 TokenId DraftEngine::sample(const SamplingParams& sampling, std::int64_t index, bool want_q,
                             std::vector<Distribution>* q) {
   const auto best = static_cast<TokenId>(argmax(row_));
-  // No token left to draw, or scores that are NaN: any draft, which the target will reject.
+  // Without a token left to draw, or with NaN scores, any draft will do: the target rejects it.
   const bool sound = std::isfinite(row_[static_cast<std::size_t>(best)]);
   const bool rejection = sampling.rule == SamplingRule::kRejection;
   const bool likeliest = drafts_likeliest(sampling);
@@ -204,7 +204,7 @@ std::vector<DraftProgress> DraftEngine::step(std::span<const DraftTurn> turns,
 
 namespace {
 
-/// Returns the path from the token after the rows on.
+/// Returns the path, from the token after the rows to its end.
 std::vector<TokenId> path_to(const Draft& request, std::span<const TokenId> drafts) {
   std::vector<TokenId> path = {request.token};
   path.insert(path.end(), drafts.begin(), drafts.end());
@@ -429,7 +429,7 @@ DraftEngine::Choices DraftEngine::choose_several(const SamplingParams& sampling,
   Choices choices;
   const bool drawn = !drafts_likeliest(sampling), rejection = sampling.rule == SamplingRule::kRejection;
   if (drawn && !rejection) {
-    // The target's tokens if its distribution equals the drafter's, then those that nearly would be.
+    // First the token that the target draws if its distribution equals the drafter's, then the closest runners-up.
     make_distribution(row_, sampling, scratch_, &q_);
     choices.tokens = draw_distinct(q_, Noise(sampling.seed, index, Noise::Stream::kDraw), kMost);
   }

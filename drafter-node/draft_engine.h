@@ -77,7 +77,7 @@ class DraftEngine {
     std::vector<float> state;  ///< input of the next step
     Candidates made = {};
   };
-  /// A token tree with, per node with children, the assistant's state for these, and their distribution.
+  /// A token tree. For each node with children: the assistant's state for the children, and their distribution.
   struct Growth {
     DraftTree tree;
     std::vector<std::size_t> step;  ///< nodes of the next pass
@@ -102,7 +102,7 @@ class DraftEngine {
   struct Sequence {
     std::unique_ptr<DraftSequence> rows;
     AnswerGuide guide = {};
-    /// By path after the rows, if that stays valid (DraftTraits::by_tokens_alone) and drafts are made ahead.
+    /// By path after the rows; kept if it stays valid (DraftTraits::by_tokens_alone) and drafts are made ahead.
     std::map<std::vector<TokenId>, Prediction> predictions = {};
     std::unique_ptr<Round> round = {};  ///< none once its rows are behind the replica's; destroyed before the guide
   };

@@ -145,8 +145,8 @@ void DrafterCore::on_draft(Message message, TimePoint now) {
   if (!fits) return answer(Failed{fits.error().code, fits.error().message});
   session->round = message.round;
   session->last_answer.reset();
-  // A delta was lost or is late: requests the missing rows. Rows that did arrive are kept. Rows for which there was no
-  // room are requested when those before them have their K/V.
+  // A delta was lost or is late: requests the missing rows. Rows that did arrive are kept. Rows that had no room are
+  // requested once the rows before them have their K/V.
   const bool far_behind = session->behind > kCatchUpRows, waits = session->no_room && far_behind,
              lacks_rows = !waits && (session->replica_end != message.base || message.base == 0);
   if (lacks_rows || far_behind) {

@@ -36,8 +36,8 @@ struct DraftWork {
   Draft draft = {};   ///< kDraft; its own rows are in an earlier kExtend
 };
 
-/// Most nodes of a token tree per forward pass: its rows share the weights that are read, but those of unlikely nodes
-/// are mostly wasted.
+/// Maximum nodes of a token tree per forward pass. Rows of a pass share a read of the weights, but rows of unlikely
+/// nodes are mostly wasted.
 inline constexpr std::size_t kTreeStepRows = 8;
 /// Outcomes for which a drafter drafts ahead together, one row of a forward pass each. With more, all finish sooner,
 /// but the most probable ones later, and rows are not free: docs/lab/ahead.md, "Outcomes in one pass".
@@ -82,12 +82,11 @@ class DrafterCore {
     std::vector<DraftWork> work;  ///< in order of arrival
     /// Then one forward pass, in order of the requests: for all sessions that wait for drafts, or for half of the
     /// drafting ones if the first request asks for that (Draft::halves). Later requests are in the next pass; a session
-    /// that the coordinator continued without drafts is left out. Without requests it is one step ahead, for one
-    /// session so that a new request does not wait long, the sessions in turn.
+    /// that the coordinator continued without drafts is left out. Without requests the pass drafts ahead, one step for
+    /// one session in turn, so that a new request does not wait long.
     std::vector<DraftTurn> pass;
   };
-  /// Returns all results since the last call. None but messages while a pass is in progress: until on_turn() or
-  /// decline().
+  /// Returns all results since the last call: only messages while a pass is in progress, until on_turn() or decline().
   Output take_output() {
     in_pass_ = in_pass_ || !pass_.empty();
     return {membership_.take_output(), std::exchange(work_, {}), std::exchange(pass_, {})};
@@ -133,10 +132,10 @@ class DrafterCore {
   /// Appends accepted rows that the replica lacks. @return true if there were any
   bool extend(Session& session, SessionId id, KvRows kv);
   void on_draft(Message message, TimePoint now);
-  /// Checks that a Draft has this drafter's input, and asks for what it does.
+  /// Checks that a Draft has this drafter's input, and asks only for drafts that this drafter makes.
   Result<void> check_draft(const Draft& draft, Position base) const;
-  /// Schedules K/V of its new rows for the time without requests. Without new rows the engine would take the turn for
-  /// one of the last Draft, with which it computes the others.
+  /// Schedules K/V of the session's new rows for a time without requests. Without new rows the engine would mistake the
+  /// turn for one of the last Draft, whose turns compute the other rows.
   void catch_up(const Session& session, SessionId id);
   /// Drops the session's Draft, if it has turns left.
   void abandon(Session& session, SessionId id);
@@ -157,7 +156,7 @@ class DrafterCore {
   int catch_up_waits_ = 0;                         ///< passes for which a session that lacks K/V has waited
   std::uint64_t asked_ = 0;    ///< requests for drafts so far
   std::vector<DraftWork> next_work_;
-  /// At most one per session, whose replica ends at its base once next_work_ is done; in the order of their turns.
+  /// At most one per session, in the order of turns. Once next_work_ is done, its session's replica ends at its base.
   std::vector<Job> jobs_;
   // About to be handed over:
   std::vector<DraftWork> work_;

@@ -78,7 +78,7 @@ class WholeSequence final : public DraftSequence {
  private:
   std::vector<TokenId> committed_;
   std::vector<TokenId> cached_;  ///< tokens of cache_'s rows
-  /// Hidden rows of some of these, by position.
+  /// Hidden rows of some cached tokens, by position.
   std::map<Position, std::vector<float>> states_;
   KvCache cache_;
 };
@@ -135,7 +135,7 @@ class WholeModel final : public DraftModel {
     std::size_t point;
     WholeSequence* sequence;
     std::vector<TokenId> rows;  ///< after the cached ones; the last are guesses
-    bool reaches;               ///< the path's end
+    bool reaches;               ///< the part reaches the path's end
     std::int64_t guesses = 0;
     /// Rows with wanted scores: the path's last one and the guesses.
     std::int64_t outputs() const { return reaches ? 1 + guesses : 0; }
