@@ -26,7 +26,7 @@ using Json = nlohmann::json;
 
 /// Memory of a token or an alternative with its log-probability, in a collected answer (docs/lab/server.md).
 constexpr std::int64_t kBytesPerScore = 250;
-/// How often a reply that is made of its events has a score. A streamed one repeats all at the end of the text.
+/// Copies of a score in a reply that is made of its events. A streamed reply repeats all scores at the end of the text.
 constexpr std::int64_t kScoresInEvents = 3, kScoresInStreamedEvents = 4;
 /// Memory of a token's text or bytes in a reply of /tokenize.
 constexpr std::int64_t kBytesPerPiece = 400;
@@ -57,12 +57,12 @@ void spend(const std::shared_ptr<const ApiKey>& key, std::int64_t tokens) {
   if (key != nullptr) key->spend(tokens, now());
 }
 
-/// Most unread bytes of a reply before its latest piece: more than any answer without log-probabilities has.
+/// Maximum unread bytes of a reply before its latest piece. Only answers with log-probabilities can exceed this.
 constexpr std::size_t kUnreadBytesMax = 8u << 20;
 
-/// A reply made on a thread of its own while the connection's thread sends it, so that a slow or absent reader does not
-/// delay the conversation with the coordinator. A reader that has more than kUnreadBytesMax unread when the next piece
-/// comes is gone.
+/// A reply made on its own thread while the connection's thread sends it, so that a slow or absent reader does not
+/// delay the conversation with the coordinator. A reader with more than kUnreadBytesMax unread bytes at the next piece
+/// counts as gone.
 class StreamedReply {
  public:
   using Emit = std::function<void(std::string piece)>;
@@ -209,7 +209,7 @@ class ApiServer::ChoiceSink {
   const Work& work_;
 };
 
-/// Sends events: `choices` has the additional content of each one's next event.
+/// Sends events. `choices` has the additional content of each choice's next event.
 class ApiServer::StreamingSink final : public ChoiceSink {
  public:
   StreamingSink(const Work& work, ReplyWriter& writer, const StreamedReply::Emit& emit)
@@ -256,7 +256,7 @@ class ApiServer::StreamingSink final : public ChoiceSink {
   }
   ReplyWriter& writer_;
   const StreamedReply::Emit& emit_;
-  std::vector<std::size_t> calls_;  ///< complete ones of each choice
+  std::vector<std::size_t> calls_;  ///< number of each choice's complete calls
   std::size_t open_;                ///< unfinished choices
   Usage so_far_;
 };
@@ -329,7 +329,7 @@ class ApiServer::ChoiceReader {
     if (reason != FinishReason::kStop || std::ranges::find(ids, tokens_.last) == ids.end()) return {};
     return tokens_.last;
   }
-  /// Number of its tokens.
+  /// Number of the choice's tokens.
   std::int64_t count() const { return tokens_.count; }
   int broken_calls() const { return answer_.broken_calls(); }
 
@@ -343,7 +343,7 @@ class ApiServer::ChoiceReader {
     const std::string first = prompt_token(nullptr);
     if (!first.empty()) sink_.event(index_, {ChatEvent::Kind::kContent, first, {}});
   }
-  /// Handles the prompt's next token. @param logprobs  null: it has none @return its text in the answer
+  /// Handles the prompt's next token. @param logprobs  null: the token has none @return the token's text in the answer
   std::string prompt_token(const TokenLogprobs* logprobs) {
     const TokenId token = prompt_[prompt_read_++];
     TokenScore scored = score(token, logprobs != nullptr ? *logprobs : TokenLogprobs{});
@@ -364,7 +364,7 @@ class ApiServer::ChoiceReader {
       among = among || other.token == token;
       result.top.push_back(scored(other.token, other.logprob));
     }
-    // vLLM lists it besides the requested ids.
+    // vLLM lists the token itself besides the requested ids.
     if (!among && !request_.sampling.logprob_token_ids.empty()) result.top.push_back(result.token);
     // Text excludes control tokens.
     const auto begins = [](char c) { return (c & 0xC0) != 0x80; };

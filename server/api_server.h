@@ -38,7 +38,7 @@ struct FinishedRequest {
   std::string_view operation = "chat";  ///< OpenTelemetry's gen_ai.operation.name; a constant
   int status = 200;                     ///< or kClientGone; for a stream, its outcome, though its head had 200
   std::int64_t prompt_tokens = 0, generated_tokens = 0;  ///< sums over choices
-  std::int64_t reasoning_tokens = 0;                     ///< those of the latter in thoughts
+  std::int64_t reasoning_tokens = 0;                     ///< generated tokens in thoughts
   std::int64_t broken_tool_calls = 0;                    ///< became content; over choices
   std::optional<Duration> time_to_first_token;           ///< from the whole request's arrival
   std::vector<Duration> inter_token_gaps;  ///< between arrivals, each of one or more tokens: vLLM's inter-token latency
@@ -111,7 +111,7 @@ class ApiServer {
   const ApiDefaults& defaults() const { return defaults_; }
   const std::string& version() const { return options_.version; }
   /// Returns the error with which a request to /v1/chat/completions or /v1/completions would be refused before the
-  /// coordinator is asked; none: it would not be.
+  /// coordinator is asked; none: it is not refused.
   std::optional<ApiError> check(const std::string& path, const std::string& body);
   const TextSide& text() const { return text_; }
   /// Asks the coordinator for its and its workers' state; waits for up to 3 s.
@@ -155,7 +155,7 @@ class ApiServer {
   ApiResult<std::vector<TokenId>> render(const RequestSource& source, const Conversation& conversation) const;
   /// Generates all choices concurrently and reports the request as finished. The first failure ends the others.
   std::optional<ApiError> run(Work& work, ChoiceSink& sink, const std::function<bool()>& gone);
-  /// Logs and reports it, and passes its trace on.
+  /// Logs and reports a request, and passes its trace on.
   void finish(Work& work, const std::optional<ApiError>& error) const;
   /// Runs a part of a request. If the part throws, the request is finished with status 500, and the exception goes on.
   std::optional<ApiError> counted(Work& work, const std::function<std::optional<ApiError>()>& part) const;

@@ -64,7 +64,7 @@ void read_data(const JsonFields& fields, MediumFile& file) {
   file.bytes = *std::move(bytes);
 }
 
-/// Pictures of a video that is given as pictures, one per second. Each takes memory, however small it is.
+/// Maximum pictures of a video that is given as pictures, one per second. Even small pictures take memory.
 constexpr std::size_t kVideoPicturesMax = 4096;
 
 /// Reads a file, its location, or a video's pictures.

@@ -59,7 +59,7 @@ struct Ending {
   std::atomic<bool> stopping = false, aborting = false;
 };
 
-/// A client's connection, whose waits end when the server does.
+/// A client's connection. Its waits end when the server ends.
 class Connection : public WaitingSocket {
  public:
   Connection(tcp::socket socket, const Ending& ending)
@@ -113,7 +113,7 @@ class OpenConnections {
  public:
   explicit OpenConnections(int count_max) : shares_(count_max) {}
 
-  /// Admits a connection; if its client has no room, in place of the client's longest idle one.
+  /// Admits a connection. A client without room loses its longest idle connection for the new one.
   /// @return true if admitted
   bool enter(const std::shared_ptr<Connection>& connection, const std::string& client) {
     const std::lock_guard lock(mutex_);
@@ -194,7 +194,7 @@ error_code framing_error(const Head& head) {
   return {};
 }
 
-/// @return true if a head breaks off at a Content-Length beyond any integer, which counts as a length all the same
+/// @return true if a head breaks off at a Content-Length that no integer holds: it counts as a length that is too large
 bool is_huge_length(std::string_view unread) {
   const std::string_view line = unread.substr(0, unread.find('\r'));
   return line.size() - line.find_last_not_of("0123456789") > 20;
@@ -209,7 +209,7 @@ struct Asked {
 /// A body counts three times while it is read, since a growing string may exist up to three times.
 std::int64_t reading_bytes(std::size_t body_bytes) { return 3 * static_cast<std::int64_t>(body_bytes); }
 
-/// Host names under which a server may be addressed. One with keys accepts any: a page under another name has no key.
+/// Allowed host names of a server. A server with keys allows any, since a page under another name has no key.
 std::vector<std::string> names_of(const HttpOptions& options) {
   if (options.keys != nullptr && options.allowed_hosts.empty()) return {"*"};
   std::vector<std::string> names = own_names(options.host);

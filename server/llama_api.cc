@@ -67,7 +67,7 @@ Json pick(const Json& object, const std::set<std::string>& names) {
   return picked;
 }
 
-/// Returns the fields of a request that its reply repeats for each choice: none beyond these bytes in all.
+/// Returns the fields of a request that its reply repeats for each choice: as many as fit kBytesMax.
 Json settings_of(const Json& request) {
   constexpr std::size_t kBytesMax = 8 << 10;
   Json settings = Json::object();
@@ -223,7 +223,7 @@ class LlamaWriter final : public ReplyWriter {
     Json list = Json::array();
     for (const TokenScore& score : scores) {
       Json entry = scored(score.token, score.scored ? Json(score.token.logprob) : Json());
-      // Includes the chosen one, even if not among the most probable. Equal ones are ordered by name.
+      // Includes the chosen token, even if not among the most probable. Equal tokens are ordered by name.
       std::vector<std::tuple<float, std::string, const ScoredText*>> top;
       if (score.scored) top.emplace_back(-score.token.logprob, std::to_string(score.token.id), &score.token);
       for (const ScoredText& other : score.top)

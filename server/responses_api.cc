@@ -118,7 +118,7 @@ void read_conversation(const JsonFields& fields, EarlierTurns earlier, Conversat
   }
   check_turns(fields, "input", conversation, media);
   fields.each("tools", "an array of tools", [&](const JsonFields& tool) {
-    if (tool.text("type", {}, "\"function\"") != "function") tool.wrong("type", "\"function\"");  // its server's own
+    if (tool.text("type", {}, "\"function\"") != "function") tool.wrong("type", "\"function\"");  // server-side tools
     conversation.tools.push_back(read_function(tool, "parameters"));
   });
   if (read_tool_choice(fields, /*of_chat=*/false).kind == ToolChoice::Kind::kNone) conversation.tools.clear();
@@ -210,7 +210,7 @@ Json raw_message(const std::string& text, const std::vector<TokenId>& tokens) {
   return Json::array({{{"type", "raw_message_tokens"}, {"message", text}, {"tokens", tokens}}});
 }
 
-/// Builds a response from a chat's events, and writes its own events. What may have scores is text.
+/// Builds a response from a chat's events, and writes its own events. Only text has scores.
 class ResponsesWriter final : public ReplyWriter {
  public:
   /// Receives the complete response, as JSON.
@@ -283,7 +283,7 @@ class ResponsesWriter final : public ReplyWriter {
   std::string response_text() const { return with_member(to_text(response_), "output", "[" + output_ + "]"); }
   std::string response_data() const { return with_member("{}", "response", response_text()); }
   std::string content_event(const ReplyHead& head, const ChoiceEvent& event, const ChatEvent& more) {
-    const std::string scores = std::exchange(scores_, "");  // those of a thought or a call are not shown
+    const std::string scores = std::exchange(scores_, "");  // scores of thoughts and calls are not shown
     if (more.kind == ChatEvent::Kind::kReasoning) return text("reasoning", more.text, "");
     if (more.kind == ChatEvent::Kind::kContent) return text("message", more.text, scores);
     return function_call(call_id(head, event.index, event.calls), more.name, more.text);
@@ -379,8 +379,8 @@ class ResponsesWriter final : public ReplyWriter {
   std::string finish_reason_;
   std::string open_, text_;      ///< the open item, "reasoning" or "message", and its text
   std::string scores_;           ///< of tokens whose text follows, as entries of a JSON array
-  std::string logprobs_;         ///< the same of the open item's text
-  std::string output_;           ///< likewise: complete items
+  std::string logprobs_;         ///< scores of the open item's text
+  std::string output_;           ///< complete items, as entries of a JSON array
   std::size_t items_ = 0;        ///< their number
   int sequence_ = 0;
 };
@@ -488,7 +488,7 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
     return json_reply(response);
   }
 
-  /// Returns what is stored of a response, which `items` precede.
+  /// Returns the stored text of a response that follows `items`.
   static std::string kept_text(const Json& items, const std::string& response) {
     return with_member(to_text({{"items", items}}), "response", response);
   }

@@ -271,7 +271,7 @@ std::string OtlpWriter::take() {
 // ---- Chrome ----
 
 void ChromeWriter::begin(const RequestTrace& trace) {
-  // Requests come in the order of their ends: one that starts after the last one of a lane overlaps none there.
+  // Requests come in the order of their ends: a request that starts after the last end in a lane overlaps none there.
   lanes_wanted_ = std::max<std::size_t>(trace.choices.size(), 1);
   for (lane_ = 0; lane_ < lanes_.size(); ++lane_) {
     const std::size_t last = std::min(lane_ + lanes_wanted_, lanes_.size());
