@@ -29,7 +29,7 @@ using Json = nlohmann::json;
 constexpr std::int64_t kDay = 24 * 3600;
 constexpr std::int64_t kAgeMin = 3600, kAgeMax = 30 * kDay;
 constexpr std::int64_t kSweepSeconds = 60;
-/// What a file counts besides its content, and a batch in all: their objects stay in memory.
+/// Bytes counted for a file besides its content, and for a batch: their objects stay in memory.
 constexpr std::uint64_t kEntryBytes = 64 << 10;
 // OpenAI's limits.
 constexpr std::size_t kMetadataMax = 16, kMetadataKeyBytesMax = 64, kMetadataTextBytesMax = 512;
@@ -79,7 +79,7 @@ Json errors_of(const Error& error) {
 std::uint64_t bytes_of(const Json& file) { return file.value("bytes", std::uint64_t{0}); }
 std::uint64_t stored_bytes_of(const Json& file) { return bytes_of(file) + kEntryBytes; }
 
-/// @return true if a saved object has what is read of it, with the right types
+/// @return true if a saved object has all fields that are read, with the right types
 bool has_its_fields(const Json& object, bool is_batch) {
   const auto are = [&](std::initializer_list<const char*> keys, bool (Json::*is)() const noexcept) {
     return std::ranges::all_of(keys, [&](const char* key) { return (member(object, key).*is)(); });
@@ -106,7 +106,7 @@ bool is_over(const Json& batch) {
   return status == "completed" || status == "failed" || status == "cancelled" || status == "expired";
 }
 
-/// @return true if it ends now, whatever of it is done
+/// @return true if the batch ends now, finished or not
 bool is_due(const Json& batch) {
   return !is_over(batch) &&
          (batch["status"] == "cancelling" || unix_seconds() > batch["expires_at"].get<std::int64_t>());
@@ -231,7 +231,7 @@ void BatchApi::forget_old() {
     batches_.erase(batch);
     stored_bytes_ -= kEntryBytes;
   }
-  std::set<std::string> wanted;  // by batches that are not over
+  std::set<std::string> wanted;  // by unfinished batches
   for (const auto& [id, batch] : batches_)
     if (!is_over(batch)) wanted.insert(batch["input_file_id"].get<std::string>());
   for (auto it = files_.begin(); it != files_.end();) {
@@ -452,7 +452,7 @@ std::optional<ApiError> BatchApi::admit(const std::string& owner, HttpRequest& h
   }
   http.reserve = [memory = std::make_shared<RequestMemory>(options_.memory, http.client), open](std::int64_t bytes) {
     std::optional<ApiError> refused = memory->reserve(bytes);
-    if (refused && refused->status == 503) refused->status = 429;  // too many of the batch's lines, and no outage
+    if (refused && refused->status == 503) refused->status = 429;  // too many lines of the batch, not an outage
     return refused;
   };
   return http.reserve(counted_bytes(http.body));
@@ -512,7 +512,7 @@ Result<void> BatchApi::run_batch(const std::string& id) {
   ASSIGN_OR_RETURN(const std::unique_ptr<BatchJob> job, std::move(opened));
   if (job->counts().total == 0) return Error(Errc::kInvalidArgument, "the input file has no lines");
   bool full = false;         // no room for its output
-  std::int64_t looked = 0;  // last second in which the other batches were looked at
+  std::int64_t looked = 0;  // last second in which the other batches were checked
   const auto stop = [&] {
     if (ends_) return BatchStop::kCutOff;
     std::unique_lock lock(mutex_);
@@ -526,7 +526,7 @@ Result<void> BatchApi::run_batch(const std::string& id) {
     if (queued == batches_.end()) return BatchStop::kGoOn;
     const std::string due = queued->first;
     lock.unlock();
-    run(due);  // which sends nothing: it does not wait for this one
+    run(due);  // sends nothing, and so need not wait for this batch
     return BatchStop::kGoOn;
   };
   if (stop() == BatchStop::kGoOn) update(id, {{"status", "in_progress"}, {"in_progress_at", unix_seconds()}});
@@ -562,7 +562,7 @@ void BatchApi::count(const std::string& id, const BatchCounts& counts) {
 Result<std::optional<std::string>> BatchApi::adopt(const std::filesystem::path& from, const std::string& name,
                                                    const Json& batch) {
   std::error_code failed;
-  // The same id however often this is done.
+  // Every attempt gives the same id.
   const std::string id = "file-" + hex(hash128(name));
   const std::filesystem::path to = path(kFiles, id, ".jsonl");
   if (std::filesystem::exists(from, failed)) std::filesystem::rename(from, to, failed);
@@ -607,7 +607,7 @@ Result<void> BatchApi::finish(const std::string& id, const char* status) {
 
 void BatchApi::fail(const std::string& id, const Error& error) {
   if (error.code == Errc::kIo) log_error("event=disk_failed batch={} reason=\"{}\"", id, error.message);
-  const Error shown(error.code, replaced(error.message, (options_.dir / "").string(), ""));  // clients do not see where
+  const Error shown(error.code, replaced(error.message, (options_.dir / "").string(), ""));  // clients see no paths
   update(id, {{"errors", errors_of(shown)}});
   if (finish(id, "failed")) return;
   // Its folder may have the only copy of results.

@@ -21,7 +21,7 @@ std::int64_t count(const Json& object, const char* key) {
   return value.is_number_integer() ? value.get<std::int64_t>() : 0;
 }
 
-/// Derives ids of calls from the reply's.
+/// Derives the calls' ids from the reply's id.
 void settle_call_ids(Json& choice, const std::string& id) {
   if (!choice.is_object() || !choice.contains("message") || !choice["message"].is_object()) return;
   Json& calls = choice["message"]["tool_calls"];
@@ -34,7 +34,7 @@ void settle_call_ids(Json& choice, const std::string& id) {
   }
 }
 
-/// Returns up to `bytes_max` bytes of what the model reads first.
+/// Returns up to `bytes_max` bytes from the start of the model's input.
 std::string first_text(const Json& value, std::size_t bytes_max) {
   if (value.is_string()) return value.get_ref<const std::string&>().substr(0, bytes_max);
   std::string text;

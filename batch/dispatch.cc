@@ -10,7 +10,7 @@ constexpr Duration kWaitFirst = std::chrono::milliseconds(200), kWaitMax = std::
 constexpr Duration kRefusedTogether = std::chrono::seconds(3);
 /// Least gain that makes another number worthwhile.
 constexpr double kPays = 1.03;
-/// Least ratio of remaining lines for a trial with fewer: if they were half as fast, it would cost a twentieth.
+/// Minimum ratio of remaining lines to the limit of a trial with fewer: at half the speed it costs a twentieth.
 constexpr std::size_t kTrialsLeftMin = 20;
 /// Fewer lines do not show the speed.
 constexpr int kTrialLinesMin = 16;
@@ -64,7 +64,7 @@ void ConcurrencySearch::judge(double rate, std::size_t left) {
 
 void ConcurrencySearch::try_next(int limit, std::size_t left) {
   if (limit > kMax) {
-    // There is no more: less may be better, unless this is better than less was.
+    // The limit is at its maximum: a lower one may be better, unless the first one was lower and worse.
     if (best_limit_ != first_limit_) return settle();
     phase_ = Phase::kDown;
     limit = best_limit_ / 2;
@@ -96,7 +96,7 @@ void ConcurrencySearch::refused(TimePoint now) {
   refused_ = now;
   limit_ = std::max(1, limit_ * 3 / 4);
   best_limit_ = limit_;
-  best_rate_ = 0;  // any speed is new, and the search restarts once nothing is refused
+  best_rate_ = 0;  // any speed then counts as new, and restarts the search
   settle();
   begin_trial();
 }

@@ -11,10 +11,10 @@
 namespace outrider {
 
 /// Finds the number of concurrent lines with the most tokens per second. Lines that the server does not work on wait in
-/// its queue at no cost, while a batch that is not full costs speed: so it begins with the maximum. In a job that is
-/// long enough for trials to cost little, it halves while that pays. After a refusal it takes fewer, and more again
-/// while that pays; it searches again now and then, and when the speed has changed for long. Pure: the caller reports
-/// events and times.
+/// its queue at no cost, while a batch that is not full costs speed: so the search begins with the maximum. In a job
+/// that is long enough for trials to cost little, it halves while that pays. After a refusal it takes fewer, and more
+/// again while that pays; it searches again now and then, and when the speed has changed for long. Pure: the caller
+/// reports events and times.
 class ConcurrencySearch {
  public:
   static constexpr int kMax = 256;
@@ -88,9 +88,9 @@ class Dispatch {
   std::optional<std::uint32_t> next(TimePoint now);
   /// Reports a line's final result, good or bad.
   void done(std::uint32_t line, std::int64_t tokens, TimePoint now);
-  /// Reports a failure that may pass. It counts against the line only if others got results meanwhile: otherwise the
-  /// server may be at fault. If every remaining line has failed, that is unknown: a line that the server has
-  /// answered kTriesMax times with a failure, without a result for any line in kSilenceMax, is then given up too.
+  /// Reports a failure that may pass. It counts against the line only if other lines got results meanwhile: otherwise
+  /// the server may be at fault. If every remaining line has failed, the cause is unknown: a line that the server has
+  /// answered kTriesMax times with a failure is then given up if no line got a result in kSilenceMax.
   /// @param chance  in [0, 1), for the wait
   /// @return true if it will be retried; else the caller finishes it, as after done()
   bool failed(std::uint32_t line, Failure failure, double chance, TimePoint now);

@@ -45,7 +45,7 @@ Result<void> append_results(const std::vector<Results>& all, bool ok, const Appe
   return {};
 }
 
-/// Errors are written first: an existing output implies that all is there.
+/// Errors are written first, so that an existing output implies complete results.
 Result<void> write_results(const BatchPaths& paths, const std::vector<Results>& all, bool errors) {
   if (errors) {
     RETURN_IF_ERROR(
@@ -59,7 +59,7 @@ Result<void> write_results(const BatchPaths& paths, const std::vector<Results>& 
 
 double chance() { return static_cast<double>(random_number() >> 11) * 0x1p-53; }
 
-/// Refuses to overwrite files of others.
+/// Refuses to overwrite files of other jobs.
 Result<void> check_free(const BatchOptions& options, const BatchPaths& paths) {
   std::error_code ignored;
   for (const std::filesystem::path& path : {paths.output, paths.errors, paths.journal, paths.progress}) {
@@ -95,7 +95,7 @@ BatchAnswer answer_by(std::vector<HttpRoute> routes) {
 struct BatchJob::Outcome {
   enum class Kind { kOk, kError, kMayPass, kCutOff, kNoInput };
   Kind kind;
-  std::string result;  ///< a line of the output or the errors; of kMayPass: of the errors, if it becomes final
+  std::string result;  ///< a line of the output or the errors; for kMayPass: of the errors, if it becomes final
   BatchTokens tokens = {};
   Failure failure = {};                ///< of kMayPass
   std::string problem = {};            ///< of kMayPass too

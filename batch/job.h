@@ -35,7 +35,7 @@ struct BatchOptions {
   std::filesystem::path input, output;
   Shard shard;
   BatchInput::Order order = BatchInput::Order::kPrefix;
-  Manifest made_by;           ///< everything besides its line that a result depends on
+  Manifest made_by;           ///< everything that a result depends on, besides its line
   std::string only_url;       ///< required of all lines; empty: either
   bool restart = false;       ///< discard earlier results
   bool retry_errors = false;  ///< repeat lines with an error
@@ -130,7 +130,7 @@ struct BatchStatus {
 };
 Result<BatchStatus> batch_status(const std::filesystem::path& output);
 
-/// Writes output and errors of the finished lines of a job that does not run, also one of another program or model.
+/// Writes output and errors of the finished lines of a job that is not running, even of another program or model.
 Result<BatchCounts> write_what_is_done(const std::filesystem::path& output);
 
 /// Merges the output and the errors of all shards.
