@@ -134,9 +134,9 @@ class Chat {
   SamplingParams sampling_;
   Conversation conversation_;
   std::vector<WireMedium> media_;   ///< of the conversation, then those of the next question
-  std::size_t asked_media_ = 0;     ///< number of them in earlier questions
-  std::vector<ContentPart> shown_;  ///< placeholders of the others in the next question
-  std::optional<Generation> last_;  ///< the last one that was not stopped
+  std::size_t asked_media_ = 0;     ///< number of media_ in earlier questions
+  std::vector<ContentPart> shown_;  ///< placeholders of the next question's media
+  std::optional<Generation> last_;  ///< the last answer that was not stopped
   std::optional<double> plain_;     ///< tokens per second of the last plainly decoded answer
   std::filesystem::path saved_;     ///< last path of /save
   const bool for_person_, shows_rounds_;
@@ -228,7 +228,7 @@ void Chat::show(const std::filesystem::path& file, ContentPart::Kind kind) {
                  file.string(), media_.size() + more, kMediaMax);
   };
   const auto loaded = [&]() -> Result<LoadedMedia> {
-    RETURN_IF_ERROR(admit(1));  // before it is decoded, and a video again after that
+    RETURN_IF_ERROR(admit(1));  // before decoding; a video is checked again afterwards
     ASSIGN_OR_RETURN(LoadedMedia shown, load_medium_file(file, kind, text_.vision, text_.audio));
     RETURN_IF_ERROR(admit(shown.frames.size()));
     return shown;
@@ -310,7 +310,7 @@ void Chat::ask(Client& client, const std::string& question, Interrupt& interrupt
 }
 
 /// Reads the next question or command.
-/// @param quoted  true if it was between """ and """: a text of one or several lines, whatever its start
+/// @param quoted  true if the text was between """ and """: one or several lines, and never a command
 LineInput::Got next_question(LineInput& input, Interrupt& interrupt, std::string& question, bool& quoted) {
   constexpr std::string_view kQuotes = "\"\"\"";
   LineInput::Got got = input.next(interrupt, question);

@@ -95,7 +95,7 @@ void to_slurm(const std::vector<RenderedFile>& scripts, const RunFolder& folder,
 
 /// Throws if an option is given that means nothing to the backend.
 void check_options(const Command& command, const std::string& backend) {
-  constexpr const char* kStarted = "local, ssh or srun";  // by this process, and not written for others to start
+  constexpr const char* kStarted = "local, ssh or srun";  // started by this process, not written for others to start
   const std::pair<const char*, const char*> kBackends[] = {
       {"--submit", "slurm"},     {"--strict", kStarted},          {"--ready-timeout", "local, ssh, srun or slurm"},
       {"--grace", kStarted},     {"--exit-with-stdin", kStarted}, {"--deadline", kStarted}};

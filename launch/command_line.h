@@ -12,7 +12,7 @@
 
 namespace outrider {
 
-/// A command or subcommand. Variables that it fills in must live as long as it does. Its callback throws std::exception
+/// A command or subcommand. Variables that it sets must live as long as the command. Its callback throws std::exception
 /// with a one-line message, ExitStatus or UsageError.
 using Command = CLI::App;
 using Option = CLI::Option;
@@ -70,14 +70,14 @@ std::shared_ptr<CLI::FormatterBase> help_formatter();
 
 /// Describes an option or a positional argument.
 struct ArgumentText {
-  std::vector<std::string> names;  ///< with dashes; a positional argument has one without
+  std::vector<std::string> names;  ///< with dashes; a positional argument has one name, without dashes
   std::string help, value;         ///< value: placeholder after the name in `--help`; empty: none
   std::vector<std::string> choices;
 };
 
 /// Describes a command.
 struct CommandText {
-  std::string place;  ///< all words that lead to it: "outrider bench pair"
+  std::string place;  ///< all words up to the command: "outrider bench pair"
   std::string help, synopsis;
   std::vector<ArgumentText> options, positionals;
   std::vector<std::pair<std::string, std::string>> subcommands;  ///< word and help

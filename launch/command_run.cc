@@ -95,7 +95,7 @@ std::string prompt_text(const PromptFlags& flags) {
 void ask_about_media(const PromptFlags& flags, const TextSide& text, Generate& request) {
   ChatMessage message;
   std::size_t left = flags.images.size() + flags.videos.size() + flags.sounds.size();  // files: a medium or more each
-  // Before each is read, so that none is decoded in vain.
+  // Called before each file is read, so that no file is decoded in vain.
   const auto admit = [&] {
     const std::size_t count = request.media.size() + left;
     if (count > kMediaMax)
@@ -209,7 +209,7 @@ struct Answer {
 /// @return true if the answer does not depend on drafts
 bool has_one_text(const Generate& request) { return request.sampling.rule == SamplingRule::kMatch; }
 
-/// @return why most rounds went without drafts; empty where that is no news
+/// @return why most rounds had no drafts; empty if that needs no explanation
 std::string reason_of_few_drafts(const RunFlags& flags, const Generate& request, const Answer& answer) {
   if (request.draft_length == 0) return "";
   return why_left_out(answer.rounds, flags.cluster.connect.empty() ? to_string(active_isa()) : "",
@@ -313,7 +313,7 @@ class Decoding {
     warm_up.max_tokens = std::min<std::int64_t>(warm_up.max_tokens, kWarmUp);
     warm_up.sampling.min_tokens = std::min(warm_up.sampling.min_tokens, warm_up.max_tokens);
     decode(warm_up, /*shown=*/false, answer);
-    // A machine whose speed drifts favours one of the two: chance decides which.
+    // A machine whose speed drifts favours the first or the second run: chance decides which comes first.
     answer.plain_first = std::random_device()() % 2 == 0;
     // The first answer is printed, for the shorter wait. But plain decoding has no rounds to show.
     const bool plain_shown = answer.plain_first && has_one_text(request) && !flags_.shows_rounds();

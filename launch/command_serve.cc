@@ -38,7 +38,7 @@ struct ServeFlags {
   DraftLengthFlag draft_length;
   std::string drafts_for;              ///< another cluster's coordinator; empty: none
   std::filesystem::path data_dir;      ///< empty: no files, no batches
-  std::uint64_t data_mib_max = 10240;  ///< of files in it
+  std::uint64_t data_mib_max = 10240;  ///< of files in data_dir
   bool share_prefixes = false;
   bool strict_fields = false;
   int drain_wait_s = 5;  ///< for open requests once the program is asked to end
@@ -46,8 +46,8 @@ struct ServeFlags {
   TraceOptions traces;
 };
 
-/// The drafter of our own cluster: one that cannot even join ends the program if it was requested; one that ends later
-/// only costs speed.
+/// Watches the drafter of our own cluster. If a requested drafter cannot join, the program ends; a drafter that ends
+/// later only costs speed.
 class DrafterWatch {
  public:
   explicit DrafterWatch(bool asked_for) : must_join_(asked_for) {}

@@ -349,7 +349,7 @@ inline auto named(std::vector<std::string_view> names) {
 }
 
 /// Adds the key options of a process that listens, or that connects. The command's address options are there already:
-/// an address within one process, at which no other one can be met, is refused.
+/// an address within one process, which no other process can reach, is refused.
 inline void add_security_options(Command& command, Security& security, bool listens) {
   for (const char* name : {"--listen", "--join", "--connect", "--drafts-for"}) {
     if (Option* const option = command.get_option_no_throw(name))
@@ -385,13 +385,13 @@ struct DraftLengthFlag {
   DraftLength value() const { return or_throw(parse_draft_length(text)); }
 };
 
-/// The coordinator of a command: elsewhere, or in a cluster of its own.
+/// The coordinator of a command: elsewhere, or in the command's own cluster.
 struct ClusterFlags {
   std::string connect;     ///< empty: its own
   Security security;       ///< for `connect`
   ClusterOptions cluster;  ///< its own
   std::vector<std::string> chosen_there = {"--assistant", "--no-assistant", "--dtype",
-                                           "--processes"};  ///< options without a meaning for a coordinator elsewhere
+                                           "--processes"};  ///< options that mean nothing for a coordinator elsewhere
 
   /// @param command  already has ModelFlags
   void add_to(Command& command) {
@@ -423,7 +423,7 @@ struct ClusterFlags {
   bool can_draft(const PairPaths& pair) const {
     return !cluster.drafter.draft_model.empty() || ModelFlags::has_assistant(pair);
   }
-  /// Returns the options of its own cluster. @param pair  from model.pair(need())
+  /// Returns the options of the command's own cluster. @param pair  from model.pair(need())
   ClusterOptions options(const ModelFlags& model, const PairPaths& pair, bool drafts_wanted) const {
     ClusterOptions options = cluster;
     options.pair = pair;

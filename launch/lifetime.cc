@@ -29,7 +29,7 @@ bool more_to_read(int fd) {
   return count > 0 || (count < 0 && (errno == EINTR || errno == EAGAIN));
 }
 
-/// Milliseconds until a time, for poll(), whose clock differs, so that it wakes now and then.
+/// Milliseconds until a time, for poll(). Bounded, since poll() has another clock.
 int poll_until(WallTime time) {
   constexpr std::chrono::milliseconds kLookAgain{10'000};
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(time - std::chrono::system_clock::now());
@@ -52,7 +52,7 @@ void watch(int signals, int ended, bool with_stdin, std::optional<WallTime> dead
       drains = true;
       stop.request_stop();
     }
-    if (found <= 0) continue;  // a time-out, or a signal that is none of ours
+    if (found <= 0) continue;  // a time-out, or another signal
     if (fds[kEnded].revents != 0) return;
     if (fds[kSignal].revents != 0) {
       signalfd_siginfo signal;

@@ -86,7 +86,7 @@ class HistoryFile {
   void add(const std::string& line) const { write(line + "\n", O_APPEND); }
 
  private:
-  /// Another chat may write at the same time: whole lines, with one call each.
+  /// Another chat may write at the same time, so that one call writes a whole line.
   void write(const std::string& text, int how) const {
     if (path_.empty()) return;
     std::error_code ignored;  // chat continues without a history

@@ -94,7 +94,7 @@ class ProcessCluster final : public Cluster {
   explicit ProcessCluster(const ClusterOptions& options) : options_(options) {}
   ~ProcessCluster() override {
     for (Process& process : processes_) process.child.signal(SIGTERM);
-    // They answer between two forward passes; one that does not is killed.
+    // Processes answer between two forward passes; a process that does not answer is killed.
     const TimePoint deadline = now() + std::chrono::seconds(3);
     for (Process& process : processes_) {
       while (!process.child.poll() && now() < deadline) usleep(2000);
@@ -212,8 +212,8 @@ Result<void> choose_draft_models(ClusterOptions& options) {
   return {};
 }
 
-/// No worker joins such a cluster later: waits for one end at once. The starter watches the workers (check()), and so
-/// tolerates those that are silent on a busy machine.
+/// No worker joins such a cluster later, so that waits for a worker end at once. The starter watches the workers
+/// (check()), and so tolerates workers that are silent on a busy machine.
 Result<ClusterOptions> closed(ClusterOptions options) {
   constexpr int kDay = 86'400;
   options.coordinator.peer_timeout_s = options.verifier.worker.peer_timeout_s = options.drafter.worker.peer_timeout_s =

@@ -39,7 +39,7 @@ struct ClusterOptions {
   std::function<Result<std::string>(const std::string& coordinator)> drafter_route = {};
   std::string program = kThisProgram;  ///< what start_processes() runs
 
-  /// @param chosen  by the user, not found to suit the target: then it is the drafters' type too
+  /// @param chosen  the user chose the type, which then is the drafters' type too
   void load_as(WeightType type, bool chosen) {
     weight_type = type;
     if (chosen) drafter_weight_type = type;

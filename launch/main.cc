@@ -102,7 +102,7 @@ void on_lost_mapping(int, siginfo_t* info, void*) {
 }
 
 /// Reading a lost part of a mapped model file, which shrank or whose disk fails, ends the program (SIGBUS). After this
-/// call it ends with a line that names the file, and status 1.
+/// call the program ends with a line that names the file, and status 1.
 void explain_lost_mappings() {
   struct sigaction action {};
   action.sa_sigaction = on_lost_mapping;
@@ -110,8 +110,8 @@ void explain_lost_mappings() {
   sigaction(SIGBUS, &action, nullptr);
 }
 
-/// Opens what is closed of the three standard descriptors, so that no file or socket becomes one of them. Writes to a
-/// closed output go on failing.
+/// Opens the closed ones of the three standard descriptors, so that no file or socket becomes one. Writes to a closed
+/// output still fail.
 void open_standard_descriptors() {
   for (int descriptor = 0; descriptor <= 2; ++descriptor)
     if (::fcntl(descriptor, F_GETFD) == -1) ::open("/dev/null", O_RDONLY);  // takes the lowest free number

@@ -32,7 +32,7 @@ bool is_of_a_tower(const TensorEntry& tensor) {
 struct Stored {
   double elements = 0, of_towers = 0, on_grid = 0;
   GridShare of_layers = {};
-  /// The type that most of it is stored in, and true if that has fewer than 16 bits a weight.
+  /// The type that most weights are stored in, and true if it has fewer than 16 bits a weight.
   struct Kind {
     double elements = 0;
     bool is_small = false;

@@ -18,8 +18,8 @@ struct SuitableType {
 };
 
 /// Returns the backbone's own type if it is a pack; q4 if its layers are on a 4-bit grid; otherwise bf16, or int8 if
-/// its file has fewer than 16 bits a weight: int8 loses hardly anything of those, and bf16 only costs memory and
-/// time. If that exceeds `memory_bytes`, the next smaller type.
+/// its file has fewer than 16 bits a weight: int8 then loses hardly anything, and bf16 would only cost memory and time.
+/// If the type exceeds `memory_bytes`: the next smaller type.
 /// @param memory_bytes  free on this machine; none: unknown, and any type fits
 /// @return errors as ModelFiles::open and Checkpoint::open; kInvalidArgument for a pack of an unknown type
 Result<SuitableType> suitable_type(const PairPaths& paths,

@@ -8,12 +8,12 @@
 
 namespace outrider {
 
-/// Exit status of a role or a batch that should be restarted: nothing was wrong with it. (EX_TEMPFAIL)
+/// Exit status of a role or a batch that did not fail, and should be started again (EX_TEMPFAIL).
 inline constexpr int kExitAgain = 75;
 
 using WallTime = std::chrono::system_clock::time_point;
 
-/// Times before a deadline: nothing new is begun, and running work is cut off.
+/// Times before a deadline at which nothing new is begun, and at which running work is cut off.
 inline constexpr std::chrono::seconds kDrainBefore{60}, kCutOffBefore{5};
 
 /// The forms of every --deadline, for its help.

@@ -29,9 +29,9 @@ nlohmann::ordered_json host_facts(const Build& build, const std::vector<std::str
 /// Returns the command that prints a host's facts, for the models of its processes.
 std::vector<std::string> facts_command(const std::string& program, const std::string& dtype,
                                        const ProcessPlan& processes, const Host& host);
-/// Returns a command for hosts that cannot run that one: prints the host's machine type and the program's.
+/// Returns a command for hosts that cannot run facts_command(): prints the machine types of the host and the program.
 std::vector<std::string> machine_command(const std::string& program);
-/// @return a message about its output if the two differ; none: they do not, or it is unknown
+/// @return a message if the two types differ; none: they are equal or unknown
 std::optional<std::string> wrong_architecture(std::string_view output, const std::string& program);
 
 /// @return kMalformed unless it is output of facts_command()

@@ -17,7 +17,7 @@ Result<std::vector<std::string>> expand_host_set(std::string_view set);
 /// Returns the hosts in SkyPilot's, dstack's or Slurm's environment, as a host file (place_on_hosts): the first host
 /// for verifiers, the others for drafters.
 /// @param value_of  getenv, or a substitute
-/// @return kInvalidArgument if none of them is there, or one has no hosts
+/// @return kInvalidArgument if none of these variables is set, or the one that is set has no hosts
 Result<std::string> host_file_of_environment(const std::function<const char*(const char*)>& value_of);
 
 }  // namespace outrider

@@ -182,7 +182,7 @@ bool Launcher::ends_run(const Running& running) const {
   if (!running.status || options_.strict) return running.status.has_value();
   if (!running.plan->required() || (running.left() && alive(running.plan->role) > 0)) return false;
   if (state_ != kReady) return true;  // a plan that does not start is wrong, and nobody has lost work yet
-  // A shard's verifier ends with it, and the sequences of a verifier go on at another.
+  // A shard's verifier ends with the shard, and a verifier's sequences continue at another verifier.
   return running.plan->role == "coordinator" || (running.plan->role == "verifier" && alive("verifier") == 0);
 }
 
@@ -403,7 +403,7 @@ Result<int> run_launch(const json& plan, const ProcessPlan& processes,
 
 namespace {
 
-/// Returns the command that signals an entry's process; a local one with all that it has started.
+/// Returns the command that signals an entry's process, and everything that a local process has started.
 std::vector<std::string> signal_entry(const LedgerEntry& entry, const std::string& signal) {
   const Backend backend = backend_named(entry.where).value_or(Backend::kLocal);
   const bool leads = backend == Backend::kLocal && entry.name != "launcher";  // the launcher's group is its shell's
@@ -411,7 +411,7 @@ std::vector<std::string> signal_entry(const LedgerEntry& entry, const std::strin
                : signal_command(backend, entry.host, entry.process, signal);
 }
 
-/// Signals each entry that is still the same process. @return those that were alive
+/// Signals each entry that is still the same process. @return the entries that were alive
 std::vector<LedgerEntry> signal_all(const std::vector<LedgerEntry>& entries, const std::string& signal) {
   std::vector<std::vector<std::string>> commands;
   for (const LedgerEntry& entry : entries) commands.push_back(signal_entry(entry, signal));
@@ -425,7 +425,7 @@ std::vector<LedgerEntry> signal_all(const std::vector<LedgerEntry>& entries, con
   return alive;
 }
 
-/// Asks the entries to end and waits. @return those that did not
+/// Asks the entries to end and waits. @return the entries that did not end
 std::vector<LedgerEntry> end_politely(const std::vector<LedgerEntry>& entries, int grace_seconds) {
   std::vector<LedgerEntry> alive = signal_all(entries, "TERM");
   const TimePoint deadline = now() + std::chrono::seconds(grace_seconds);

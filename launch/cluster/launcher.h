@@ -42,8 +42,8 @@ struct LaunchOptions {
 /// and destroys it: the children would end with that thread.
 class Launcher {
  public:
-  /// @param plan  as read, for lock.json @param stopped  polled some twenty times a second by what waits: true ends it.
-  /// Everything else outlives this object too
+  /// @param plan  as read, for lock.json @param stopped  polled some twenty times a second by all waits; true ends a
+  /// wait. Everything else outlives this object too
   Launcher(const nlohmann::json& plan, const ProcessPlan& processes, const LaunchOptions& options,
            const RunFolder& folder, std::function<bool()> stopped)
       : plan_(plan), processes_(processes), options_(options), folder_(folder), stopped_(std::move(stopped)) {}
@@ -77,7 +77,7 @@ class Launcher {
     bool left() const;
   };
 
-  /// Writes lock.json, unless it is stopped. Reports hosts that cannot take part, and those that differ from the first.
+  /// Writes lock.json, unless it is stopped. Reports hosts that cannot take part, and hosts that differ from the first.
   Result<void> look_at_hosts();
   Result<void> start_all();
   /// @return kNotReady or kLost, or 0 once it is stopped; none once all are ready

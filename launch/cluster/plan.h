@@ -18,8 +18,8 @@
 
 namespace outrider {
 
-// The contents of a plan. Each struct lists its keys once, in fields(), which define the reader, which refuses every
-// other key, and the published schema (`outrider launch --schema`).
+// The contents of a plan. Each struct lists its keys once, in fields(). These define the reader, which refuses all
+// other keys, and the published schema (`outrider launch --schema`).
 
 /// A key's description for people.
 struct KeyInfo {

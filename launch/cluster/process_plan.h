@@ -32,8 +32,8 @@ struct PlannedProcess {
   std::vector<std::string> before;   ///< prefix of its command line: environment and CPUs
   std::vector<std::string> options;  ///< of the role, including --exit-with-stdin, without the coordinator's address
 
-  /// Returns false for drafters, without which answers are slower, and encoders, without which there may be none about
-  /// pictures; the other processes are essential.
+  /// Returns false for drafters and encoders: without drafters answers are slower, and without encoders requests with
+  /// pictures may fail. All other processes are essential.
   bool required() const { return role != "drafter" && role != "encoder"; }
   bool has_deadline() const;
   /// Returns true for a verifier that shards of other hosts join.

@@ -21,8 +21,8 @@ std::vector<PlannedProcess> missing_workers(const ProcessPlan& plan, const Statu
 std::string workers_text(std::ptrdiff_t verifiers, std::ptrdiff_t drafters);
 
 /// Produces one token on each verifier. No client can choose its verifier, so sequences are begun and kept open until
-/// every verifier has one: the coordinator assigns the next to the one with the fewest. Other clients' sequences count
-/// too. @return an error if that failed
+/// every verifier has one: the coordinator assigns the next sequence to the verifier with the fewest, counting other
+/// clients' too. @return an error if that failed
 Result<void> prove_verifiers(TransportContext& context, const std::vector<std::string>& addresses);
 
 }  // namespace outrider
