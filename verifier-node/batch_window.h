@@ -13,8 +13,8 @@ namespace outrider {
 
 /// Decides how long a forward that could begin should wait for rounds that are about to arrive. A forward's time hardly
 /// depends on its rows, but rounds with drafts arrive one by one: each sequence drafts for a while after its verdict.
-/// Two sequences whose drafts take less than a forward would alternate for ever, each waiting for the other's, at half
-/// the speed of both in one. (Plain rounds stay in step: they come back at once.)
+/// Two sequences whose drafts take less than a forward would alternate for ever, each waiting for the other's forward,
+/// at half the speed of a common one. (Plain rounds stay in step: they come back at once.)
 ///
 /// A wait of w for J sequences pays if the sum of the times at which rounds are done falls. k sequences are present,
 /// with M rows; the others have M' rows. Without the wait, k are done after T(M), J after T(M) + T(M'), and each of the
@@ -51,7 +51,7 @@ class BatchWindow {
     double idle_s = 0, busy_s = 0;
   };
   struct Absences {
-    bool known = false;  ///< one has ended
+    bool known = false;  ///< an absence has ended
     double mean_s = 0, deviation_s = 0;
     void observe(double seconds);
   };
@@ -66,12 +66,12 @@ class BatchWindow {
   double busy_s(TimePoint now) const;
   Elapsed elapsed(const Sequence& sequence, TimePoint now) const;
   double idle_s(const Elapsed& time) const { return time.idle_s + time.busy_s / slowdown(); }
-  /// Returns how many times as long drafts take beside a forward as with an idle verifier. Of the first few it is
-  /// assumed to be twice, as on the same cores: a wait for them measures both, turns measure one.
+  /// Returns how many times as long drafts take beside a forward as with an idle verifier. For the first few absences
+  /// twice is assumed, as on the same cores: waiting measures both times, alternating measures one.
   double slowdown() const;
-  /// Returns the sequence's absences, or those of all if none of its own has ended.
+  /// Returns the sequence's absences, or all sequences' if the sequence has completed none.
   const Absences& absences(const Sequence& sequence) const;
-  /// Returns the seconds until the sequence's probable return; none if unknown, or if the sequence is later than ever.
+  /// Returns the seconds until the sequence's probable return; none if unknown, or if the sequence is overdue.
   std::optional<double> returns_in(const Sequence& sequence, TimePoint now) const;
   double forward_s(std::int64_t rows) const;
 

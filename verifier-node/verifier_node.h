@@ -33,15 +33,15 @@ struct VerifierOptions {
   WorkerOptions worker = {};
   int threads = 0;              ///< of the forward pass; 0: the fastest number, found by TeamSizer
   int shards = 1;               ///< processes that compute it together; 0 (auto): one per memory node of its cores
-  int min_shards = 0;           ///< of several hosts, that may begin without the others; 0: all must come
+  int min_shards = 0;           ///< on several hosts, that may begin without the others; 0: all must join
   RemoteShards remote = {};
   std::int64_t memory_mib = 0;  ///< for the K/V of all sessions; 0: three quarters of the free memory after loading
   /// For measurements on random weights: probabilities that at least 1, 2, ... drafts of a round are accepted, at
   /// random instead of by the rule (vLLM's synthetic mode). Empty: the rule. The answer is then meaningless.
   std::vector<double> synthetic_acceptance = {};
   std::vector<double> added_verify_us = {};  ///< for measurements: longer forward passes, as added_time() takes them
-  /// A block or EAGLE-3 drafter's files, of which the configuration is read: its rows are kept and sent, instead of an
-  /// assistant's. Empty: an assistant's.
+  /// Files of a block or EAGLE-3 drafter, of which only the configuration is read. The verifier keeps and sends the
+  /// rows for this drafter. Empty: the rows for an assistant.
   std::filesystem::path hidden_rows_for = {};
   bool no_towers = false;        ///< media must be encoded by an encoder
   LentBackbone* lent = nullptr;  ///< gets the backbone, for the time without sequences; outlives the verifier
@@ -92,7 +92,7 @@ struct ShardOptions {
   int memory = -1;  ///< descriptor from SharedMemoryShards::create()
   ShardPlace place = {};
 };
-/// Loads the shard's part and computes for the verifier, whose end ends this process. @return the error
+/// Loads the shard's part and computes for the verifier. The verifier's end ends this process. @return the error
 Result<void> run_shard(const ShardOptions& options);
 
 /// A shard of a verifier on another host.
@@ -109,9 +109,9 @@ struct RemoteShardOptions {
 Result<void> run_remote_shard(const RemoteShardOptions& options, std::stop_token stop);
 
 /// Loads the backbone, joins the coordinator and serves until `stop` (then Ok), or until an error at the start or a
-/// final refusal. After `stop` it takes no new sequence; those in progress move to another verifier or end here, within
-/// drain_wait_s. One thread does everything (ADR 3): messages and heartbeats are handled between the steps of a long
-/// batch.
+/// final refusal. After `stop` it takes no new sequence; sequences in progress move to another verifier or end here,
+/// within drain_wait_s. One thread does everything (ADR 3): messages and heartbeats are handled between the steps of a
+/// long batch.
 Result<void> run_verifier(TransportContext& context, const VerifierOptions& options, std::stop_token stop);
 
 }  // namespace outrider
