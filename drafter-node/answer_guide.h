@@ -10,8 +10,8 @@
 namespace outrider {
 
 /// A drafter's state of a session's answer besides its K/V: sampling parameters and, if these depend on the answer, its
-/// tokens and their grammar state. Without the grammar, or before it is ready, drafts ignore it: that costs acceptance,
-/// but never changes the answer.
+/// tokens and their grammar state. Drafts ignore a grammar that is missing or not ready yet: that costs acceptance, but
+/// never changes the answer.
 class AnswerGuide {
  public:
   /// Handles a Draft: adds the session's sampling parameters and stop tokens, if known here.

@@ -29,9 +29,9 @@ class DraftSequence {
   virtual void extend(const KvRows& rows) = 0;
   /// Number of committed rows.
   virtual Position length() const = 0;
-  /// Rows of these whose K/V steps have yet to compute.
+  /// Committed rows whose K/V are not computed yet.
   virtual std::int64_t behind() const { return 0; }
-  /// Memory of the rows that it keeps until their K/V are computed.
+  /// Memory of the rows that wait for their K/V.
   virtual std::int64_t waiting_bytes() const { return 0; }
 };
 
@@ -40,7 +40,7 @@ struct DraftPoint {
   DraftSequence* sequence;
   std::vector<TokenId> path;     ///< from the token after the rows on; empty: only K/V of the rows are wanted
   std::span<const float> state;  ///< from VisitPoint for the path without its last token, or the target's row
-  bool goes_on = true;           ///< its own state is wanted
+  bool goes_on = true;           ///< this point's state is wanted
   std::int64_t wanted = 1;       ///< number of tokens wanted after the path, this point's included
   /// Chooses the token of a guess with these scores, after the path and `guessed`. Null: the most probable.
   std::function<TokenId(std::span<const TokenId> guessed, std::span<const TokenId> ids, std::span<const float> scores)>
@@ -49,7 +49,7 @@ struct DraftPoint {
 /// Receives the model's output at a point: the scores of `ids`, or of the whole vocabulary in order if `ids` is empty;
 /// and the state to continue from, empty if there is none or none is wanted.
 /// @return the next token of the path: a model that already knows the output after that token visits the point again.
-/// Empty: no more is wanted of this pass
+/// Empty: this pass needs no more of it
 using VisitPoint = std::function<std::optional<TokenId>(std::size_t point, std::span<const TokenId> ids,
                                                         std::span<const float> scores, std::span<const float> state)>;
 

@@ -33,7 +33,7 @@ std::vector<std::size_t> DraftTree::next() const {
   const std::vector<std::size_t> order = best();
   std::vector<std::size_t> wanted;
   for (const std::size_t i : order) {
-    // Its children weigh at most as much: they would come after all the others.
+    // Its children weigh at most as much, and so would come after all other nodes.
     const bool too_late = order.size() == most_ && nodes_[i].weight <= nodes_[order.back()].weight;
     if (!nodes_[i].grown && !too_late && wanted.size() < kTreeStepRows) wanted.push_back(i);
   }

@@ -28,7 +28,7 @@ class DraftTree {
     std::size_t parent = 0;
     double weight = 1;
     std::uint64_t branch = 0;  ///< 0 along first choices, else unique to this node: selects its noise
-    bool grown = false;        ///< its children are there, or it has none
+    bool grown = false;        ///< its children were added, or it has none
   };
 
   /// @param most  nodes, without the root

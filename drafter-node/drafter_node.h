@@ -22,7 +22,7 @@ struct DrafterOptions {
   std::filesystem::path assistant = {};
   /// The target's checkpoint, of which only config and embedding table are read. Empty beside a whole model.
   std::filesystem::path backbone = {};
-  std::filesystem::path draft_model = {};  ///< with a backbone a drafter with hidden rows of it, else a whole model
+  std::filesystem::path draft_model = {};  ///< with a backbone: a drafter that needs hidden rows; else a whole model
   LentBackbone* lent = nullptr;  ///< draft_model as a verifier of this process has loaded it, for its idle time
   WeightType weight_type = WeightType::kBf16;
   std::string join = {};  ///< the coordinator's address

@@ -53,8 +53,8 @@ std::unique_ptr<DraftModel> make_draft_model(std::unique_ptr<Assistant> assistan
 std::unique_ptr<DraftModel> make_draft_model(std::unique_ptr<BlockDrafter> drafter);
 
 /// An EAGLE-3 drafter: it needs hidden rows of the target with their tokens, and has K/V of its own for all rows but
-/// the last, whose next token comes with the Draft. One pass takes a draft. A state has the K/V of its path, so that
-/// nothing of a rejected draft is in a sequence, and accepted positions get theirs from the target's rows.
+/// the last, whose next token comes with the Draft. One pass takes a draft. A state has the K/V of its path, so that a
+/// sequence has nothing of a rejected draft, and accepted positions get K/V from the target's rows.
 std::unique_ptr<DraftModel> make_draft_model(std::unique_ptr<Eagle3Drafter> drafter);
 
 /// Rows of one pass of a whole model, over several sequences; also how far a sequence's rings may be cut back.

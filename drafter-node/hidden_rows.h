@@ -14,7 +14,7 @@
 
 namespace outrider {
 
-/// A sequence's hidden rows of the target until their K/V are computed, as they came.
+/// A sequence's hidden rows of the target, as received, until their K/V are computed.
 class WaitingRows {
  public:
   void add(const KvRows& rows) { waiting_.push_back(rows); }
