@@ -7,19 +7,19 @@
 #include "common/model/tokenizer/answer_controls.h"
 #include "common/model/tokenizer/chat.h"
 
-// Converts a request's fields for the form of its answer into one grammar (common/decoding/grammar). An invalid field,
-// or one that cannot be followed, is the fields' first error.
+// Converts a request's fields for the form of its answer into one grammar (common/decoding/grammar). An invalid or
+// unsupported field is the fields' first error.
 
 namespace outrider {
 
 /// Location of an API's own field for the format of an answer, with the schema beside the type.
 struct FormatField {
   const char* object = nullptr;  ///< object that contains it; null: the body
-  const char* key = nullptr;     ///< null: there is no such field
+  const char* key = nullptr;     ///< null: the API has no such field
 };
 
-/// Reads OpenAI's `response_format`, vLLM's `structured_outputs`, llama.cpp's `grammar` and `json_schema`, or a field
-/// of the API's own: one of them at most.
+/// Reads OpenAI's `response_format`, vLLM's `structured_outputs`, llama.cpp's `grammar` and `json_schema`, or the API's
+/// own field: at most one of these.
 /// @param body  the whole request's text: it has the order of properties, which `fields` has lost
 /// @return empty: unconstrained
 std::string read_answer_grammar(const JsonFields& fields, std::string_view body, FormatField own = {});

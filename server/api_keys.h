@@ -20,8 +20,8 @@ class ApiKeys {
  public:
   /// Makes a single key without limits.
   static std::shared_ptr<ApiKeys> of(std::string_view key);
-  /// Loads lines `NAME sha256:HEX [max_requests=N] [tokens_per_minute=N]`, empty ones and comments (#). The file is
-  /// read again after a change; while it is invalid then, that is logged and the previous keys stay in use.
+  /// Loads lines `NAME sha256:HEX [max_requests=N] [tokens_per_minute=N]`, empty ones and comments (#). A changed file
+  /// is read again; if it is invalid, the error is logged and the previous keys stay in use.
   /// @return kMalformed with the line, errors as MappedFile::open; kOutOfRange for more than kKeysMax
   static Result<std::shared_ptr<ApiKeys>> load(const std::filesystem::path& file);
 

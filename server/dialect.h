@@ -28,7 +28,7 @@ std::vector<HttpRoute> messages_routes(const ChatBackend& backend);
 struct ResponsesBody {
   nlohmann::json json;    ///< an object
   std::string_view text;  ///< its original text
-  /// {"items", "response"} of the response that it continues: its conversation, and itself. Null: none.
+  /// {"items", "response"} of the continued response: its conversation, and the response itself. Null: none.
   nlohmann::json before = {};
   std::int64_t before_bytes = 0;  ///< size of its text
 };

@@ -24,7 +24,7 @@ namespace outrider {
 /// (docs/lab/server.md). Base64 files are not tokenised, but copied by the API, the parser and the decoder.
 inline constexpr std::int64_t kBytesPerBodyByte = 48, kBytesPerFileByte = 8;
 
-/// Before a key's name, in the name of its client; cannot begin an address.
+/// Prefix of a key's name in the name of its client. No address begins so.
 inline constexpr std::string_view kKeyClient = "key ";
 
 struct HttpRequest {
@@ -87,7 +87,7 @@ void each_event(std::string_view events, const std::function<void(std::string_vi
 /// Answers a request.
 using HttpHandler = std::function<HttpReply(const HttpRequest&)>;
 
-/// Logs what a request's handling has thrown. @return the client's error without it: it may name this server's files
+/// Logs an exception of a request's handler. @return the client's error, without the text, which may name files here
 ApiError internal_error(std::string_view request_id, std::string_view path, const std::exception& thrown);
 /// The handler's reply; if it throws, an internal_error().
 HttpReply answer_with(const HttpHandler& handler, const HttpRequest& request);
@@ -110,7 +110,7 @@ struct HttpRoute {
   /// Content type of a POST's body. Empty: it needs none; such a request creates nothing, and does not count
   /// against its key's limits.
   std::string takes = "application/json";
-  /// Makes the body of its errors, the server's own too; empty: error_body().
+  /// Makes the body of the route's errors, including the server's own; empty: error_body().
   std::function<std::string(const ApiError&)> error_form = {};
 };
 

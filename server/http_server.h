@@ -40,7 +40,7 @@ struct HttpOptions {
 
 std::shared_ptr<ServerMemory> memory_of(const HttpOptions& options);
 
-/// The page at /: page/index.html, compiled into the program. It needs no key itself; its requests do.
+/// The page at /: page/index.html, compiled into the program. The page needs no key; its requests do.
 HttpRoute live_page();
 
 /// HTTP/1.1 on Boost.Beast, which no other file sees: routes, API key, limits, error objects for requests that never

@@ -23,9 +23,9 @@ void refuse_unsupported(const JsonFields& fields);
 struct UnknownField {
   std::string name, problem;  ///< the problem names the nearest known field
 };
-/// Returns the first kUnknownFieldsMax of them. docs/http.md lists the known ones.
-/// @param known  besides those of the tables here
-/// @param path  the endpoint's, whose API has fields of its own
+/// Returns the first kUnknownFieldsMax unknown fields. docs/http.md lists the known ones.
+/// @param known  besides the tables here
+/// @param path  the endpoint's: selects the API's own fields
 std::vector<UnknownField> unknown_fields(const nlohmann::json& request, std::vector<std::string> known,
                                          std::string_view path);
 inline constexpr std::size_t kUnknownFieldsMax = 8;

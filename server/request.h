@@ -33,8 +33,8 @@ ApiResult<nlohmann::json> parse_object(std::string_view body);
 /// Limit of a request's nesting: arguments and schemas have kChatJsonDepthMax, some levels below the body.
 inline constexpr int kJsonDepthMax = kChatJsonDepthMax + 8;
 
-/// Default limit of a chat's answer. Not the whole context, as in vLLM: the verifier reserves memory for the longest
-/// possible answer, so that few such requests would fit at once.
+/// Default limit of a chat's answer. vLLM's default is the whole context. But the verifier reserves memory for the
+/// longest possible answer, so that few such requests would fit at once.
 inline constexpr std::int64_t kMaxChatTokens = 8192;
 
 /// Default values for requests.
@@ -47,7 +47,7 @@ struct ApiDefaults {
   bool strict_fields = false;  ///< refuse unknown fields
 };
 
-/// Texts and tokens, one behind the other.
+/// Texts and tokens in sequence.
 using Prompt = std::vector<std::variant<std::string, std::vector<TokenId>>>;
 
 /// Facts about a request for errors that its parser does not detect.
@@ -80,7 +80,7 @@ struct CompletionRequest {
   bool include_stop = false;                ///< keep the stop string that ends the answer
   bool return_token_ids = false, tokens_as_ids = false;
   std::vector<std::string> bad_words;   ///< as texts
-  bool return_prompt_logprobs = false;  ///< sampling.prompt_logprobs is not for the echo alone
+  bool return_prompt_logprobs = false;  ///< sampling.prompt_logprobs are not only for the echo
   bool verbose = false;                 ///< llama.cpp's: the reply has the prompt's text
   bool timings_in_each_chunk = false;   ///< of a stream: llama.cpp's too
   bool include_reasoning = true;        ///< the reply has the model's thoughts

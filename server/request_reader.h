@@ -37,7 +37,7 @@ struct RequestWords {
   std::string_view path = "";        ///< of the endpoint: determines the known fields
   const char* max_tokens = nullptr;  ///< the API's own name besides OpenAI's
   const char* stop = nullptr;        ///< the API's own name instead of OpenAI's
-  bool logprobs = false;             ///< requested by a field of its own
+  bool logprobs = false;             ///< requested by the API's own field
   bool one_reply = false;            ///< its replies cannot represent choices, token ids and the like
 };
 /// Reads the fields of sampling, length, drafts and the reply, except the grammar and a stream's usage.
@@ -58,7 +58,7 @@ void read_content(const JsonFields& fields, const char* key, ChatMessage& messag
 /// Reads a part in chat/completions' form: a text, or a medium (is_medium()).
 /// @param media  receives the file of a picture, a video or a sound
 void read_part(const JsonFields& part, const std::string& type, ChatMessage& message, std::vector<MediumFile>& media);
-/// Refuses a medium in messages of others than the user. @return true if the message may have it
+/// Refuses a medium in a message that is not the user's. @return true if the message may have it
 bool may_have_medium(const JsonFields& part, const std::string& type, const ChatMessage& message);
 
 /// Reads the name of a function or a tool.

@@ -52,7 +52,7 @@ class ResponseStore {
   std::size_t bytes_ = 0;
 };
 
-/// Responses that are made after their request was answered, each on a thread of its own; a bounded number at a time,
+/// Responses that are made after their request was answered, each on its own thread. Their number is bounded, and
 /// shared by client. Finished ones move to the store. The destructor cuts off the rest. Any thread.
 class BackgroundResponses {
  public:
@@ -82,7 +82,7 @@ class BackgroundResponses {
     Finish finish;
     State state = State::kPreparing;
     std::atomic<bool> cancelled = false;
-    std::optional<HttpReply> refusal;  ///< set if it ended before it was made
+    std::optional<HttpReply> refusal;  ///< set if the job ended before the response was made
     std::jthread thread;
   };
   void run(Job& job, const HttpRequest& http, const HttpHandler& chat);

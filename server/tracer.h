@@ -46,8 +46,8 @@ class TraceSampler {
   std::size_t next_ = 0;
 };
 
-/// Writes traces: receives them from any thread, and formats them on a thread of its own, of the lowest priority.
-/// Memory is bounded: traces beyond the bound are dropped and counted.
+/// Writes traces: receives them from any thread, and formats them on a thread of the lowest priority. Memory is
+/// bounded: traces beyond the bound are dropped and counted.
 class Tracer {
  public:
   /// @param options  on()

@@ -9,8 +9,8 @@
 
 namespace outrider {
 
-/// Keeps pages of other sites from using a server that their reader's browser can reach: directly (their Origin), or by
-/// pointing their own name here (Host, "DNS rebinding"). Pure; any thread.
+/// Keeps pages of other sites from using a server that a reader's browser can reach: directly (Origin), or with a name
+/// of theirs that points here (Host, "DNS rebinding"). Pure; any thread.
 class WebGuard {
  public:
   /// @param hosts  names without a port, besides this machine's own and any numeric address, which no name server can
@@ -19,7 +19,7 @@ class WebGuard {
 
   /// @param host  the header, which must occur once @return an error with status 403
   std::optional<ApiError> check_host(std::string_view host) const;
-  /// Checks a page's request. @param host  one that check_host() accepted @return the error if it is refused
+  /// Checks a page's request. @param host  a host that check_host() accepted @return the error if it is refused
   std::optional<ApiError> check_origin(std::string_view origin, std::string_view host) const;
   /// @return true if this page comes from another server and may still read the replies (CORS)
   bool shares_with(std::string_view origin) const;
