@@ -35,11 +35,11 @@ struct BatchApiOptions {
 };
 
 /// OpenAI's /v1/files and /v1/batches: batches run one after the other, in order of arrival, each as a BatchJob. All
-/// state is in a folder, so that a new server continues the last one's work. A key with a name has access to its own
-/// files and batches; all other clients share theirs.
+/// state is in a folder, so that a new server continues the work of the last one. A key with a name has access to its
+/// own files and batches; all other clients share theirs.
 class BatchApi {
  public:
-  /// @return kUnavailable while another server has the folder; kIo; kMalformed for a file there that is not ours
+  /// @return kUnavailable while another server has the folder; kIo; kMalformed for a foreign file in it
   static Result<std::unique_ptr<BatchApi>> open(BatchApiOptions options);
   /// Cuts off the lines in progress; the next server repeats them.
   ~BatchApi();
@@ -67,7 +67,7 @@ class BatchApi {
   HttpReply file_content(const HttpRequest& http);
   HttpReply add_batch(const HttpRequest& http);
   HttpReply cancel_batch(const HttpRequest& http);
-  /// Makes a stored file of one that a job has written. @return its id, or none if there is no such file
+  /// Makes a stored file of a job's output file. @return its id, or none if the job wrote no such file
   Result<std::optional<std::string>> adopt(const std::filesystem::path& from, const std::string& name,
                                            const Json& batch);
   /// Removes expired files and batches.
@@ -82,7 +82,7 @@ class BatchApi {
   void run(const std::string& id);
   /// @return the error that ends the batch
   Result<void> run_batch(const std::string& id);
-  /// Makes files of its finished lines. @param status  its last one
+  /// Makes files of a batch's finished lines. @param status  the batch's last one
   Result<void> finish(const std::string& id, const char* status);
   /// Ends a batch by an error. Its finished lines become files.
   void fail(const std::string& id, const Error& error);

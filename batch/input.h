@@ -38,7 +38,7 @@ class BatchInput {
   /// Includes blank lines.
   std::uint32_t lines() const { return static_cast<std::uint32_t>(lengths_.size()); }
   bool blank(std::uint32_t line) const { return lengths_[line] == 0; }
-  /// Any thread. @return kOutOfRange for a line that is too long; kMismatch for one that changed since open(), kIo
+  /// Any thread. @return kOutOfRange for a line that is too long; kMismatch for a line that changed since open(); kIo
   Result<std::string> read(std::uint32_t line) const;
   /// Returns the non-blank lines of a shard, in sending order.
   std::vector<std::uint32_t> to_send(const Shard& shard) const;

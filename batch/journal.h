@@ -19,7 +19,7 @@
 
 namespace outrider {
 
-/// Parameters that the results depend on, by name: another value makes another job.
+/// Parameters that the results depend on, by name: with another value it is another job.
 using Manifest = std::map<std::string, std::string>;
 
 /// Compares two manifests. @return kMismatch with the first differing field and both values
@@ -35,7 +35,7 @@ struct JournalEntry {
 };
 using OnEntry = std::function<void(const JournalEntry& entry)>;
 
-/// The results of a job on disk: lines of JSON, each with a checksum of its rest. The first has the manifest. Lines are
+/// The results of a job on disk: lines of JSON, each with its checksum. The first line has the manifest. Lines are
 /// atomic: a partial one after a crash is cut off at the next start. Of two results of one line the later one counts.
 class Journal {
  public:

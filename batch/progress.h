@@ -26,7 +26,7 @@ class BatchProgress {
   const std::filesystem::path file_;
   const bool terminal_;
   TimePoint file_due_{}, line_due_{};
-  /// Tokens by time, over the last minute; the first entry is its beginning.
+  /// Tokens by time, over the last minute; the first entry is the minute's beginning.
   std::deque<std::pair<TimePoint, std::int64_t>> recent_;
   double tokens_per_second_ = 0;
 };
