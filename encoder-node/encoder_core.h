@@ -15,7 +15,7 @@ namespace outrider {
 
 struct EncoderConfig {
   LinkConfig link = {};
-  /// Each session has one medium here at a time, so that this bounds the memory of the queue.
+  /// Bounds the memory of the queue, since each session has one medium here at a time.
   std::int64_t sessions_max = 64;
   /// Memory of recent media with their soft tokens: a conversation repeats its media with every turn.
   std::int64_t kept_bytes_max = std::int64_t{256} << 20;
