@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <iterator>
-#include <map>
 #include <set>
 #include <utility>
 #include <vector>
@@ -71,24 +69,6 @@ Result<std::vector<Transfer>> transfers_of(const Plan& plan, const ProcessPlan& 
   return transfers;
 }
 
-/// Returns the files of an item, with both paths.
-std::vector<Item> files_of(const Item& item) {
-  if (!fs::is_directory(item.first)) return {item};
-  std::vector<Item> files;
-  for (const auto& entry :
-       fs::recursive_directory_iterator(item.first, fs::directory_options::follow_directory_symlink)) {
-    if (entry.is_regular_file()) files.emplace_back(entry.path(), item.second / fs::relative(entry.path(), item.first));
-  }
-  std::ranges::sort(files);
-  return files;
-}
-
-std::vector<Item> files_for(const Transfer& transfer) {
-  std::vector<Item> files;
-  for (const Item& item : transfer.items) std::ranges::copy(files_of(item), std::back_inserter(files));
-  return files;
-}
-
 std::vector<std::string> rsync_command(const Host& host, const Item& item) {
   const std::string end = fs::is_directory(item.first) ? "/" : "";
   const std::string address = host.address.find(':') == std::string::npos ? host.address : "[" + host.address + "]";
@@ -104,13 +84,6 @@ std::vector<std::string> rsync_command(const Host& host, const Item& item) {
           shell_line(ssh_words(host)),
           item.first.string() + end,
           address + ":" + item.second.string() + end};
-}
-
-/// Returns the command for the SHA-256 of files, a line each. @param side  selects one of the two paths
-std::vector<std::string> sums_command(const std::vector<Item>& files, fs::path Item::*side) {
-  std::string script;
-  for (const Item& file : files) script += "sha256sum < " + shell_line({(file.*side).string()}) + "; ";
-  return {"sh", "-c", script};
 }
 
 void fail(Transfer& transfer, const std::string& why) {
@@ -152,46 +125,11 @@ void send(std::vector<Transfer>& transfers) {
   }
 }
 
-/// Returns the SHA-256 of each local file that was sent, by path; reads each once.
-std::map<fs::path, std::string> sums_here(const std::vector<Transfer>& transfers) {
-  std::map<fs::path, std::string> sums;
-  for (const Transfer& transfer : transfers) {
-    for (const Item& file : transfer.failed ? std::vector<Item>() : files_for(transfer))
-      sums.emplace(file.first, "none");
-  }
-  std::vector<Item> files;
-  for (const auto& [path, sum] : sums) files.emplace_back(path, fs::path());
-  const std::vector<std::string> lines = lines_of(run_all({sums_command(files, &Item::first)}, kSeconds).front().out);
-  for (std::size_t i = 0; i < std::min(files.size(), lines.size()); ++i) sums[files[i].first] = lines[i];
-  return sums;
-}
-
-void compare(std::vector<Transfer>& transfers) {
-  const std::map<fs::path, std::string> here = sums_here(transfers);
-  on_each(
-      transfers, kSeconds,
-      [&](const Transfer& transfer) {
-        return command_on(Backend::kSsh, transfer.host, sums_command(files_for(transfer), &Item::second));
-      },
-      [&](Transfer& transfer, const Captured& answer) {
-        const std::vector<std::string> theirs = lines_of(answer.out);
-        const std::vector<Item> files = files_for(transfer);
-        for (std::size_t i = 0; i < files.size(); ++i) {
-          const std::string &ours = here.at(files[i].first), there = i < theirs.size() ? theirs[i] : "none";
-          if (ours == there && ours != "none") continue;
-          return fail(transfer, fmt::format("{} is not what was sent: SHA-256 {}, wanted {}", files[i].second.string(),
-                                            there, ours));
-        }
-        std::printf("%s: %zu files are there as they are here\n", transfer.host.name.c_str(), files.size());
-      });
-}
-
 }  // namespace
 
 Result<int> push_to_hosts(const Plan& plan, const ProcessPlan& processes, const PushSources& sources) {
   ASSIGN_OR_RETURN(std::vector<Transfer> transfers, transfers_of(plan, processes, sources));
   send(transfers);
-  compare(transfers);
   on_each(
       transfers, kStartSeconds,
       [&](const Transfer& transfer) {

@@ -14,8 +14,8 @@ struct PushSources {
   std::filesystem::path model;    ///< becomes the plan's `model`; empty: that path is the same here
 };
 
-/// Copies the program and the models of each host's processes to the plan's hosts, with rsync over ssh, which skips
-/// unchanged files. Then compares the SHA-256 of each file there with ours, and starts the program there. Prints what
+/// Copies the program and the models of each host's processes to the plan's hosts, with rsync over ssh, which compares
+/// the checksum of each file there with ours and sends those that differ. Then starts the program there. Prints what
 /// was sent; reports failed hosts on standard error, and continues with the others.
 /// @return the number of failed hosts; kInvalidArgument for a plan without a destination for the program, or a path
 /// that is not absolute; kNotFound for a missing local file

@@ -115,35 +115,6 @@ class Scripts(unittest.TestCase):
                 done = subprocess.run(["shellcheck", "--exclude=SC2016", *scripts], capture_output=True, text=True, timeout=HANG)
                 self.assertEqual((done.returncode, done.stdout), (0, ""))
 
-    def test_push_reads_each_file_here_once_however_many_hosts_there_are(self):
-        # All hosts are this one, where the files are already; what is on c is something else.
-        self.stand_in({"ssh": 'while [ "$1" != a ] && [ "$1" != b ] && [ "$1" != c ]; do shift; done\n'
-                              'case "$1 $2" in "c "*sha256sum*) echo x; exit ;; esac; PATH="$OLD_PATH" exec sh -c "$2"\n',
-                       "rsync": "exit 0\n", "sha256sum": 'PATH="$OLD_PATH" exec sha256sum "$@"\n'})
-        pair, there, program = self.folder / "pair", self.folder / "there", self.folder / "program"
-        program.write_text("#!/bin/sh\necho 1.2.3\n")
-        program.chmod(0o755)
-        for folder in (pair, there / "pair"):
-            folder.mkdir(parents=True)
-            (folder / "config").write_text("{}")
-            (folder / "weights").write_text("w")
-        (there / "small").mkdir()
-        (there / "small" / "draft weights").write_text("d")
-        shutil.copy(program, there / "outrider")
-        environment = self.environment | {"OLD_PATH": os.environ["PATH"]}
-        for hosts, status in ("ab", 0), ("abc", 1):
-            plan = {"program": str(there / "outrider"), "model": str(there / "pair"), "hosts": [{"name": name} for name in hosts],
-                    "verifiers": [{"hosts": ",".join(hosts)}],
-                    "drafters": [{"hosts": ",".join(hosts), "draft_model": str(there / "small")}]}
-            (self.folder / "plan.json").write_text(json.dumps(plan))
-            done = subprocess.run([OUTRIDER, "launch", "push", self.folder / "plan.json", "--program", program, "--model", pair],
-                                  capture_output=True, text=True, timeout=HANG, env=environment)
-            self.assertEqual(done.returncode, status, done.stderr)
-            self.assertEqual(len(self.called("sha256sum")), 4, "of the model's two files, the draft model's one and the program")
-            for note in self.notes.iterdir():
-                note.unlink()
-        self.assertRegex(done.stderr, f"^outrider: c: {there}/outrider is not what was sent: SHA-256 x, wanted [0-9a-f]{{64}}  -\n$")
-
 
 OUTRIDER = str(pathlib.Path(sys.argv.pop(1)).resolve())
 
