@@ -244,10 +244,7 @@ void serve(ServeFlags flags) {
                  .own = cluster != nullptr,
                  .fetch = fetched_from(flags.media_domains),
                  .on_traced = traced_by(tracer.get()),
-                 .on_finished = [&](const FinishedRequest& request) {
-                   metrics.record(request);
-                   if (tracer) tracer->measure(request);
-                 }});
+                 .on_finished = [&](const FinishedRequest& request) { metrics.record(request); }});
   std::vector<HttpRoute> routes = api.routes();
   const auto add = [&](const std::vector<HttpRoute>& more) { routes.insert(routes.end(), more.begin(), more.end()); };
   const ChatBackend backend = api.backend();

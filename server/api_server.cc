@@ -482,12 +482,14 @@ std::optional<ApiError> ApiServer::prepare(const HttpRequest& http, bool chat, A
                                            Work& work) {
   work.arrived = now();
   work.head.id = fmt::format("{}-{:016x}", chat ? "chatcmpl" : "cmpl", random_number());
-  work.facts.operation = operation_of(http.path, chat);
   work.client = http.client;
   work.request_id = http.request_id;
   work.key = http.key;
   if (options_.on_traced && http.trace.is_traced())
-    work.trace = {.context = http.trace, .arrived = work.arrived, .path = http.path, .operation = work.facts.operation};
+    work.trace = {.context = http.trace,
+                  .arrived = work.arrived,
+                  .path = http.path,
+                  .operation = operation_of(http.path, chat)};
   work.server_ends = http.server_ends;
   ASSIGN_OR_RETURN(work.request, std::move(asked));
   CompletionRequest& request = work.request;

@@ -35,8 +35,7 @@ struct FinishedChoice {
 
 /// Facts of one generation request, with or without an answer.
 struct FinishedRequest {
-  std::string_view operation = "chat";  ///< OpenTelemetry's gen_ai.operation.name; a constant
-  int status = 200;                     ///< or kClientGone; for a stream, its outcome, though its head had 200
+  int status = 200;  ///< or kClientGone; for a stream, its outcome, though its head had 200
   std::int64_t prompt_tokens = 0, generated_tokens = 0;  ///< sums over choices
   std::int64_t reasoning_tokens = 0;                     ///< generated tokens in thoughts
   std::int64_t broken_tool_calls = 0;                    ///< became content; over choices

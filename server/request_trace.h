@@ -79,7 +79,7 @@ struct RequestTrace {
   TraceContext context;
   TimePoint arrived{}, end{};
   std::string path, id = {}, error = {};
-  std::string_view operation = "chat";  ///< see FinishedRequest
+  std::string_view operation = "chat";  ///< OpenTelemetry's gen_ai.operation.name; a constant
   int status = 200;
   std::int64_t prompt_tokens = 0;
   std::vector<TracedChoice> choices = {};

@@ -11,7 +11,6 @@
 
 #include "common/base/json_fields.h"
 #include "common/base/random.h"
-#include "server/gen_ai_metrics.h"
 
 namespace outrider {
 namespace {
@@ -168,6 +167,15 @@ std::string value_of(const SpanAttribute& attribute, bool typed) {
       attribute.value);
 }
 
+/// Returns the Resource of a host's spans, in OTLP's JSON.
+std::string otlp_resource(std::string_view version, std::string_view host) {
+  const auto text = [](const char* key, std::string_view value) {
+    return fmt::format(R"({{"key":"{}","value":{{"stringValue":{}}}}})", key, quoted(value));
+  };
+  return fmt::format(R"({{"attributes":[{},{},{}]}})", text("service.name", "outrider"),
+                     text("service.version", version), text("service.instance.id", host));
+}
+
 /// Nanoseconds as Chrome's microseconds.
 std::string microseconds(std::int64_t ns) { return fmt::format("{}.{:03}", ns / 1000, ns % 1000); }
 
@@ -189,7 +197,7 @@ void visit_spans(const RequestTrace& trace, const TraceFacts& facts, const std::
                                            {"http.route", std::string_view(trace.path)},
                                            {"http.response.status_code", std::int64_t{trace.status}},
                                            {"gen_ai.operation.name", trace.operation},
-                                           {"gen_ai.provider.name", kGenAiProvider},
+                                           {"gen_ai.provider.name", std::string_view("outrider")},
                                            {"gen_ai.request.model", facts.model},
                                            {"gen_ai.response.model", facts.model},
                                            {"gen_ai.usage.input_tokens", trace.prompt_tokens},
@@ -243,14 +251,6 @@ void OtlpWriter::add(const TraceContext& trace, const Span& span) {
   out += "}";
   ++spans_;
   bytes_ += out.size() - before;
-}
-
-std::string otlp_resource(std::string_view version, std::string_view host) {
-  const auto text = [](const char* key, std::string_view value) {
-    return fmt::format(R"({{"key":"{}","value":{{"stringValue":{}}}}})", key, quoted(value));
-  };
-  return fmt::format(R"({{"attributes":[{},{},{}]}})", text("service.name", "outrider"),
-                     text("service.version", version), text("service.instance.id", host));
 }
 
 std::string OtlpWriter::take() {

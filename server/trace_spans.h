@@ -47,9 +47,6 @@ struct TraceFacts {
 /// `rejected` within their draft. @param spans  called with each; its contents are valid during the call
 void visit_spans(const RequestTrace& trace, const TraceFacts& facts, const std::function<void(const Span&)>& spans);
 
-/// @return the resource that emits spans, in OTLP's JSON @param host  the node's name
-std::string otlp_resource(std::string_view version, std::string_view host);
-
 /// Writes spans in OTLP's JSON (https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding), by host.
 class OtlpWriter {
  public:

@@ -106,12 +106,6 @@ void Tracer::record(RequestTrace trace) {
   changed_.notify_one();
 }
 
-void Tracer::measure(const FinishedRequest& request) {
-  if (!collector_) return;
-  const std::lock_guard lock(mutex_);
-  metrics_.record(request);
-}
-
 void Tracer::run(const std::stop_token& stop) {
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 19);  // of this thread alone
   while (true) {
@@ -119,21 +113,18 @@ void Tracer::run(const std::stop_token& stop) {
     std::int64_t left_out = 0;
     {
       std::unique_lock lock(mutex_);
-      changed_.wait_until(lock, stop, metrics_due_, [&] { return !waiting_.traces.empty(); });
-      if (!stop.stop_requested() && !waiting_.traces.empty())
-        changed_.wait_for(lock, stop, kTogether, [] { return false; });
+      changed_.wait(lock, stop, [&] { return !waiting_.traces.empty(); });
+      changed_.wait_for(lock, stop, kTogether, [] { return false; });
       taken = std::exchange(waiting_.traces, {});
       waiting_.bytes = 0;
       left_out = std::exchange(waiting_.left_out, 0);
     }
-    if (now() >= metrics_due_) send_metrics();
-    if (taken.empty() && stop.stop_requested()) break;
+    if (taken.empty()) break;  // stopped
     for (const Kept& kept : taken) write(kept);
     flush();
     perfetto_.flush();
     if (left_out > 0) log_warn("event=traces_lost traces={} reason=\"more than could be written\"", left_out);
   }
-  send_metrics();
 }
 
 void Tracer::write(const Kept& kept) {
@@ -160,32 +151,17 @@ void Tracer::flush() {
     lost(spans, fmt::format("{}: {}", options_.file.string(), std::strerror(errno)));
   file_.clear();
   if (!collector_) return;
-  if (const auto why = post("/v1/traces", std::move(body))) lost(spans, *why);
+  if (const auto why = post(std::move(body))) lost(spans, *why);
 }
 
-void Tracer::send_metrics() {
-  metrics_due_ = now() + kMetricsEvery;
-  std::string body;
-  {
-    const std::lock_guard lock(mutex_);
-    if (metrics_.empty()) return;
-    body = metrics_.otlp(otlp_resource(options_.version, options_.server), options_.model, unix_ns(began_),
-                         unix_ns(now()));
-  }
-  // Metrics are sums, so that the next message replaces a lost one.
-  const auto why = post("/v1/metrics", std::move(body));
-  if (!why) return;
-  if (const auto more = warned_.pass(now())) log_warn("event=metrics_lost reason=\"{}\"{}", *why, *more);
-}
-
-std::optional<std::string> Tracer::post(const char* path, std::string body) {
+std::optional<std::string> Tracer::post(std::string body) {
   const TimePoint deadline = now() + kCollectorTimeout;
   const auto late = [&] {
     const std::lock_guard lock(mutex_);
     return now() > deadline || (give_up_ && now() > *give_up_);
   };
   const HttpReply reply = collector_(
-      {.method = "POST", .path = path, .body = std::move(body), .client = "", .key = nullptr, .gone = late});
+      {.method = "POST", .path = "/v1/traces", .body = std::move(body), .client = "", .key = nullptr, .gone = late});
   if (reply.status < 200 || reply.status > 299)
     return reply.status == 0 ? reply.body : fmt::format("the collector says {}", reply.status);
   const nlohmann::json reply_json = parse_json(reply.body);

@@ -15,7 +15,7 @@
 #include "common/base/result.h"
 #include "common/base/time.h"
 #include "common/os/logging.h"
-#include "server/gen_ai_metrics.h"
+#include "server/http_message.h"
 #include "server/trace_spans.h"
 
 namespace outrider {
@@ -59,26 +59,19 @@ class Tracer {
 
   /// Records a finished request. Any thread.
   void record(RequestTrace trace);
-  /// Counts a request in the collector's metrics, whether or not its trace is kept. Any thread.
-  void measure(const FinishedRequest& request);
 
  private:
   struct Kept {
     RequestTrace trace;
     const char* why;
   };
-  /// The default of OpenTelemetry's SDKs.
-  static constexpr Duration kMetricsEvery = std::chrono::seconds(60);
   explicit Tracer(TraceOptions options);
   void run(const std::stop_token& stop);
   void write(const Kept& kept);
   /// Passes OtlpWriter's requests to the file and the collector.
   void flush();
-  /// Sends the metrics so far to the collector, if there is one.
-  void send_metrics();
-  std::int64_t unix_ns(TimePoint time) const { return time.time_since_epoch().count() + unix_offset_ns_; }
   /// @return the reason that the collector did not accept all of it
-  std::optional<std::string> post(const char* path, std::string body);
+  std::optional<std::string> post(std::string body);
   void lost(std::int64_t spans, const std::string& why);
 
   const TraceOptions options_;
@@ -88,14 +81,11 @@ class Tracer {
   OtlpWriter otlp_;
   ChromeWriter chrome_;
   RateLimit warned_;
-  const TimePoint began_ = now();
-  TimePoint metrics_due_ = began_ + kMetricsEvery;
   std::optional<TimePoint> give_up_;  ///< on the collector: the program ends
 
   std::mutex mutex_;
   std::condition_variable_any changed_;
   TraceSampler sampler_;
-  GenAiMetrics metrics_;
   struct {
     std::deque<Kept> traces;
     std::size_t bytes = 0;

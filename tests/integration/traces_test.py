@@ -16,7 +16,6 @@ import urllib.request
 from pathlib import Path
 
 from google.protobuf import json_format
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from serve_support import Server
@@ -50,16 +49,16 @@ def spans_of(messages):
 
 
 class Collector:
-    """What was posted to /v1/traces, and to /v1/metrics."""
+    """What was posted to /v1/traces."""
 
     def __init__(self):
-        bodies, metrics = self.bodies, self.metrics = [], []
-        kinds = {"/v1/traces": bodies, "/v1/metrics": metrics}
+        bodies = self.bodies = []
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self):
                 assert self.headers["Content-Type"] == "application/json"
-                kinds[self.path].append(self.rfile.read(int(self.headers["Content-Length"])))
+                assert self.path == "/v1/traces"
+                bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
                 self.send_response(200)
                 self.send_header("Content-Length", "2")
                 self.end_headers()
@@ -155,37 +154,6 @@ class Traces(unittest.TestCase):
                 end = e["ts"] + e["dur"]
                 self.assertTrue(not open_ends or end <= open_ends[-1] + microsecond, e)
                 open_ends.append(end)
-
-    def test_a_collector_gets_the_conventions_metrics_of_every_request(self):
-        collector = Collector()
-        server = Server(OUTRIDER, "--draft-length", "2@0", "--otlp", collector.url, "--trace-share", "0")
-        ask(server)
-        ask(server, max_tokens=7)
-        ask(server, temperature=-1)
-        self.assertEqual(server.stop(), 0)
-        self.assertEqual(len(collector.metrics), 1, "at the end")
-        message = json_format.Parse(collector.metrics[0], ExportMetricsServiceRequest())
-        (resource,) = message.resource_metrics
-        self.assertEqual({a.key for a in resource.resource.attributes}, {"service.name", "service.version", "service.instance.id"})
-        points = {}
-        for metric in resource.scope_metrics[0].metrics:
-            self.assertEqual((metric.unit, metric.histogram.aggregation_temporality), ("s", 2))
-            for point in metric.histogram.data_points:
-                labels = {a.key: a.value.string_value for a in point.attributes}
-                points[metric.name, labels.pop("error.type", "")] = point
-                self.assertEqual(labels, {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "outrider",
-                                          "gen_ai.request.model": "nano", "gen_ai.response.model": "nano"})
-                self.assertEqual(sum(point.bucket_counts), point.count)
-                self.assertLess(point.start_time_unix_nano, point.time_unix_nano)
-        name = "gen_ai.server."
-        self.assertEqual({key: point.count for key, point in points.items()},
-                         {(name + "request.duration", ""): 2, (name + "request.duration", "400"): 1,
-                          (name + "time_to_first_token", ""): 2, (name + "time_per_output_token", ""): 2})
-        first, each, whole = (points[name + kind, ""].sum for kind in
-                              ("time_to_first_token", "time_per_output_token", "request.duration"))
-        self.assertGreater(each, 0)
-        self.assertLessEqual(first, whole)
-        self.assertLessEqual(each, whole)
 
     def test_what_failed_or_was_asked_for_is_kept_whatever_the_share(self):
         server = Server(OUTRIDER, "--draft-length", "2@0", "--trace", str(self.file), "--trace-share", "0")

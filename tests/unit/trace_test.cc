@@ -1,12 +1,10 @@
 // Traces: which request is in which, which are kept, and what is written of one.
-#include <cmath>
 #include <map>
 #include <set>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "server/gen_ai_metrics.h"
 #include "server/trace_spans.h"
 #include "server/tracer.h"
 
@@ -262,72 +260,6 @@ TEST(TraceSpans, OfARequestSayWhatGenAiConventionsWant) {
   EXPECT_EQ(values["error.type"], text("503"));
   EXPECT_EQ(values["gen_ai.response.finish_reasons"],
             (json{{"arrayValue", {{"values", {text("stop"), text("length")}}}}}));
-}
-
-/// Of one choice of `tokens` tokens, the first after 50 ms and each other after `ms_per_token`.
-FinishedRequest finished(std::string_view operation, std::int64_t tokens, int ms_per_token) {
-  FinishedRequest request;
-  request.operation = operation;
-  request.time_to_first_token = std::chrono::milliseconds(50);
-  request.total = std::chrono::milliseconds(50 + (tokens - 1) * ms_per_token);
-  FinishedChoice& choice = request.choices.emplace_back();
-  choice.generated_tokens = tokens;
-  choice.metrics.decode_ns = (tokens - 1) * ms_per_token * 1'000'000;
-  return request;
-}
-
-TEST(GenAiMetrics, CountEachRequestInTheBucketsThatTheConventionsAdvise) {
-  GenAiMetrics metrics;
-  EXPECT_TRUE(metrics.empty());
-  metrics.record(finished("chat", 11, 25));  // on a bound: it belongs to the bucket below
-  metrics.record(finished("chat", 1, 0));    // no time for each token after the first
-  FinishedRequest refused;
-  refused.status = 400;
-  refused.total = std::chrono::milliseconds(1);
-  metrics.record(refused);
-  metrics.record(finished("text_completion", 3, 3000));
-
-  const json found = json::parse(metrics.otlp(otlp_resource("1.0", "s"), "m", 5, 9));
-  const json& all = found["resourceMetrics"][0]["scopeMetrics"][0]["metrics"];
-  std::map<std::string, json> points;  // by metric, operation and error
-  for (const json& metric : all) {
-    EXPECT_EQ(metric["unit"], "s");
-    EXPECT_EQ(metric["histogram"]["aggregationTemporality"], 2) << "cumulative";
-    for (const json& point : metric["histogram"]["dataPoints"]) {
-      std::string name = metric["name"].get<std::string>().substr(std::string("gen_ai.server.").size());
-      for (const json& attribute : point["attributes"])
-        if (attribute["key"] == "gen_ai.operation.name" || attribute["key"] == "error.type")
-          name += " " + attribute["value"]["stringValue"].get<std::string>();
-      EXPECT_EQ(point["bucketCounts"].size(), point["explicitBounds"].size() + 1);
-      EXPECT_EQ(point["startTimeUnixNano"], "5");
-      EXPECT_EQ(point["timeUnixNano"], "9");
-      EXPECT_TRUE(points.emplace(name, point).second) << name;
-    }
-  }
-  std::set<std::string> names;
-  for (const auto& [name, point] : points) names.insert(name);
-  EXPECT_EQ(names, (std::set<std::string>{"request.duration chat", "request.duration chat 400",
-                                          "request.duration text_completion", "time_to_first_token chat",
-                                          "time_to_first_token text_completion", "time_per_output_token chat",
-                                          "time_per_output_token text_completion"}));
-  /// The one bucket with a count: its upper bound; the largest for what is above all.
-  const auto bucket = [&](const std::string& name) {
-    const json& point = points[name];
-    for (std::size_t i = 0; i < point["bucketCounts"].size(); ++i) {
-      if (point["bucketCounts"][i] != "0")
-        return i < point["explicitBounds"].size() ? point["explicitBounds"][i].get<double>() : HUGE_VAL;
-    }
-    return 0.0;
-  };
-  EXPECT_EQ(points["request.duration chat"]["count"], "2");
-  EXPECT_DOUBLE_EQ(points["request.duration chat"]["sum"].get<double>(), 0.3 + 0.05);
-  EXPECT_EQ(points["request.duration chat"]["bucketCounts"][3], "1") << "0.05 s: above 0.04, at most 0.08";
-  EXPECT_EQ(points["request.duration chat"]["bucketCounts"][5], "1") << "0.3 s: above 0.16, at most 0.32";
-  EXPECT_EQ(bucket("request.duration chat 400"), 0.01);
-  EXPECT_EQ(bucket("time_to_first_token chat"), 0.06);
-  EXPECT_EQ(bucket("time_per_output_token chat"), 0.025);
-  EXPECT_EQ(bucket("time_per_output_token text_completion"), HUGE_VAL);
-  EXPECT_EQ(points["request.duration text_completion"]["explicitBounds"].back(), 81.92);
 }
 
 TEST(ChromeWriter, GivesRequestsThatOverlapLinesOfTheirOwn) {
