@@ -452,7 +452,6 @@ ChatBackend ApiServer::backend() {
                          const auto& writer) { return complete(http, /*chat=*/true, std::move(request), writer); },
           .count = [this](const HttpRequest& http,
                           ApiResult<TokenizeRequest> prompt) { return count(http, std::move(prompt)); },
-          .text_of = [this](const auto& tokens) { return text_.tokenizer.decode(tokens, /*skip_special=*/false); },
           .defaults = defaults_};
 }
 

@@ -73,7 +73,6 @@ struct ChatBackend {
                           const std::shared_ptr<ReplyWriter>& writer)>
       chat;
   std::function<ApiResult<std::int64_t>(const HttpRequest& http, ApiResult<TokenizeRequest> prompt)> count;
-  std::function<std::string(const std::vector<TokenId>& tokens)> text_of;
   ApiDefaults defaults;
 };
 

@@ -22,7 +22,7 @@ constexpr auto kOthers = {
     "guided_json", "guided_regex", "guided_choice", "guided_grammar", "use_beam_search", "chat_template", "documents",
     "prompt_embeds", "kv_transfer_params", "ec_transfer_params", "logits_processors", "mm_processor_kwargs",
     "media_io_kwargs", "repetition_detection", "watermarking", "return_prompt_text", "return_weight_versions",
-    "previous_input_messages",
+    "previous_input_messages", "enable_response_messages",
     // llama.cpp's
     "samplers", "image_data", "grammar_lazy", "n_probs", "return_progress", "reasoning_budget_message"};
 
@@ -53,7 +53,7 @@ constexpr std::string_view kIdle =
 std::string_view own_fields(std::string_view path) {
   if (path == "/v1/responses") {
     return "input instructions max_output_tokens text include previous_response_id background truncation image "
-           "max_tool_calls enable_response_messages";
+           "max_tool_calls";
   }
   if (path == "/v1/messages")
     return "system stop_sequences output_config output_format anthropic_version anthropic_beta";

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <iterator>
 #include <memory>
 #include <utility>
 #include <variant>
@@ -22,9 +21,6 @@
 namespace outrider {
 namespace {
 using Json = nlohmann::json;
-
-/// vLLM's field: the model's input and output, as text and as tokens.
-constexpr const char* kRawMessages = "enable_response_messages";
 
 /// Reads text, of any role, and pictures.
 void read_parts(const JsonFields& fields, const char* key, ChatMessage& message, std::vector<MediumFile>& media) {
@@ -130,8 +126,7 @@ void refuse_other_ways(const JsonFields& fields) {
   const auto is = [&](const char* key, const Json& value) { return member(fields.raw(), key) == value; };
   if (is("background", true) && is("store", false))
     fields.refuse("background", "can only be used when `store` is true");  // vLLM's words
-  for (const char* field : {"background", kRawMessages})
-    if (is(field, true) && is("stream", true)) fields.refuse(field, "is not supported with stream");
+  if (is("background", true) && is("stream", true)) fields.refuse("background", "is not supported with stream");
   if (is("truncation", "auto")) fields.refuse("truncation", "is not supported");
   if (fields.find("prompt") != nullptr) fields.refuse("prompt", "is not supported");
   if (member(member(fields.raw(), "image"), "context_compression") == "enabled")
@@ -203,26 +198,17 @@ Json call_item(const std::string& id, const std::string& call_id, const std::str
           {"name", name}, {"arguments", arguments}};
 }
 
-using TextOf = std::function<std::string(const std::vector<TokenId>&)>;
-
-/// vLLM's raw messages.
-Json raw_message(const std::string& text, const std::vector<TokenId>& tokens) {
-  return Json::array({{{"type", "raw_message_tokens"}, {"message", text}, {"tokens", tokens}}});
-}
-
 /// Builds a response from a chat's events, and writes its own events. Only text has scores.
 class ResponsesWriter final : public ReplyWriter {
  public:
   /// Receives the complete response, as JSON.
   using OnEnd = std::function<void(const std::string& response)>;
-  ResponsesWriter(Json request, std::string id, TextOf text_of, OnEnd on_end)
-      : request_(std::move(request)), id_(std::move(id)), text_of_(std::move(text_of)), on_end_(std::move(on_end)) {}
+  ResponsesWriter(Json request, std::string id, OnEnd on_end)
+      : request_(std::move(request)), id_(std::move(id)), on_end_(std::move(on_end)) {}
 
   std::string event(const ReplyHead& head, const ChoiceEvent& event) override {
     timings_ = event.notes.timed != nullptr ? timings_of(*event.notes.timed) : Json();
     add_entries(scores_, content_logprobs(head, event.notes.scores));
-    std::ranges::copy(event.notes.prompt_ids, std::back_inserter(prompt_ids_));
-    std::ranges::copy(event.notes.token_ids, std::back_inserter(token_ids_));
     return std::visit(Overloaded{[&](const ChoiceBegins&) { return begin(head); },
                                  [&](const ChatEvent& more) { return content_event(head, event, more); },
                                  [&](const TokensAlone& tokens) {
@@ -265,10 +251,6 @@ class ResponsesWriter final : public ReplyWriter {
 
   std::string whole(const ReplyHead& head, const std::vector<Choice>&, const Usage& usage) override {
     this->usage(head, usage);
-    if (member(request_, kRawMessages) == true) {
-      response_["input_messages"] = raw_message(head.prompt_text, prompt_ids_);
-      response_["output_messages"] = raw_message(text_of_(token_ids_), token_ids_);
-    }
     end(nullptr);
     return response_text();
   }
@@ -371,11 +353,9 @@ class ResponsesWriter final : public ReplyWriter {
 
   const Json request_;
   const std::string id_;
-  const TextOf text_of_;
   const OnEnd on_end_;
   const bool tells_ = member(request_, "stream") == true;  ///< events are wanted
-  Json response_, usage_, timings_;              ///< response_ without its output
-  std::vector<TokenId> prompt_ids_, token_ids_;  ///< of raw messages
+  Json response_, usage_, timings_;  ///< response_ without its output
   std::string finish_reason_;
   std::string open_, text_;      ///< the open item, "reasoning" or "message", and its text
   std::string scores_;           ///< of tokens whose text follows, as entries of a JSON array
@@ -403,8 +383,7 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
                        items = std::move(items)](const std::string& response) {
       if (wanted) self->store_.put(id, owner, kept_text(items, response));
     };
-    return backend_.chat(http, std::move(request),
-                         std::make_shared<ResponsesWriter>(std::move(asked), id, backend_.text_of, keep));
+    return backend_.chat(http, std::move(request), std::make_shared<ResponsesWriter>(std::move(asked), id, keep));
   }
 
   HttpReply count(const HttpRequest& http) const {
@@ -474,7 +453,7 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
     const auto all = std::make_shared<std::string>();  // to be stored
     const auto keep = [all, items](const std::string& whole) { *all = kept_text(items, whole); };
     const auto chat = [this, request = std::move(request),
-                       writer = std::make_shared<ResponsesWriter>(asked, id, backend_.text_of, keep)](
+                       writer = std::make_shared<ResponsesWriter>(asked, id, keep)](
                           const HttpRequest& of_job) { return backend_.chat(of_job, request, writer); };
     const auto finish = [all, response](const HttpReply& reply) {
       if (!reply.error) return *all;
@@ -533,7 +512,6 @@ ApiResult<CompletionRequest> parse_responses(const ResponsesBody& body, const Ap
         read_call_grammar(fields, request.conversation, read_tool_choice(fields, /*of_chat=*/false),
                           read_answer_grammar(fields, body.text, {"text", "format"}), defaults.controls);
     request.include_usage = request.stream;
-    if (member(fields.raw(), kRawMessages) == true) request.return_token_ids = request.verbose = true;
   });
 }
 

@@ -84,7 +84,6 @@ ChatBackend backend_of(Chat chat) {
               [](const HttpRequest&, const ApiResult<TokenizeRequest>& request) {
                 return request ? ApiResult<std::int64_t>(7) : request.error();
               },
-          .text_of = [](const std::vector<TokenId>&) { return "x"; },
           .defaults = plain_defaults()};
 }
 /// All pieces of a reply.
@@ -385,7 +384,7 @@ TEST(Responses, ARequestIsRead) {
            {{{"input", "x"}, {"logprobs", true}}, "logprobs"},
            {{{"input", "x"}, {"background", true}, {"store", false}}, "background"},
            {{{"input", "x"}, {"background", true}, {"stream", true}}, "background"},
-           {{{"input", "x"}, {"enable_response_messages", true}, {"stream", true}}, "enable_response_messages"}})
+           {{{"input", "x"}, {"enable_response_messages", true}}, "enable_response_messages"}})
     EXPECT_EQ(read_response(fields).error().param, param);
 }
 
