@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,7 +7,6 @@
 
 #include <fmt/format.h>
 
-#include "common/base/text.h"
 #include "common/os/logging.h"
 #include "common/os/progress.h"
 #include "lab/questions.h"
@@ -24,7 +22,7 @@ struct AskFlags {
   ClusterFlags cluster;
   ReportFlags report;
   std::string draft_length = "auto";
-  std::filesystem::path file, csv;
+  std::filesystem::path file;
   std::int64_t max_tokens = 256, limit = 0;
 };
 
@@ -68,21 +66,6 @@ bool ask(const Conversations& question, const TextSide& text, const Asker& asker
   });
 }
 
-void write_csv(const std::filesystem::path& path, const std::vector<Row>& rows) {
-  std::ofstream file(path);
-  const auto line = [&](const Row& row, auto&& cell) {
-    for (std::size_t i = 0; i < row.size(); ++i) file << (i > 0 ? "," : "") << cell(row[i]);
-    file << "\n";
-  };
-  line(rows[0], [](const Field& field) { return field.key; });
-  const auto value = [](const Field& field) {
-    if (!field.value.is_string()) return field.value.dump();
-    return "\"" + replaced(field.value.get<std::string>(), "\"", "\"\"") + "\"";
-  };
-  for (const Row& row : rows) line(row, value);
-  if (!file.flush()) throw CommandError("{}: cannot be written", path.string());
-}
-
 void bench_ask(const AskFlags& flags) {
   init_logging("outrider", "warn");
   const std::vector<Conversations> questions = read_question_file(flags.file, flags.limit);
@@ -123,7 +106,6 @@ void bench_ask(const AskFlags& flags) {
                 {"categories", rows}};
   if (flags.cluster.connect.empty()) report.push_back({"dtype", to_string(options.weight_type)});
   report.add(machine_row(thread_count(options.verifier.threads)));
-  if (!flags.csv.empty()) write_csv(flags.csv, rows);
   write_report(flags.report, report, key_lines(report) + table(rows));
 }
 
@@ -145,7 +127,6 @@ void add_bench_ask_command(Command& bench) {
       ->capture_default_str();
   add_number(*command, "--max-tokens", flags->max_tokens, 1, 1 << 20, "Maximum number of tokens per answer");
   add_number(*command, "--limit", flags->limit, 0, 1 << 30, "Use only the first N questions; 0: all");
-  command->add_option("--csv", flags->csv, "Also write the table to this file");
   flags->report.add_to(*command);
   flags->cluster.add_to(*command);
   command->callback([flags] { bench_ask(*flags); });
