@@ -274,6 +274,9 @@ bool Drafting::may_draft_ahead() const {
   const Generate& request = sequence_.request;
   // In a stepwise sequence the client chooses the verified tokens.
   if (request.stepwise) return false;
+  // Whether an outcome is drafted for depends on the noise of the drafts before it, which its own drafts share: these
+  // would be no sample of their q.
+  if (sequence_.output_depends_on_drafts()) return false;
   // The drafter's grammar follows one path, that of the sequence.
   if (!request.sampling.grammar.empty()) return false;
   // Drafts ahead are chains too; a tree and added sources have too many outcomes.
@@ -285,8 +288,7 @@ bool Drafting::may_draft_ahead() const {
     if (takes_hidden_rows(drafter->hello.facts)) return false;  // it must wait for the target's rows
     is_far = is_far || drafter->rtt >= std::chrono::milliseconds(1);
   }
-  if (request.draft_ahead) return *request.draft_ahead > 0;
-  return is_far && !sequence_.output_depends_on_drafts();  // else the answer would depend on the drafts' timing
+  return request.draft_ahead ? *request.draft_ahead > 0 : is_far;
 }
 
 int Drafting::guesses_wanted(std::int64_t draft_length) const {

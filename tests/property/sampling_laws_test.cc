@@ -407,21 +407,18 @@ constexpr std::size_t kTextLength = 50;
 
 struct Sample {
   Gate gate;
-  std::int64_t rounds = 0, drafted = 0, accepted = 0, ahead = 0;
+  std::int64_t rounds = 0, drafted = 0, accepted = 0, looked_up = 0;
 };
 
-/// Drafts that were made for an outcome of the round before, by what the target has seen then.
+/// Drafts, and what each was drawn from.
 struct Drafts {
   std::vector<TokenId> tokens;
   std::vector<Distribution> q;
 };
-using Ahead = std::map<std::vector<TokenId>, Drafts>;
-enum class Choice { kByOutcome, kByDraft };  ///< the second is a mistake: it looks at what is still undecided
 
-/// Rejection's drafts after a path, from a drafter of so many times the temperature: a stale state's q is another.
-Drafts drafts_after(const Round& round, std::vector<TokenId> path, int draft_length, float heat) {
-  SamplingParams params = round.params;
-  params.temperature *= heat;
+/// Rejection's drafts after a path.
+Drafts drafts_after(const Round& round, std::vector<TokenId> path, int draft_length) {
+  const SamplingParams& params = round.params;
   Drafts drafts;
   for (int i = 0; i < draft_length; ++i) {
     drafts.q.push_back(
@@ -468,26 +465,6 @@ void draft_tree(Round& round, int nodes, Drafting drafting) {
   }
 }
 
-/// As a drafter goes on while a round is verified: for the outcome that all drafts hold, and for the one that the first
-/// is lost; the token that follows is guessed with the target's noise.
-Ahead draft_ahead(const Round& round, int draft_length) {
-  Ahead ahead;
-  for (const std::size_t held : {std::size_t{0}, round.drafts.size()}) {
-    std::vector<TokenId> path = round.answer;
-    path.insert(path.end(), round.drafts.begin(), round.drafts.begin() + static_cast<std::ptrdiff_t>(held));
-    Distribution q = distribution_of(round.language.row(round.language.drafter, path.back()), round.params,
-                                     count(round.prompt, path));
-    if (held < round.drafts.size()) {
-      const auto lost = std::ranges::find(q.ids, round.drafts[held]);
-      if (q.ids.size() == 1) continue;
-      if (lost != q.ids.end()) q.weights[static_cast<std::size_t>(lost - q.ids.begin())] = 0;
-    }
-    path.push_back(draw(q, Noise(round.params.seed, std::ssize(path), Noise::Stream::kDraw)));
-    ahead.emplace(path, drafts_after(round, path, draft_length, 1.4f));
-  }
-  return ahead;
-}
-
 /// Texts of kTextLength tokens, each with a seed of its own, until there are kTokens.
 /// @param next  Emitted next(Sample&, params, prompt, answer, sampler, scratch): a round; the first of a text has one
 ///   token of an answer
@@ -520,29 +497,6 @@ Sample generate_by(const Language& language, SamplingParams params, Next next) {
     }
   }
   return run;
-}
-
-/// Under rejection, with drafts made ahead.
-Sample generate_ahead(const Language& language, const SamplingParams& of_all, int draft_length, Choice choice) {
-  Ahead ahead;
-  return generate_by(
-      language, of_all,
-      [&](Sample& run, const SamplingParams& params, const std::vector<TokenId>& prompt,
-          const std::vector<TokenId>& answer, Sampler& sampler, SamplingScratch& scratch) {
-        if (answer.size() == 1) ahead.clear();
-        Round round{language, params, prompt, answer, {}, {}};
-        Drafts drafts = drafts_after(round, answer, draft_length, 1);
-        const auto hit = ahead.find(answer);
-        if (hit != ahead.end() && (choice == Choice::kByOutcome || hit->second.tokens[0] < drafts.tokens[0])) {
-          drafts = hit->second;
-          ++run.ahead;
-        }
-        round.drafts = drafts.tokens;
-        round.q = drafts.q;
-        ahead = draft_ahead(round, draft_length);
-        run.drafted += draft_length;
-        return kRejection(round, sampler, scratch);
-      });
 }
 
 Sample generate(const Language& language, const SamplingParams& of_all, int draft_length, Drafting drafting,
@@ -591,7 +545,7 @@ Sample generate_union(const Language& language, const SamplingParams& of_all, Lo
                      [&](Sample& run, const SamplingParams& params, const std::vector<TokenId>& prompt,
                          const std::vector<TokenId>& answer, Sampler& sampler, SamplingScratch& scratch) {
                        Round round{language, params, prompt, answer, {}, {}};
-                       Drafts drawn = drafts_after(round, answer, kDrawn, 1);
+                       Drafts drawn = drafts_after(round, answer, kDrawn);
                        std::vector<TokenId> text = answer;
                        text.insert(text.end(), drawn.tokens.begin(), drawn.tokens.end());
                        const auto looked_up = [](std::span<const TokenId> history) {
@@ -613,7 +567,7 @@ Sample generate_union(const Language& language, const SamplingParams& of_all, Lo
                        }
                        run.drafted += all.size();
                        const Emitted emitted = rule(round, sampler, scratch);
-                       run.ahead += std::ssize(emitted.tokens) > kDrawn + 1;
+                       run.looked_up += std::ssize(emitted.tokens) > kDrawn + 1;
                        return emitted;
                      });
 }
@@ -642,19 +596,6 @@ void expect_laws(const Language& language, int draft_length) {
       EXPECT_LT(run.accepted, run.drafted);
     }
   }
-}
-
-// q of a draft that was made ahead is what it was drawn from, with the noise of its place in the answer, which may have
-// been drawn from before and is so again: the law stays as long as drafts are taken for what precedes them alone.
-TEST(SamplingLawsAhead, RejectionLeavesTheLawAsItIs) {
-  const Language language = make_language(12, 11, 1.0f);
-  for (const int draft_length : {1, 2, 4}) {
-    SCOPED_TRACE(testing::Message() << draft_length << " drafts");
-    const Sample run = generate_ahead(language, params_of(1, false), draft_length, Choice::kByOutcome);
-    EXPECT_EQ(run.gate.verdict(), "");
-    EXPECT_GT(run.ahead * draft_length, run.drafted / 20) << "hardly ever a hit";
-  }
-  EXPECT_NE(generate_ahead(language, params_of(1, false), 2, Choice::kByDraft).gate.verdict(), "");
 }
 
 class SamplingLaws : public testing::TestWithParam<int> {};
@@ -756,7 +697,7 @@ TEST(UnionLaws, DraftsThatWereLookedUpLeaveTheLawAsItIs) {
     EXPECT_EQ(generate_union(language, params, LookedUp::kBeside, kMatch).gate.verdict(), "") << "match";
     const Sample run = generate_union(language, params, LookedUp::kAfter, kRejection);
     EXPECT_EQ(run.gate.verdict(), "") << "rejection";
-    EXPECT_GT(run.ahead, run.rounds / 50) << "hardly ever is one kept";
+    EXPECT_GT(run.looked_up, run.rounds / 50) << "hardly ever is one kept";
   }
   EXPECT_NE(generate_union(language, params_of(1, false), LookedUp::kAsDrawn, kRejection).gate.verdict(), "");
 }
