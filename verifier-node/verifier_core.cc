@@ -134,9 +134,9 @@ void VerifierCore::on_prefill(const Message& message, std::shared_ptr<const Gram
   const auto& prefill = std::get<Prefill>(message.body);
   if (freed_.contains(message.session, message.round)) return;
   if (const auto known = sessions_.find(message.session); known != sessions_.end()) {
-    known->second.last_message = now;
-    if (message.round < known->second.round) return;  // late
     std::optional<VerifyWork>& request = known->second.request;
+    if (!request) known->second.since = now;
+    if (message.round < known->second.round) return;  // late
     if (request && !prefill.kv_from) request->kv_from.reset();  // its rows are not needed any more
     return on_repeated(known->second, message);
   }
@@ -177,7 +177,7 @@ void VerifierCore::on_prefill(const Message& message, std::shared_ptr<const Gram
   session.kv_bytes = *kv_bytes;
   session.rejection = !prefill.sampling.greedy() && prefill.sampling.rule == SamplingRule::kRejection;
   session.round = message.round;
-  session.last_message = now;
+  session.since = now;
   session.prompt = {.kv_sent = prefill.kv_from.value_or(0), .scored = prefill.sampling.prompt_logprobs.has_value()};
   session.cache_scope = prefill.cache_scope;
   session.media = prefill.media;
@@ -210,7 +210,7 @@ void VerifierCore::on_verify(const Message& message, const Verify& verify, TimeP
     return fail(message, {Errc::kNotFound, "session {} is not known here", value(message.session)});
   }
   Session& session = known->second;
-  session.last_message = now;
+  if (!session.request) session.since = now;
   if (message.round < session.round || session.freed) return;  // late
   if (message.round == session.round) return on_repeated(session, message);
   if (session.request) return;  // a coordinator never overtakes its own round
@@ -417,7 +417,7 @@ void VerifierCore::on_batch_done(std::vector<VerifyResult> results, TimePoint no
     const auto known = sessions_.find(result.session);
     CHECK(known != sessions_.end(), "result for session {}, which left during its batch", value(result.session));
     Session& session = known->second;
-    const Duration waited = forward_.began - std::exchange(session.last_message, now);
+    const Duration waited = forward_.began - std::exchange(session.since, now);
     Message reply{.session = result.session, .round = result.round, .base = session.request->base, .body = {}};
     const std::int64_t rows = std::exchange(session.rows_out, 0);
     if (!result.error) commit(session, result, rows);
@@ -484,7 +484,7 @@ void VerifierCore::on_tick(TimePoint now) {
   }
   std::vector<SessionId> idle;
   for (const auto& [id, session] : sessions_) {
-    if (!session.request && now - session.last_message > config_.session_idle_max) idle.push_back(id);
+    if (!session.request && now - session.since > config_.session_idle_max) idle.push_back(id);
   }
   for (const SessionId id : idle) {
     membership_.warn(fmt::format("silent for {:.0f} s; dropped", to_seconds(config_.session_idle_max)), id);

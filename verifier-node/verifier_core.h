@@ -166,7 +166,7 @@ class VerifierCore {
     std::int64_t rows_out = 0;      ///< in the current or next batch; 0: none
     bool freed = false;
     std::optional<Message> last_verdict;  ///< to answer a repeated request
-    TimePoint last_message{};
+    TimePoint since{};  ///< when its request began to wait for a forward pass; without one, of its last message
   };
   /// A batch being assembled.
   struct Batch {

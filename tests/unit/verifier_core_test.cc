@@ -74,6 +74,26 @@ TEST_F(Verifier, TextsThatFillEveryForwardDoNotKeepAPromptOut) {
   EXPECT_EQ(without, 1);
 }
 
+// From the first of them: the policy takes what is missing for a cost of every round.
+TEST_F(Verifier, TellsHowLongARequestWaitedHoweverOftenItWasRepeated) {
+  prefill(1, 3);
+  done(core_.take_batch());
+  prefill(2, 8);
+  const auto ahead = core_.take_batch();
+  const Message verify{.session = SessionId{1}, .round = RoundId{1}, .base = 3, .body = Verify{{1}}};
+  core_.on_message(verify, now_);
+  for (int repeats = 0; repeats < 2; ++repeats) core_.on_message(verify, now_ += seconds(2));
+  done(ahead);
+  core_.take_outgoing();
+  done(core_.take_batch());
+  Message message;
+  const auto out = core_.take_outgoing();
+  const Verdict* verdict = find<Verdict>(out, "", &message);
+  ASSERT_NE(verdict, nullptr);
+  EXPECT_EQ(message.session, SessionId{1});
+  EXPECT_EQ(verdict->waited_ns, Duration(seconds(4)).count());
+}
+
 // Once might be lost, and a coordinator that has lost this verifier forgets it.
 TEST_F(Verifier, SaysAgainAndAgainThatItDrains) {
   core_.drain();
