@@ -111,7 +111,11 @@ Worker& Fleet::join(const PeerId& peer, const Hello& hello, TimePoint now) {
   if (!is_new) return worker;
   worker.membership = next_membership_++;
   if (!worker.drafts()) return worker;
-  if (const auto before = departed_.extract(key_name(hello.name))) worker.reputation = before.mapped();
+  const std::string key = key_name(hello.name);
+  if (const auto before = departed_.extract(key)) worker.reputation = before.mapped();
+  for (const auto& [other, known] : workers_)
+    if (known.drafts() && key_name(known.hello.name) == key && worker.reputation.is_better_than(known.reputation))
+      worker.reputation = known.reputation;
   return worker;
 }
 

@@ -164,7 +164,7 @@ class Fleet {
   /// Returns true if a matching verifier takes sessions.
   bool has_verifier(const Requirements& wanted) const;
 
-  /// Adds a worker, or updates one that says Hello again.
+  /// Adds a worker, or updates one that says Hello again. A new drafter gets the worst reputation under its key.
   Worker& join(const PeerId& peer, const Hello& hello, TimePoint now);
   /// Removes a worker. @return the worker; empty for an unknown peer
   Workers::node_type remove(const PeerId& peer);

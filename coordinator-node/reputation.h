@@ -14,7 +14,8 @@ namespace outrider {
 /// - After kTrial rounds, a drafter that yields less than a quarter of the best other one is *paused*: it gets no new
 ///   sequences, and loses its present ones. The first pause is 8 s, each further one twice the last, up to 512 s. Then
 ///   it is tried again, for kTrial rounds; after a successful trial its next pause is half of the last.
-/// - A drafter that comes back under the same key continues with its former reputation (Fleet).
+/// - A drafter that joins under a key begins with the worst reputation there: of the key's drafters that left, or are
+///   here (Fleet).
 ///
 /// A single drafter is never paused: the draft policy decides whether its drafts pay. Only the first draft counts,
 /// since the number accepted depends on the number requested. It is compared with others', since acceptance depends on

@@ -85,9 +85,13 @@ TEST_F(FleetStanding, OfAKeyOutlivesItsConnections) {
   join("c", "liar/2");
   EXPECT_EQ(fleet_.usable_drafter("c"), nullptr);
   join("d", "liar/3");
-  EXPECT_NE(fleet_.usable_drafter("d"), nullptr) << "one comes back, the other is new";
-  fleet_.at("c").on_message(kStart + seconds(8));
-  EXPECT_NE(fleet_.usable_drafter("c"), nullptr);
+  EXPECT_EQ(fleet_.usable_drafter("d"), nullptr) << "another connection is no way out of the pause";
+  fleet_.remove("c");
+  EXPECT_EQ(fleet_.usable_drafter("d"), nullptr);
+  join("e", "other/1");
+  EXPECT_NE(fleet_.usable_drafter("e"), nullptr) << "under another key";
+  fleet_.at("d").on_message(kStart + seconds(8));
+  EXPECT_NE(fleet_.usable_drafter("d"), nullptr);
 }
 
 TEST_F(FleetStanding, OfABadDrafterHasRoomBesideThoseOfManyBetterOnes) {
