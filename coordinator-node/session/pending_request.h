@@ -14,7 +14,7 @@ namespace outrider {
 class PendingRequest {
  public:
   /// The interval of repeats to a live worker, and the longest one after the worker said that it works on the request,
-  /// which may be a prompt of a hundred MiB.
+  /// or has no room for it: the request may be a prompt of a hundred MiB.
   static constexpr Duration kResend = std::chrono::seconds(2), kResendInWork = std::chrono::seconds(16);
   /// Unacknowledged repeats after which a worker counts as useless.
   static constexpr int kRetriesMax = 4;
@@ -35,13 +35,21 @@ class PendingRequest {
     wait_from_now();
     if (!to.empty()) environment_.send(to, *message_);
   }
+  /// Tells a verifier that has answered the request that the session goes on, by the shortest message of its round: the
+  /// verifier sends the verdict again. @param to  as for repeat()
+  void keep_alive(const PeerId& to) {
+    wait_from_now();
+    if (!to.empty())
+      environment_.send(to, {.session = message_->session, .round = message_->round, .body = Verify{.tokens = {0}}});
+  }
   /// Records a message about the request. @return true for a Heartbeat: the worker has the request, and a repeat can
   /// only bring a lost answer back
   bool on_message(const Message& message) {
     retries_ = 0;
     heard_ = environment_.now;
     const bool in_work = std::holds_alternative<Heartbeat>(message.body);
-    if (in_work) resend_ = std::min<Duration>(2 * resend_, kResendInWork);
+    if (in_work || std::holds_alternative<Failed>(message.body))
+      resend_ = std::min<Duration>(2 * resend_, kResendInWork);
     return in_work;
   }
   /// Restarts the time of the request: a part of the answer arrived.

@@ -37,8 +37,6 @@ bool StepwiseSession::on_step(const Step& step) {
     // A second draft of one round repeats the first: its hidden row and K/V are the same.
     sequence.request.draft_length = step.draft_length;
     if (!std::exchange(round.asked_drafter, true)) return follow(drafting_.ask(sequence.draft_room()));
-    const RoundDrafts all = std::exchange(round.drafts, {});
-    round.drafts.add(0, {.tokens = all.tokens}, DraftSource::kAssistant, step.draft_length);
     end_drafting();
     return true;
   }
@@ -53,20 +51,22 @@ bool StepwiseSession::on_step(const Step& step) {
   return follow(verifying_.verify());
 }
 
-// Repeats the last request now and then, so that the verifier does not mistake the session for one whose Free was lost
-// (VerifierConfig::session_idle_max), and checks that the client is still there.
+// Tells the verifier now and then that the session goes on, so that the verifier does not mistake it for one whose Free
+// was lost (VerifierConfig::session_idle_max), and checks that the client is still there.
 void StepwiseSession::on_tick() {
   if (state_.phase != Phase::kPaused) return Session::on_tick();
   if (state_.environment.now - state_.pending.sent() < kKeepAlive) return;
   if (++keep_alives_ > kKeepAlivesMax)
     return fail({Errc::kTimeout, "no step for {:.0f} s", to_seconds(kKeepAlive * keep_alives_)});
-  state_.pending.repeat(state_.verifier.peer());
+  state_.pending.keep_alive(state_.verifier.peer());
   state_.reply(Heartbeat{});
 }
 
 void StepwiseSession::end_drafting() {
   state_.enter(Phase::kPaused);
-  state_.reply(Candidates{.tokens = state_.round.drafts.tokens});
+  std::vector<TokenId> drafts = state_.round.drafts.tokens;
+  drafts.resize(std::min(drafts.size(), static_cast<std::size_t>(state_.sequence.request.draft_length)));
+  state_.reply(Candidates{.tokens = std::move(drafts)});
 }
 
 }  // namespace outrider

@@ -1471,7 +1471,7 @@ TEST_F(Admission, AVerifierWhoseBooksDifferIsAskedAgain) {
   EXPECT_EQ(started(), std::vector<TokenId>{10});
   core_.on_message("v", {.session = SessionId{50}, .body = Failed{Errc::kUnavailable, "not now"}}, now_);
   EXPECT_EQ(find<Failed>(core_.take_outgoing(), "a"), nullptr);
-  now_ += milliseconds(2100);
+  now_ += milliseconds(4100);
   core_.on_message("v", {.body = Heartbeat{}}, now_);
   core_.on_tick(now_);
   EXPECT_EQ(started(), std::vector<TokenId>{10});
@@ -1627,7 +1627,10 @@ TEST_F(Stepwise, ARestingSessionIsKeptAliveAndFailsWithItsVerifier) {
   sent();
   rest(40);
   const auto out = sent();
-  ASSERT_NE(find<Prefill>(out, "v"), nullptr);
+  EXPECT_EQ(find<Prefill>(out, "v"), nullptr) << "it may have pictures";
+  Message message;
+  ASSERT_NE(find<Verify>(out, "v", &message), nullptr);
+  EXPECT_EQ(message.round, RoundId{}) << "which the verifier has answered";
   // What a client that does not read finds later must fit its queue.
   EXPECT_EQ(std::count_if(out.begin(), out.end(), [](const Outgoing& o) { return o.to == "c"; }), 1);
   verdict(0, 0, 40, 3);  // its answer is late by a round
@@ -1643,7 +1646,7 @@ TEST_F(Stepwise, AskingForDraftsAgainAndAgainKeepsTheVerifierAwakeToo) {
   for (int i = 0; i < 12; ++i) {
     rest(10);
     step({.draft_length = 3, .drafts = {}});
-    repeated += find<Prefill>(sent(), "v") != nullptr;
+    repeated += find<Verify>(sent(), "v") != nullptr;
   }
   EXPECT_GE(repeated, 3);  // in 120 s, after which a verifier forgets
 }
