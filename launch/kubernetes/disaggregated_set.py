@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes verifiers and drafters of an overlay one DisaggregatedSet (kubernetes-sigs/lws, v0.9 or later), which rolls both out
+"""Makes verifiers and drafters of an overlay one DisaggregatedSet (kubernetes-sigs/lws, v0.10 or later), which rolls both out
 together. Reads the overlay as Kustomize renders it; needs python3-yaml.
 
 usage: kubectl kustomize OVERLAY | disaggregated_set.py | kubectl apply -f -
@@ -22,7 +22,8 @@ def role_of(name, workload, claims):
             sys.exit(f"the {name}s have volumes of their own, and the overlay has no claim that pods share")
         template["spec"]["volumes"].append({"name": "packs", "persistentVolumeClaim": {"claimName": claims[0]}})
     role = {"name": name, "metadata": {"labels": workload["metadata"]["labels"]},
-            "spec": {"leaderWorkerTemplate": {"size": 1, "workerTemplate": template}}}
+            # By default a pod whose container has restarted is made anew at once, again and again, while a pack is missing.
+            "spec": {"leaderWorkerTemplate": {"size": 1, "restartPolicy": "None", "workerTemplate": template}}}
     if "replicas" in spec:
         role["spec"]["replicas"] = spec["replicas"]
     else:

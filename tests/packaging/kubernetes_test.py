@@ -14,6 +14,7 @@ rendered, outrider, *claims_there = sys.argv[1:]
 with open(rendered, encoding="utf-8") as file:
     objects = [item for item in yaml.safe_load_all(file) if item]
 problems = []
+NOBODY = {"matchLabels": {"nobody": ""}}
 
 
 def expect(holds, problem):
@@ -67,8 +68,11 @@ def check_pod(owner, template, claims):
             [port] = [argument.partition("=")[2] for argument in arguments if argument.startswith("--port=")]
             asked = container["startupProbe"].get("exec", {}).get("command", [""])[-1]
             expect("GET /ready " in asked and f"/{port}\n" in asked, f"{where}: gets requests before the coordinator has answered it")
+        if command in ("serve", "verifier"):
             expect(any(selects(item["spec"]["selector"], labels) for item in objects if item.get("kind") == "PodDisruptionBudget"),
-                   f"{where}: a drained node takes all of them at once")
+                   f"{where}: drained nodes take all of them at once")
+        if command == "shard":
+            expect(pod.get("terminationGracePeriodSeconds", 30) >= 120, f"{where}: ends before its draining verifier")
         if command in ("coordinator", "serve"):
             expect(sum(taint.get("tolerationSeconds", 0) < 60 for taint in pod.get("tolerations", []) if taint["effect"] == "NoExecute") == 2,
                    f"{where}: stays for minutes on a node that is lost")
@@ -88,17 +92,24 @@ def check_pod(owner, template, claims):
         dials = [argument for argument in words if "tcp://" in argument and command != "shard"]
         for argument in dials:
             host, port = re.search(r"tcp://([\w-]+):(\d+)$", argument).groups()
-            expect(labels.get("outrider/dials") == "coordinator", f"{where}: the network policy does not let it dial")
-            services = [item for item in objects if item.get("kind") == "Service" and item["metadata"]["name"] == host]
-            expect(services and int(port) in {entry["port"] for entry in services[0]["spec"]["ports"]},
-                   f"{where}: no service {host}:{port}")
+            services = [item["spec"] for item in objects if item.get("kind") == "Service" and item["metadata"]["name"] == host]
+            expect(services and int(port) in {entry["port"] for entry in services[0]["ports"]}, f"{where}: no service {host}:{port}")
+            expect(services and lets_in(services[0]["selector"], labels), f"{where}: the network policy does not let it dial")
         expect(bool(dials) == (command not in ("coordinator", "shard")), f"{where}: {arguments} dials nobody, or should not")
         if command == "shard" and "$(LWS_LEADER_ADDRESS)" not in words[0]:
             check_shard(where, labels, words[0])
 
 
 def selects(selector, labels):
-    return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
+    return (all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items()) and
+            all(labels.get(one["key"]) in one["values"] for one in selector.get("matchExpressions", [])))
+
+
+def lets_in(listener, caller, port="outrider"):
+    """Do the network policies let pods with one set of labels reach a port of pods with the other?"""
+    rules = [rule for item in objects if item.get("kind") == "NetworkPolicy" and selects(item["spec"]["podSelector"], listener)
+             for rule in item["spec"].get("ingress", [])]
+    return any(selects(rule["from"][0].get("podSelector", NOBODY), caller) and rule["ports"] == [{"port": port}] for rule in rules)
 
 
 def check_shard(where, labels, join):
@@ -109,10 +120,7 @@ def check_shard(where, labels, join):
     [of_pods] = [item["spec"] for item in objects if item.get("kind") == "Service" and item["metadata"]["name"] == service]
     expect(of_pods["clusterIP"] == "None" and of_pods.get("publishNotReadyAddresses"), f"{where}: {service} has no name for a pod that waits")
     expect(f"--listen-shards=tcp://0.0.0.0:{port}" in verifier["template"]["spec"]["containers"][0]["args"], f"{where}: nothing listens at {port}")
-    rules = [rule for item in objects if item.get("kind") == "NetworkPolicy" and selects(item["spec"]["podSelector"], verifier["template"]["metadata"]["labels"])
-             for rule in item["spec"].get("ingress", [])]
-    expect(any(selects(rule["from"][0]["podSelector"], labels) and rule["ports"] == [{"port": int(port)}] for rule in rules),
-           f"{where}: the network policy does not let it dial")
+    expect(lets_in(verifier["template"]["metadata"]["labels"], labels, int(port)), f"{where}: the network policy does not let it dial")
 
 
 def check_inference_pool(pool):
@@ -138,13 +146,20 @@ for item in objects:
     elif item.get("kind") == "LeaderWorkerSet":
         group = item["spec"]["leaderWorkerTemplate"]
         claims = {claim["metadata"]["name"] for claim in group["volumeClaimTemplates"]}
-        for role in ("leaderTemplate", "workerTemplate"):
+        labels = []
+        for index, role in enumerate(("leaderTemplate", "workerTemplate")):
             check_pod(f"LeaderWorkerSet {item['metadata']['name']}, {role}", group[role], claims)
+            # What the controller adds.
+            labels.append(group[role]["metadata"]["labels"] | {"leaderworkerset.sigs.k8s.io/name": item["metadata"]["name"],
+                                                               "leaderworkerset.sigs.k8s.io/worker-index": str(index)})
+        expect(lets_in(*labels, 7071), f"LeaderWorkerSet {item['metadata']['name']}: the network policy does not let a shard dial its verifier")
     elif item.get("kind") == "DisaggregatedSet":
         roles = {role["name"]: role for role in item["spec"]["roles"]}
         pods += len(roles)
         for name, role in roles.items():
-            check_pod(f"DisaggregatedSet, {name}", role["spec"]["leaderWorkerTemplate"]["workerTemplate"], set())
+            group = role["spec"]["leaderWorkerTemplate"]
+            check_pod(f"DisaggregatedSet, {name}", group["workerTemplate"], set())
+            expect(group.get("restartPolicy") == "None", f"DisaggregatedSet, {name}: a pod that restarts is made anew at once, for ever")
         scaled = {f"{item['metadata']['name']}-{name}" for name, role in roles.items() if "replicas" not in role["spec"]}
         targets = {other["spec"]["scaleTargetRef"]["name"] for other in objects if other["kind"] == "HorizontalPodAutoscaler"}
         expect(scaled == targets, f"DisaggregatedSet: {scaled} have no number of replicas, and autoscalers are for {targets}")
