@@ -36,8 +36,8 @@ def nodes_for_any():
     return [node["metadata"]["name"] for node in json.loads(kubectl("get", "nodes", "-o", "json").stdout)["items"] if not node["spec"].get("taints")]
 
 
-def wait_for_all():
-    for role in ROLES:
+def wait_for_all(roles=ROLES):
+    for role in roles:
         kubectl("rollout", "status", role, f"--timeout={PATIENCE}s")
 
 

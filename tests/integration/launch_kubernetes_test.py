@@ -4,8 +4,8 @@ mid-answer, rollouts, drains, shards, and batches.
 
 usage: launch_kubernetes_test.py OUTRIDER
 OUTRIDER_TEST_KUBECONFIG: of a cluster that has nothing of ours but the image of this program, by the name in
-overlays/one-pool; for batches an unclaimed volume of any class that many nodes may mount. Status 77: there is none, and nothing
-was tested.
+overlays/one-pool; for batches an unclaimed volume of any class that many nodes may mount. What needs the controllers of
+LeaderWorkerSet or Kueue is skipped without them. Status 77: there is no cluster, and nothing was tested.
 """
 import contextlib
 import json
@@ -23,8 +23,8 @@ import unittest
 import urllib.request
 
 from batch_support import nano_lines, read_lines, write_lines
-from kubernetes_support import (IMAGE, PATIENCE, README, ROOT, delete_namespace, get, kubectl, nodes_for_any, ready, ready_pods,
-                                wait_for_all)
+from kubernetes_support import (IMAGE, PATIENCE, README, ROLES, ROOT, delete_namespace, get, kubectl, nodes_for_any, ready,
+                                ready_pods, wait_for_all)
 from launch_support import eventually, free_ports
 
 
@@ -80,6 +80,11 @@ def ask_several(base, count=4, tokens=120):
     for thread in threads:
         thread.start()
     return texts, threads
+
+
+def has(resource):
+    """Whether the cluster has a resource that a controller has brought."""
+    return kubectl("get", "crd", resource, check=False).returncode == 0
 
 
 class Cluster(unittest.TestCase):
@@ -251,6 +256,34 @@ class Batches(Cluster):
         (self.folder / "plan.json").write_text(json.dumps(plan))
         return self.bash(f"outrider launch plan.json --backend kubernetes --run-dir {name}")
 
+    def job(self):
+        return json.loads(kubectl("get", "job", "outrider-run", "-o", "json").stdout)
+
+    def suspended(self):
+        return kubectl("get", "job", "outrider-run", "-o", "jsonpath={.spec.suspend}", check=False).stdout == "true"
+
+    def make_queue(self):
+        """A queue of Kueue with room for the three pods."""
+        api = {"apiVersion": "kueue.x-k8s.io/v1beta2"}
+        quota = [{"name": "cpu", "nominalQuota": 3}, {"name": "memory", "nominalQuota": "12Gi"}]
+        for item in (api | {"kind": "ResourceFlavor", "metadata": {"name": "outrider-test"}},
+                     api | {"kind": "ClusterQueue", "metadata": {"name": "outrider-test"}, "spec": {"namespaceSelector": {}, "resourceGroups": [
+                         {"coveredResources": ["cpu", "memory"], "flavors": [{"name": "outrider-test", "resources": quota}]}]}},
+                     api | {"kind": "LocalQueue", "metadata": {"name": "ours"}, "spec": {"clusterQueue": "outrider-test"}}):
+            kubectl("apply", "-f", "-", text=json.dumps(item))
+            if item["kind"] != "LocalQueue":
+                self.addCleanup(kubectl, "delete", item["kind"], "outrider-test", "--wait=false")
+
+    def hold_queue(self):
+        """Kueue takes the batch's pods away, and lets it go on."""
+        def policy(name):
+            kubectl("patch", "clusterqueue", "outrider-test", "--type=merge", "-p", json.dumps({"spec": {"stopPolicy": name}}))
+
+        policy("HoldAndDrain")
+        self.assertTrue(eventually(lambda: self.suspended() and not self.job()["status"].get("active"), PATIENCE), self.job()["status"])
+        policy("None")
+        self.assertTrue(eventually(lambda: not self.suspended(), PATIENCE))
+
     def output(self, name):
         kubectl("cp", f"fill-files:/packs/{name}", str(self.folder / name))
         return (self.folder / name).read_bytes()
@@ -265,19 +298,91 @@ class Batches(Cluster):
         self.assertEqual(len(read_lines(self.folder / "fleet.jsonl")), self.LINES)
 
         typed = self.launch("shards", ["outrider", "batch", "/packs/in.jsonl", "--output", "/packs/out.jsonl"], shards=3, queue="ours")
+        queued = has("localqueues.kueue.x-k8s.io")
         run = subprocess.Popen(["bash", "-euc", typed], cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(run.kill)
         # All three at once, in the middle: a Job waits twice as long after each of its pods that was killed.
+        if queued:
+            self.assertTrue(eventually(self.suspended), "Kueue did not hold the job back")
+            self.make_queue()
         begun = ["exec", "fill-files", "--", "sh", "-c", "cat /packs/out.0.journal | wc -l"]
         self.assertTrue(eventually(lambda: run.poll() is not None or int(kubectl(*begun, check=False).stdout or 0) > 4))
         pods = [pod["metadata"]["name"] for pod in get("pods", component="run") if ready(pod) and pod["metadata"]["name"].startswith("outrider-run-")]
         self.assertTrue(pods, "the batch was over before a pod was killed")
         kubectl("delete", "pod", "--grace-period=1", "--wait=false", *pods)
+        if queued:
+            self.hold_queue()
         said = run.communicate(timeout=PATIENCE)[0]
         self.assertEqual(run.returncode, 0)
         note(f"{len(pods)} of three pods were killed; the merge said: {said.splitlines()[-1]}")
         self.assertEqual(self.output("out.jsonl"), wanted)
-        job = json.loads(kubectl("get", "job", "outrider-run", "-o", "json").stdout)
-        self.assertEqual(job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"], "ours")
+        self.assertEqual(self.job()["metadata"]["labels"]["kueue.x-k8s.io/queue-name"], "ours")
+
+
+class Groups(Cluster):
+    """examples/sharded-verifier.yaml: two verifiers of two pods each, of nano."""
+    NAME = "outrider-sharded-verifier"
+
+    def setUp(self):
+        if not has("leaderworkersets.leaderworkerset.x-k8s.io"):
+            self.skipTest("LEADERWORKERSETS WERE NOT TESTED: the cluster has none")
+        self.addCleanup(kubectl, "delete", "leaderworkerset", "--all")
+
+    def leaders(self):
+        return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in get("pods", component="verifier")
+                if ready(pod) and pod["metadata"]["labels"]["leaderworkerset.sigs.k8s.io/worker-index"] == "0"}
+
+    def settled(self, gone=()):
+        """Waits until both leaders are ready, and none of them is one of those that must have gone."""
+        self.assertTrue(eventually(lambda: len(self.leaders()) == 2 and not set(gone) & set(self.leaders().values()), PATIENCE),
+                        kubectl("get", "pods").stdout)
+        wait_for_all(ROLES[:1] + ROLES[2:])
+
+    def overlay(self):
+        example = (ROOT / "launch/kubernetes/examples/sharded-verifier.yaml").read_text()
+        image, tag = IMAGE.split(":")
+        size = {"cpu": "1", "memory": "2Gi"}
+        group = "/spec/leaderWorkerTemplate"
+        operations = [{"op": "replace", "path": "/spec/replicas", "value": 2}, {"op": "remove", "path": f"{group}/volumeClaimTemplates"}]
+        for pod in (f"{group}/leaderTemplate/spec", f"{group}/workerTemplate/spec"):
+            operations += [
+                {"op": "remove", "path": f"{pod}/affinity"}, {"op": "add", "path": f"{pod}/volumes/-", "value": {"name": "packs", "emptyDir": {}}},
+                {"op": "replace", "path": f"{pod}/containers/0/resources", "value": {"requests": size, "limits": size}},
+                {"op": "test", "path": f"{pod}/containers/0/args/2", "value": "--model=/packs/pair"},
+                {"op": "replace", "path": f"{pod}/containers/0/args/2", "value": "--model=/usr/share/outrider/models/nano"}]
+        said = "".join(line[4:] for line in example.splitlines(keepends=True) if line.startswith("#   "))
+        said = said.replace("resources:\n", "resources:\n  - ../launch/kubernetes/overlays/one-pool\n")
+        folder = self.folder / "groups"
+        folder.mkdir()
+        (folder / "sharded-verifier.yaml").write_text(example)
+        (folder / "kustomization.yaml").write_text(
+            said + f"  - target: {{kind: LeaderWorkerSet}}\n    patch: '{json.dumps(operations)}'\n"
+            f"namespace: outrider\nimages:\n  - {{name: outrider, newName: {image}, newTag: {tag}}}\n")
+
+    def test_groups_form_anew_one_at_a_time_and_change_no_text(self):
+        self.bash(re.search(r"```\n(kubectl apply -f launch/kubernetes/overlays/one-pool/namespace.yaml\n.*?)```", README, re.S)[1])
+        self.bash(re.search("kubectl .* outrider-shard-keys .*", README)[0])
+        self.overlay()
+        self.bash("kubectl apply -k groups")
+        self.settled()
+        self.undisturbed()
+        for pod in (f"{self.NAME}-0-1", f"{self.NAME}-1", f"{self.NAME}-1-1"):
+            old = self.leaders()["-".join(pod.split("-")[:4])]
+            began = time.monotonic()
+            self.during(lambda: kubectl("delete", "pod", pod, "--wait=false"))
+            self.settled(gone=[old])
+            note(f"{pod} deleted: the group is Ready anew {time.monotonic() - began:.1f} s later at most")
+        old, fewest = self.leaders(), []
+
+        def roll():
+            change = {"spec": {"leaderWorkerTemplate": {"leaderTemplate": {"metadata": {"annotations": {"rolled": "1"}}}}}}
+            kubectl("patch", "leaderworkerset", self.NAME, "--type=merge", "-p", json.dumps(change))
+            eventually(lambda: fewest.append(len(self.leaders())) or fewest[-1] == 2 and not set(old.values()) & set(self.leaders().values()), PATIENCE)
+
+        self.during(roll)
+        note(f"verifiers ready during the rollout: at least {min(fewest)} in {len(fewest)} looks")
+        self.assertEqual(min(fewest), 1)
+        self.settled(gone=old.values())
 
 
 class Plan(Cluster):
