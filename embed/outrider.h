@@ -125,7 +125,7 @@ outrider_status pair_session_open(outrider_pair* pair, outrider_session** sessio
 void pair_session_close(outrider_session* session);
 
 /* Starts a text with a prompt of `count` tokens, 1 at least. *first_token: the one that follows. Waits up to 30 s for a
- * verifier (OUTRIDER_UNAVAILABLE). */
+ * verifier (OUTRIDER_UNAVAILABLE), and then until the prompt is computed: outrider_stop ends no step. */
 outrider_status pair_prefill(outrider_session* session, const int32_t* tokens, size_t count, int32_t* first_token,
                              outrider_error* error);
 
@@ -180,7 +180,7 @@ typedef struct outrider_generate_options {
 typedef enum outrider_finish {
   OUTRIDER_FINISH_STOP = 0,   /* the last token is a stop token */
   OUTRIDER_FINISH_LENGTH = 1, /* max_tokens, or the context is full */
-  OUTRIDER_FINISH_CALLER = 2  /* on_tokens stopped it; of the metrics only token_count is known */
+  OUTRIDER_FINISH_CALLER = 2  /* on_tokens or outrider_stop ended it; of the metrics only token_count is known */
 } outrider_finish;
 
 /* What an answer took. The metrics are explained in the README. */
@@ -209,6 +209,11 @@ outrider_status pair_generate_speculative(outrider_pair* pair, const int32_t* pr
                                           const outrider_generate_options* options, int32_t* tokens, size_t capacity,
                                           outrider_generation* generation, outrider_error* error);
 
+/* Ends each pair_generate_speculative and outrider_post under way with this `user`, of any pair, as if its callback had
+ * returned other than 0: also before the first callback, while the prompt is computed. A call that begins later is not
+ * ended. For any thread. */
+void outrider_stop(const void* user);
+
 /* ---- whole requests: chats, sampling, tools, grammars, log-probabilities ---- */
 
 /* Gets a reply: one JSON object, UTF-8, not NUL-terminated, valid during the call. Of a request with "stream": true
@@ -222,7 +227,7 @@ typedef int (*outrider_on_reply)(void* user, const char* json, size_t bytes);
  *        advise (temperature 0 decodes greedily), and the draft length is "auto".
  * OUTRIDER_INVALID_ARGUMENT for a request that HTTP answers with 400, in the same words; OUTRIDER_OUT_OF_RANGE for one
  * that the context has no room for; OUTRIDER_NOT_FOUND for another path; OUTRIDER_PEER_GONE where a stream broke off
- * after its first event. A stream that on_reply stopped is OUTRIDER_OK. */
+ * after its first event. A request that on_reply or outrider_stop ended is OUTRIDER_OK. */
 outrider_status outrider_post(outrider_pair* pair, const char* path, const char* body, size_t bytes,
                               outrider_on_reply on_reply, void* user, outrider_error* error);
 

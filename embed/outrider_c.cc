@@ -4,10 +4,12 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <initializer_list>
 #include <mutex>
+#include <set>
 #include <string_view>
 
 #include <nlohmann/json.hpp>
@@ -131,6 +133,32 @@ Result<std::string> path_of(const char* name, const char* path) {
   return std::string(path);
 }
 
+/// A call that outrider_stop() may end.
+class Call {
+ public:
+  explicit Call(const void* user) : user_(user) {
+    const std::lock_guard lock(mutex_);
+    calls_.insert(this);
+  }
+  ~Call() {
+    const std::lock_guard lock(mutex_);
+    calls_.erase(this);
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+  static void stop(const void* user) {
+    const std::lock_guard lock(mutex_);
+    for (Call* call : calls_)
+      if (call->user_ == user) call->stopped = true;
+  }
+  std::atomic<bool> stopped = false;
+
+ private:
+  const void* const user_;
+  static inline std::mutex mutex_;
+  static inline std::set<Call*> calls_;
+};
+
 void init_logging_once() {
   static std::once_flag once;
   std::call_once(once, [] { init_logging("outrider", "warn"); });
@@ -212,10 +240,11 @@ Result<void> generate(Pair& pair, std::span<const TokenId> prompt, const outride
   }
   StreamingDetokenizer detokenizer(pair.text().tokenizer, /*skip_special=*/true);
   Generation stopped_one;  // has its tokens, and no metrics
-  bool stopped = false;
+  Call call(options.user);
+  std::atomic<bool>& stopped = call.stopped;
   const auto show = [&](std::span<const TokenId> fresh, const std::string& text) {
     if (options.on_tokens == nullptr) return;
-    stopped = options.on_tokens(options.user, fresh.data(), fresh.size(), text.data(), text.size()) != 0;
+    if (options.on_tokens(options.user, fresh.data(), fresh.size(), text.data(), text.size()) != 0) stopped = true;
   };
   const auto on_tokens = [&](std::span<const TokenId> fresh) {
     if (stopped) return;  // was in transit
@@ -225,7 +254,7 @@ Result<void> generate(Pair& pair, std::span<const TokenId> prompt, const outride
     show(fresh, text);
   };
   ASSIGN_OR_RETURN(Client client, pair.connect());
-  const Result<Generation> whole = client.generate(request, on_tokens, [&] { return stopped; });
+  const Result<Generation> whole = client.generate(request, on_tokens, [&] { return stopped.load(); });
   if (!whole && !stopped) return whole.error();
   const Generation& generation = stopped ? stopped_one : *whole;
   if (const std::string rest = detokenizer.finish(); !stopped && !rest.empty()) show({}, rest);
@@ -422,6 +451,8 @@ outrider_status pair_generate_speculative(outrider_pair* pair, const int32_t* pr
   });
 }
 
+void outrider_stop(const void* user) { Call::stop(user); }
+
 // ---- whole requests ----
 
 outrider_status outrider_post(outrider_pair* pair, const char* path, const char* body, size_t bytes,
@@ -429,7 +460,9 @@ outrider_status outrider_post(outrider_pair* pair, const char* path, const char*
   const auto function = reinterpret_cast<const void*>(on_reply);
   return guarded(error, {{"pair", pair}, {"path", path}, {"on_reply", function}}, [&]() -> Result<void> {
     ASSIGN_OR_RETURN(const auto text, array("body", body, bytes, kTextBytesMax));
-    return pair->pair->post(path, {text.begin(), text.end()},
-                            [&](std::string_view json) { return on_reply(user, json.data(), json.size()) == 0; });
+    Call call(user);
+    return pair->pair->post(
+        path, {text.begin(), text.end()},
+        [&](std::string_view json) { return on_reply(user, json.data(), json.size()) == 0; }, call.stopped);
   });
 }

@@ -1,7 +1,6 @@
 #include "embed/pair.h"
 
 #include <algorithm>
-#include <atomic>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -68,17 +67,16 @@ Result<std::shared_ptr<Pair>> Pair::open_remote(const std::string& address, cons
 }
 
 Result<void> Pair::post(const std::string& path, std::string body,
-                        const std::function<bool(std::string_view json)>& on_reply) {
+                        const std::function<bool(std::string_view json)>& on_reply, std::atomic<bool>& stopped) {
   const auto route = std::ranges::find_if(
       routes_, [&](const HttpRoute& known) { return known.method == "POST" && known.path == path; });
   if (route == routes_.end())
     return Error(Errc::kNotFound, "no endpoint '{}', wanted one like /v1/chat/completions", path);
-  std::atomic<bool> stopped = false;
   const HttpReply reply = route->handler(
       {.method = "POST", .path = path, .body = std::move(body), .client = "", .key = nullptr, .gone = [&stopped] {
          return stopped.load();
        }});
-  if (reply.error) return error_of(*reply.error, Errc::kIo);
+  if (reply.error) return stopped ? Result<void>() : error_of(*reply.error, Errc::kIo);
   if (!reply.next) {
     on_reply(reply.body);
     return {};

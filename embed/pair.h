@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -31,10 +32,11 @@ class Pair {
 
   /// Answers a POST to this path of docs/http.md, without HTTP.
   /// @param on_reply  receives the reply's JSON; for a stream each event's, and false ends it. On the calling thread.
+  /// @param stopped  any thread sets it to end the request, also before its first event
   /// @return kInvalidArgument with the request's error, kOutOfRange if the context is too short for it, kNotFound for
   /// another path, kUnavailable or kPeerGone
   Result<void> post(const std::string& path, std::string body,
-                    const std::function<bool(std::string_view json)>& on_reply);
+                    const std::function<bool(std::string_view json)>& on_reply, std::atomic<bool>& stopped);
 
   /// Tokenizes a body like /tokenize, with its media.
   Result<ApiServer::RenderedPrompt> prompt_of(std::string_view body) const;

@@ -67,17 +67,23 @@ def text_or_null(text: str | os.PathLike[str] | None) -> Any:
 
 
 class Handle:
-    """A pointer that is closed once, when nobody uses it any more. Any thread."""
+    """A pointer that is closed once, when nobody uses it any more. Any thread; not in a process forked since.
+
+    The forked process lacks the threads behind the pointer, which closing would wait for.
+    """
 
     def __init__(self, pointer: Any, close: Callable[[Any], None], what: str) -> None:
         self._pointer, self._close, self._what = pointer, close, what
         self._lock = threading.Lock()
         self._users = 0
         self._closed = False
+        self._process = os.getpid()
 
     @contextmanager
     def use(self) -> Iterator[Any]:
-        """The pointer, which lives as long as the block. Raises OutriderError where it was closed before."""
+        """The pointer, which lives as long as the block. Raises OutriderError where it was closed before, or forked."""
+        if self._process != os.getpid():
+            raise OutriderError(f"the {self._what} is of the process that forked this one")
         with self._lock:
             if self._closed:
                 raise OutriderError(f"the {self._what} is closed")
@@ -89,6 +95,8 @@ class Handle:
 
     def close(self) -> None:
         """No use begins any more; the last that is under way takes the pointer with it."""
+        if self._process != os.getpid():
+            return
         with self._lock:
             if self._closed:
                 return

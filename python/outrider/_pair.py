@@ -142,6 +142,8 @@ class _Reply:
     def __init__(self) -> None:
         self.events: queue.SimpleQueue[dict[str, Any] | BaseException | None] = queue.SimpleQueue()
         self.stopped = threading.Event()
+        self.thread = threading.current_thread()  #: that asks
+        self._user = ffi.new_handle(self)
 
     def post(self, using: contextlib.ExitStack, pointer: Any, path: str, body: bytes) -> None:
         """Asks, and puts each event into the queue; then None, or why there are no more.
@@ -149,10 +151,9 @@ class _Reply:
         using: what keeps the pair `pointer` open; it is given back at the end.
         """
         end: BaseException | None = None
-        user = ffi.new_handle(self)
         try:
             with using:
-                call(lib.outrider_post, pointer, path.encode(), body, len(body), _ON_REPLY, user)
+                call(lib.outrider_post, pointer, path.encode(), body, len(body), _ON_REPLY, self._user)
         except BaseException as error:  # all of it is for the reader
             end = error
         self.events.put(end)
@@ -162,13 +163,25 @@ class _Reply:
         self.events.put(json.loads(event))
         return int(self.stopped.is_set())
 
+    def stop(self) -> None:
+        """Ends the request soon, also before its first event."""
+        self.stopped.set()
+        lib.outrider_stop(self._user)
+
+    def close(self) -> None:
+        """Ends the request, and waits until nobody works at it any more."""
+        self.stopped.set()
+        while self.thread.is_alive():
+            self.stop()  # again: the request may have been about to begin
+            self.thread.join(0.1)
+
 
 _streams: weakref.WeakSet[_Reply] = weakref.WeakSet()
 
 
 def _stop_streams() -> None:
     for reply in list(_streams):
-        reply.stopped.set()
+        reply.close()
 
 
 # A program that leaves a stream ends: before the interpreter waits for threads, if this version can say so.
@@ -194,14 +207,14 @@ class Stream:
         self._reader = AnswerReader(options.get("logprobs"))
         self._reply = _Reply()
         self._answer: Answer | None = None
-        self._finalizer = weakref.finalize(self, self._reply.stopped.set)
-        _streams.add(self._reply)
         using = contextlib.ExitStack()
         pointer = using.enter_context(pair.use())  # says so here if it is closed
-        self._thread = threading.Thread(
+        self._reply.thread = threading.Thread(
             target=self._reply.post, args=(using, pointer, path, json.dumps(body).encode())
         )
-        self._thread.start()
+        self._reply.thread.start()
+        self._finalizer = weakref.finalize(self, self._reply.stop)
+        _streams.add(self._reply)
 
     @property
     def tokens(self) -> list[int]:
@@ -239,8 +252,7 @@ class Stream:
 
     def close(self) -> None:
         """Ends the answer, if it has not ended, and waits until nobody works at it any more."""
-        self._reply.stopped.set()
-        self._thread.join()
+        self._reply.close()
 
     def __enter__(self) -> Self:
         return self

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -182,19 +183,25 @@ void expect_goldens(outrider_pair* pair) {
 
 TEST(CApi, LocalPairWritesTheGoldenTokens) { expect_goldens(open_nano().get()); }
 
-/// Coordinator, verifier and drafter as processes.
-struct Roles {
-  Roles() : coordinator({"coordinator", "--listen", "tcp://127.0.0.1:*"}) {
+/// A coordinator as a process, alone.
+struct Coordinator {
+  Coordinator() : coordinator({"coordinator", "--listen", "tcp://127.0.0.1:*"}) {
     EXPECT_TRUE(
         eventually([&] { return coordinator.out().find('\n') != std::string::npos || !coordinator.running(); }));
     address = coordinator.out().substr(0, coordinator.out().find('\n'));
+  }
+  Program coordinator;
+  std::string address;
+};
+
+/// Verifier and drafter beside it.
+struct Roles : Coordinator {
+  Roles() {
     verifier = std::make_unique<Program>(std::vector<std::string>{"verifier", "--join", address, "--dtype", "f32"});
     drafter = std::make_unique<Program>(std::vector<std::string>{"drafter", "--join", address, "--dtype", "f32"});
     EXPECT_TRUE(eventually([&] { return lines_with(coordinator.err(), {"joined as"}).size() == 2; }))
         << coordinator.err();
   }
-  Program coordinator;
-  std::string address;
   std::unique_ptr<Program> verifier, drafter;
 };
 
@@ -745,6 +752,38 @@ TEST(CApi, AStreamHasTheSameTextItsRoundsAndAnEnd) {
   const Posted stopped = post(pair.get(), "/v1/chat/completions", request, /*stop_after=*/3);
   EXPECT_EQ(stopped.status, OUTRIDER_OK);
   EXPECT_EQ(stopped.replies.size(), 3u);
+}
+
+// Of a coordinator without a verifier: without outrider_stop() each would fail once none has joined in its time.
+TEST(CApi, AnAnswerEndsBeforeItsFirstToken) {
+  Coordinator alone;
+  const PairHandle pair = open_coordinator(alone.address);
+  const Tokens prompt = {2, 5};
+  nlohmann::json request = chat_of("Hello");
+  for (const int kind : {0, 1, 2}) {
+    SCOPED_TRACE(kind);
+    Posted posted{.status = OUTRIDER_IO, .error = "", .replies = {}};
+    outrider_generate_options options = OUTRIDER_GENERATE_OPTIONS_INIT;
+    options.user = &posted;
+    outrider_generation generation = OUTRIDER_GENERATION_INIT;
+    outrider_error error;
+    request["stream"] = kind == 1;
+    const std::string body = request.dump();
+    std::atomic<bool> ended = false;
+    std::thread caller([&] {
+      posted.status =
+          kind == 0 ? pair_generate_speculative(pair.get(), prompt.data(), prompt.size(), &options, nullptr, 0,
+                                                &generation, &error)
+                    : outrider_post(pair.get(), "/v1/chat/completions", body.data(), body.size(), on_reply, &posted,
+                                    &error);
+      ended = true;
+    });
+    while (!ended) outrider_stop(&posted);  // again: the call may be about to begin
+    caller.join();
+    EXPECT_EQ(posted.status, OUTRIDER_OK) << error.message;
+    EXPECT_TRUE(posted.replies.empty());
+    EXPECT_EQ(generation.finish, kind == 0 ? OUTRIDER_FINISH_CALLER : OUTRIDER_FINISH_STOP);  // the latter: untouched
+  }
 }
 
 TEST(CApi, HistorySamplingAndGrammarsAreOfTheRequest) {

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import unittest
 
@@ -101,7 +102,7 @@ class OnOnePair(unittest.TestCase):
         self.assertLess(len(stream.tokens), 4000)
         self.assertEqual(list(stream), [])
         forgotten = self.pair.stream(STORY, max_tokens=4000, ignore_eos=True)
-        thread = forgotten._thread
+        thread = forgotten._reply.thread
         del forgotten
         thread.join(60)
         self.assertFalse(thread.is_alive())
@@ -287,6 +288,36 @@ class Lifetimes(unittest.TestCase):
                    "print(len(next(s)) > 0)")
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "True\n", ""))
+
+    def test_a_stream_ends_before_its_first_piece(self):
+        coordinator = subprocess.Popen([OUTRIDER, "coordinator", "--listen", "tcp://127.0.0.1:*"], stdout=subprocess.PIPE, text=True)
+        self.addCleanup(coordinator.stdout.close)
+        self.addCleanup(coordinator.wait)
+        self.addCleanup(coordinator.terminate)
+        with outrider.Pair.connect(coordinator.stdout.readline().strip()) as pair:
+            stream = pair.stream(STORY)  # it waits for a verifier, of which there is none
+            stream.close()
+            self.assertIsNone(stream._reply.events.get(), "an answer that came to its end would say that no verifier joined")
+
+    def test_a_forked_process_may_end_and_may_not_use_what_it_inherits(self):
+        program = textwrap.dedent("""
+            import os, sys, outrider
+            pair = outrider.Pair()
+            session = pair.session()
+            child = os.fork()
+            if child:
+                sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            for use in (lambda: pair.generate("Hi"), lambda: session.prefill("Hi")):
+                try:
+                    use()
+                except outrider.OutriderError as error:
+                    print(error)
+            del session
+            pair.close()
+            """)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+        said = "".join(f"the {what} is of the process that forked this one\n" for what in ("pair", "session"))
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, said, ""))
 
 
 class Pages(unittest.TestCase):
