@@ -99,12 +99,12 @@ void prepare_to_answer(Answering& answering, BatchFlags& flags) {
   if (!flags.plan.empty()) {
     answering.plan = PlanFile::read(flags.plan, /*hosts=*/{}, flags.backend);
     if (!answering.plan->plan.run.empty())
-      throw CommandError("{}: run: has commands of its own; with --plan the batch is what is run", flags.plan.string());
+      throw CommandError("{}: run: wanted no commands; with --plan the batch is the only command", flags.plan.string());
     if (flags.model.model.empty()) flags.model.model = answering.plan->plan.model;
   }
   const PairPaths pair = flags.model.pair(flags.cluster.need());
   answering.text = load_text_side(open_model(pair.backbone));
-  if (answering.text->context_max == 0) throw CommandError("{}: no config.json", pair.backbone.string());
+  if (answering.text->context_max == 0) throw CommandError("{}: has no config.json", pair.backbone.string());
   answering.made_by = answered_by(flags.model, pair, flags.name.empty() ? served_name(pair.backbone) : flags.name,
                                   flags.cluster.connect.empty() && flags.plan.empty());
 }
@@ -148,12 +148,12 @@ int report_end(const BatchJob& job, const Shard& shard, bool all_done) {
   const BatchCounts counts = job.counts();
   if (!all_done) {
     const std::string why = counts.last_problem.empty() ? "" : " (the last retry: " + counts.last_problem + ")";
-    complain("stopped with {} of {} lines done{}; the same command goes on", counts.completed + counts.failed,
+    complain("stopped with {} of {} lines done{}; run the same command to continue", counts.completed + counts.failed,
              counts.total, why);
     return kExitAgain;
   }
   if (counts.failed == 0) return 0;
-  complain("{}: {} of {} lines have errors, the first: {}", job.paths().errors.string(), counts.failed, counts.total,
+  complain("{}: {} of {} lines have errors; the first is {}", job.paths().errors.string(), counts.failed, counts.total,
            first_error_of(job.paths().errors));
   // Queues decide by a part's status whether to continue; `merge` reports lines with errors for the whole job.
   return shard.count > 1 ? 0 : kSomeFailed;
@@ -192,7 +192,7 @@ int run_job(BatchJob& job, Answering& answering, const BatchFlags& flags, const 
   const Result<bool> all_done = no_throw([&] { return job.run(answering.answer, control); });
   progress.write(job.counts(), all_done && *all_done ? "done" : "stopped");
   if (!all_done && all_done.error().code == Errc::kPeerGone) {
-    complain("{}; the same command goes on", all_done.error().message);
+    complain("{}; run the same command to continue", all_done.error().message);
     return kExitAgain;
   }
   return report_end(job, flags.job.shard, or_throw(all_done));
@@ -242,7 +242,7 @@ int run_batch(BatchFlags& flags) {
   flags.job.made_by = answering.made_by;
   const std::unique_ptr<BatchJob> job = or_throw(BatchJob::open(flags.job));
   if (job->torn_bytes() > 0)
-    complain("{}: cut off {} bytes of a result that was not whole", job->paths().journal.string(), job->torn_bytes());
+    complain("{}: removed {} bytes of an incomplete result", job->paths().journal.string(), job->torn_bytes());
   // Errors that need no weights were reported above; now the weights are loaded.
   if (answering.plan && job->counts().open() > 0) return run_launched(*job, answering, flags, stop);
   return run_job(*job, answering, flags, [&] { return stop(); });
@@ -277,8 +277,8 @@ void add_run_options(Command& command, BatchFlags& flags) {
        {"--connect", "--model", "--backbone", "--draft-length", "--no-governor", "--served-model-name"})
     endpoint->excludes(command.get_option(other));
   for (const std::string& other : flags.cluster.chosen_there) endpoint->excludes(command.get_option(other));
-  auto* plan =
-      command.add_option("--plan", flags.plan, "Launch this plan for the job, and end it afterwards (docs/launch.md)");
+  auto* plan = command.add_option("--plan", flags.plan,
+                                  "Launch this plan for the job, and end its processes afterwards (docs/launch.md)");
   for (const char* other : {"--endpoint", "--connect", "--backbone"}) plan->excludes(command.get_option(other));
   for (const std::string& other : flags.cluster.chosen_there) plan->excludes(command.get_option(other));
   command.add_option("--backend", flags.backend, "How to launch the plan: local (all on this machine), ssh or srun")
@@ -286,17 +286,17 @@ void add_run_options(Command& command, BatchFlags& flags) {
       ->needs(plan)
       ->capture_default_str();
   command.add_option("--run-dir", flags.run_dir, "Folder for the run's files (default: PLAN.TIME.X)")->needs(plan);
-  command.add_option("--concurrency", flags.concurrency, "Concurrent requests, or auto")
+  command.add_option("--concurrency", flags.concurrency, "Number of concurrent requests, or auto")
       ->check(CLI::IsMember({"auto"}) | CLI::Range(1, 1024))
       ->capture_default_str();
   command.add_option("--shard", flags.shard, "I/N: process only part I of N of the input")->capture_default_str();
   command
       .add_option("--order", flags.order,
-                  "Order of the requests: as in the input, or prefix: prompts with equal starts together")
+                  "Order of the requests: input, or prefix: prompts that begin alike follow each other")
       ->check(CLI::IsMember({"input", "prefix"}))
       ->capture_default_str();
   command.add_option("--deadline", flags.deadline, fmt::format("Stop before this time: {}", kDeadlineForms));
-  command.add_flag("--retry-errors", flags.job.retry_errors, "Retry lines that have errors");
+  command.add_flag("--retry-errors", flags.job.retry_errors, "Send lines that have errors again");
   command.add_flag("--check", flags.check, "Only check the lines and print the invalid ones");
   command.add_flag("--restart", flags.job.restart, "Discard earlier results and start again");
 }

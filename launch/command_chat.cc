@@ -36,17 +36,16 @@ namespace {
 
 constexpr const char* kPrompt = "> ";
 constexpr const char* kHelp =
-    "/image FILE  show a picture, PNG, JPEG or WebP, with the next question\n"
-    "/video FILE  show a video, or a folder of pictures, one a second, with the next question\n"
-    "/audio FILE  play a sound, WAV, FLAC, Ogg or MP3, with the next question\n"
+    "/image FILE  send a picture (PNG, JPEG or WebP) with the next question\n"
+    "/video FILE  send a video, or a folder of pictures (one per second), with the next question\n"
+    "/audio FILE  send a sound (WAV, FLAC, Ogg or MP3) with the next question\n"
     "/stats       figures of the last answer\n"
     "/set         change an option: /set temperature 0.7, /set draft-length 0; /set alone lists them\n"
-    "/save FILE   write the conversation as JSON, as /v1/chat/completions takes it\n"
-    "/reset       forget what was said and shown\n"
-    "/help        this list\n"
-    "/exit        leave, as does Ctrl-D\n"
-    "A question of several lines begins and ends with \"\"\". Ctrl-C stops an answer; what there is of it stays in "
-    "the\n"
+    "/save FILE   write the conversation as JSON in the form of /v1/chat/completions\n"
+    "/reset       forget the conversation\n"
+    "/help        show this list\n"
+    "/exit        leave, like Ctrl-D\n"
+    "A question of several lines begins and ends with \"\"\". Ctrl-C stops an answer; the text so far stays in the\n"
     "conversation.\n";
 
 /// Settings of /set, besides SamplingFlags.
@@ -187,9 +186,9 @@ void Chat::save(const std::filesystem::path& file) {
     messages.push_back({{"role", role}, {"content", content}});
   }
   std::error_code ignored;
-  if (file.empty()) return complain("/save wants the name of a file");
+  if (file.empty()) return complain("/save needs a file name");
   if (file != saved_ && std::filesystem::exists(file, ignored))
-    return complain("{}: exists already; /save overwrites nothing that this chat did not write", file.string());
+    return complain("{}: exists; /save overwrites only a file that this chat wrote", file.string());
   const std::size_t count = messages.size();
   std::ofstream stream(file);
   stream << to_text({{"messages", std::move(messages)}}, 2) << "\n";
@@ -223,8 +222,8 @@ void Chat::show(const std::filesystem::path& file, ContentPart::Kind kind) {
   const auto admit = [&](std::size_t more) -> Result<void> {
     if (media_.size() + more <= kMediaMax) return {};
     return Error(Errc::kOutOfRange,
-                 "{}: this conversation would have {} pictures, frames of videos and "
-                 "sounds, {} are its most; /reset forgets them",
+                 "{}: this conversation would have {} pictures, frames of videos and sounds, wanted at most {}; "
+                 "/reset removes them",
                  file.string(), media_.size() + more, kMediaMax);
   };
   const auto loaded = [&]() -> Result<LoadedMedia> {
@@ -324,7 +323,7 @@ LineInput::Got next_question(LineInput& input, Interrupt& interrupt, std::string
     question += "\n" + line;
   }
   input.set_prompt(kPrompt);
-  if (got == LineInput::Got::kEnd) complain("a question began with \"\"\" and did not end with it: it was not asked");
+  if (got == LineInput::Got::kEnd) complain("the closing \"\"\" is missing; the question was not sent");
   if (got == LineInput::Got::kLine) question.resize(question.size() - kQuotes.size());
   return got;
 }
@@ -341,7 +340,7 @@ void chat(const ChatFlags& flags) {
 
   const bool for_person = conversation.for_person();
   if (for_person) print_remark(who);
-  if (for_person) std::printf("/help says what there is; /exit or Ctrl-D leaves.\n\n");
+  if (for_person) std::printf("/help lists the commands; /exit or Ctrl-D leaves.\n\n");
   Interrupt interrupt;
   const std::unique_ptr<LineInput> input =
       for_person ? edited_lines(kPrompt, command_names(), history_file("chat_history")) : plain_lines();
@@ -357,7 +356,7 @@ void chat(const ChatFlags& flags) {
       if (for_person) std::printf("\n");  // a terminal drops the typed text
     } else if (!quoted && conversation.obey(name, argument)) {
     } else if (!quoted && line.starts_with('/') && line.find_first_of(" /", 1) == line.npos) {
-      complain("no command {}; see /help", line);
+      complain("unknown command {}; /help lists the commands", line);
     } else if (line.find_first_not_of(" \t\r\n") != line.npos) {
       conversation.ask(cluster.client, line, interrupt);
     }

@@ -37,7 +37,7 @@ void print_public_key(const KeysFlags& flags) {
   const std::filesystem::path file = key_file(flags);
   const Result<KeyPair> pair = read_private_key(file);
   if (!pair && pair.error().code == Errc::kNotFound)
-    throw CommandError("there is no private key {}: make one by 'outrider keys new'", file.string());
+    throw CommandError("there is no private key {}: make one with 'outrider keys new'", file.string());
   std::printf("%s\n", to_text(or_throw(pair).open).c_str());
 }
 
@@ -53,7 +53,7 @@ void authorize(KeysFlags flags) {
 void revoke(const KeysFlags& flags) {
   const std::filesystem::path file = list_file(flags);
   const int revoked = or_throw(revoke_keys(file, flags.name));
-  if (revoked == 0) throw CommandError("{}: has no key of {}", file.string(), flags.name);
+  if (revoked == 0) throw CommandError("{}: has no key with the name {}", file.string(), flags.name);
   std::printf("%s of %s revoked in %s\n", counted(revoked, "key").c_str(), flags.name.c_str(), file.c_str());
 }
 
@@ -89,8 +89,8 @@ void add_keys_command(Command& app) {
   command->add_option("role", flags->role, "Its role: verifier, drafter, encoder or client")->required();
   command->add_option("name", flags->name, "Name of its owner in logs and reports")->required();
   command->add_option("key", flags->text, "The public key, or a file with it (default: read from standard input)");
-  command = add("revoke", "Revoke the keys of a name", revoke, false);
-  command->add_option("name", flags->name, "The name that was authorized")->required();
+  command = add("revoke", "Revoke all keys with a name", revoke, false);
+  command->add_option("name", flags->name, "The name given to 'authorize'")->required();
   add("list", "List the authorized keys", list_keys, false);
 }
 

@@ -250,7 +250,7 @@ void down(const RunFolderFlags& flags) {
   const RunFolder folder = or_throw(RunFolder::open(flags.run_dir));
   say_if_unrecorded(folder);
   const int killed = or_throw(take_down(folder, flags.seconds));
-  if (killed > 0) complain("{} processes had to be killed", killed);
+  if (killed > 0) complain("killed {} processes that did not end in time", killed);
 }
 
 /// Called by Slurm's scripts in the job, after each host was asked for its facts.
@@ -292,12 +292,12 @@ void add_run_subcommands(Command& launch) {
   };
   add("status", "Show which processes of a run are alive; status 4 if none is", 0, nullptr, print_run_status);
   add("wait",
-      "Wait until a run is ready; status 3 and a list of what is missing after the time-out, 4 if the run has ended",
+      "Wait until a run is ready; status 3 and a list of missing processes after the time-out, 4 if the run has ended",
       kReadySeconds, "Seconds to wait", wait);
   auto only = std::make_shared<std::string>();
   add("logs", "Print the logs of a run, each line prefixed with host and process", 0, nullptr,
       [only](const RunFolderFlags& flags) { print_logs(flags, *only); })
-      ->add_option("NAME", *only, "Only logs with this in their name: node3, drafter.1");
+      ->add_option("NAME", *only, "Only logs whose names contain this text: node3, drafter.1");
   add("down", "End all processes of a run; kill those that do not end in time", 30,
       "Seconds for a process to end before it is killed", down);
   add("lock", "Write lock.json from the hosts' facts; used by Slurm scripts", 60, "Seconds to wait for the facts",

@@ -167,7 +167,7 @@ void add_shard(Command& app) {
   RemoteShardOptions& remote = flags->remote;
   ShardOptions& local = flags->local;
   command->add_option("-m,--model", flags->model.model, "The verifier's model on this host, as for 'verifier'");
-  command->add_option("--backbone", flags->model.backbone, "The target by itself, as for 'verifier'");
+  command->add_option("--backbone", flags->model.backbone, "The target alone, as for 'verifier'");
   flags->lifetime.add_to(*command);
   flags->lifetime.add_deadline_to(*command);
   Option* const join = command->add_option("--join", remote.join,

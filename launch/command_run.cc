@@ -258,9 +258,9 @@ void print_figures(const RunFlags& flags, const Generate& request, const Answer&
   std::string text;
   if (!request.sampling.greedy()) text += fmt::format("seed {}\n", request.sampling.seed);
   text += metrics_text(answer.generation, tokens_per_second(*answer.plain));
-  text += fmt::format("{:<22}{} (decoded {} drafts first)\n", "texts equal",
-                      has_one_text(request) ? "yes" : "not asked for by this rule",
-                      answer.plain_first ? "without" : "with");
+  text +=
+      fmt::format("{:<22}{} (decoded {} drafts first)\n", "texts equal",
+                  has_one_text(request) ? "yes" : "not required by this rule", answer.plain_first ? "without" : "with");
   if (const std::string why = reason_of_few_drafts(flags, request, answer); !why.empty()) text += why + "\n";
   std::fprintf(stderr, "\n%s", text.c_str());
 }
@@ -323,7 +323,7 @@ class Decoding {
     if (!answer.plain_first) plainly();
     if (has_one_text(request) && answer.plain->tokens != answer.generation.tokens) {
       throw std::runtime_error(
-          "--compare: speculative and plain decoding gave different tokens; this is a bug of Outrider's, please report "
+          "--compare: speculative and plain decoding gave different tokens; this is a bug in Outrider, please report "
           "it");
     }
     return answer;

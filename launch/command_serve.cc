@@ -64,7 +64,7 @@ class DrafterWatch {
     if (runs) return;
     if (must_join_) or_throw(runs);
     ended_ = true;
-    complain("going on without a drafter: {}", runs.error().message);
+    complain("continuing without a drafter: {}", runs.error().message);
   }
 
  private:
@@ -127,7 +127,7 @@ std::jthread drafting_for_another(const ServeFlags& flags, TransportContext& con
                                .threads = flags.cluster.cluster.verifier.threads};
   return std::jthread([options, &context](std::stop_token stop) {
     const Result<void> ended = no_throw([&] { return run_drafter(context, options, stop); });
-    if (!ended) complain("drafting no more for {}: {}", options.join, ended.error().message);
+    if (!ended) complain("stopped drafting for {}: {}", options.join, ended.error().message);
   });
 }
 
@@ -178,10 +178,10 @@ void check_who_may_ask(const HttpOptions& http, bool insecure) {
   if (http.keys != nullptr || is_local("tcp://" + address)) return;
   if (!insecure)
     throw std::runtime_error(
-        fmt::format("other machines can reach {}, and there is no key: wanted --api-key KEY (or OUTRIDER_API_KEY), "
-                    "--api-keys FILE, or go without keys by --insecure (docs/http.md)",
+        fmt::format("other machines can reach {}, but there is no key: wanted --api-key KEY (or OUTRIDER_API_KEY) or "
+                    "--api-keys FILE, or --insecure to serve without keys (docs/http.md)",
                     address));
-  log_warn("event=insecure address={} reason=\"--insecure: whoever reaches it may ask (docs/http.md)\"", address);
+  log_warn("event=insecure address={} reason=\"--insecure: anybody can use the server (docs/http.md)\"", address);
 }
 
 /// Prints the answering model, the page for a browser, and whether clients need a key.
@@ -199,11 +199,11 @@ void serve(ServeFlags flags) {
   init_logging("outrider", "warn");
   raise_file_limit();
   if (flags.traces.share < 1 && !flags.traces.on())
-    throw UsageError("--trace-share without --trace, --perfetto or --otlp: there are no traces");
+    throw UsageError("--trace-share needs --trace, --perfetto or --otlp");
   const Security& security = flags.cluster.security;
   const bool stays_here = flags.cluster.connect.empty() && flags.drafts_for.empty();
   if (stays_here && !(security.key.empty() && security.coordinator_keys.empty()))
-    throw UsageError("--key or --coordinator-key without --connect or --drafts-for: there is no other coordinator");
+    throw UsageError("--key and --coordinator-key need --connect or --drafts-for");
   std::string& host = flags.http.host;
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);  // as in a URL
   flags.http.keys = keys_of(flags);
@@ -212,7 +212,7 @@ void serve(ServeFlags flags) {
   const PairPaths pair = flags.model.pair(flags.cluster.need());
   const DraftLength draft_length = flags.draft_length.value();
   TextSide text = load_text_side(open_model(pair.backbone));
-  if (text.context_max == 0) throw CommandError("{}: no config.json", pair.backbone.string());
+  if (text.context_max == 0) throw CommandError("{}: has no config.json", pair.backbone.string());
 
   TransportContext context(flags.cluster.security);
   LentBackbone lent;
@@ -303,8 +303,8 @@ void add_trace_options(Command& command, TraceOptions& traces) {
                      "Write the spans to this file as Chrome trace events, for ui.perfetto.dev; overwritten at start");
   command.add_option("--otlp", traces.otlp, "Send the spans to this OpenTelemetry collector, http://HOST:4318");
   add_number(command, "--trace-share", traces.share, 0.0, 1.0,
-             "Share of requests that are traced, besides those that failed, moved or were slow, or whose traceparent "
-             "is sampled");
+             "Share of requests that are traced, besides those that failed, moved, were slow, or have a sampled "
+             "traceparent");
 }
 
 }  // namespace
@@ -334,11 +334,11 @@ void add_serve_command(Command& app) {
              "Seconds that open requests may continue after SIGTERM");
   auto* data_dir = command->add_option("--data-dir", flags->data_dir,
                                        "Folder for files and batches; enables /v1/files and /v1/batches");
-  add_number(*command, "--data-mib", flags->data_mib_max, 1, 1 << 30, "Maximum size of its files, MiB")
+  add_number(*command, "--data-mib", flags->data_mib_max, 1, 1 << 30, "Maximum size of the files in --data-dir, MiB")
       ->needs(data_dir);
   command->add_flag("--share-prefixes", flags->share_prefixes,
-                    "Share cached prefixes among the clients of --api-keys too; they can then find out what others "
-                    "have asked by probing");
+                    "Share cached prefixes among the clients of --api-keys too, who can then find out the prompts of "
+                    "others by probing");
   command->add_flag("--strict-fields", flags->strict_fields,
                     "Refuse requests with unknown fields, instead of warning in the reply");
   command
@@ -350,7 +350,7 @@ void add_serve_command(Command& app) {
   flags->draft_length.add_to(*command);
   Option* drafts_for = command->add_option(
       "--drafts-for", flags->drafts_for,
-      "While no request is at work here, draft with this model for the coordinator at tcp://HOST:PORT, whose model has "
+      "While this server is idle, draft with this model for the coordinator at tcp://HOST:PORT, whose model has "
       "the same tokens (docs/drafters.md)");
   flags->cluster.add_to(*command);
   CoordinatorOptions& coordinator = flags->cluster.cluster.coordinator;

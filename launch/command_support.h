@@ -75,9 +75,9 @@ struct ModelFlags {
         "ORG/NAME[@REVISION][:GGUF] on the Hugging Face hub, which is downloaded once; or the directory of a pair: "
         "with pair.json, or with backbone/ and assistant/ (default: the nano pair)");
     command.add_option("--backbone", backbone,
-                       "The target by itself: a Hugging Face directory, a .gguf file, a pack, or a name on the hub");
-    auto* given = command.add_option("--assistant", assistant, "The assistant by itself: as --backbone");
-    command.add_flag("--no-assistant", no_assistant, "Decode plainly, or with drafts from the text itself")
+                       "The target alone: a Hugging Face directory, a .gguf file, a pack, or a name on the hub");
+    auto* given = command.add_option("--assistant", assistant, "The assistant alone, in the forms of --backbone");
+    command.add_flag("--no-assistant", no_assistant, "Decode plainly, or with drafts looked up in the text")
         ->excludes(given);
     command.add_flag_callback("--offline", forbid_asking_hub,
                               "Never download: models by name must be in the cache (as HF_HUB_OFFLINE=1)");
@@ -156,7 +156,7 @@ struct MaxTokensFlag {
   void add_to(Command& command) {
     command
         .add_option("-n,--max-tokens", given,
-                    "Maximum number of tokens of the answer (default: until it ends or the context is full)")
+                    "Maximum number of tokens of the answer (default: 8192, or the rest of the context)")
         ->check(CLI::Range(1, 1 << 20));
   }
   void set(Generate& request) const {
@@ -167,8 +167,9 @@ struct MaxTokensFlag {
   std::string cut_off(const Generation& generation) const {
     const std::size_t count = generation.tokens.size();
     if (generation.cancelled || generation.reason != FinishReason::kLength) return "";
-    return std::ssize(generation.tokens) == given ? fmt::format("(cut off after {} tokens: --max-tokens)", count)
-                                                  : fmt::format("(cut off after {} tokens: no room for more)", count);
+    return fmt::format(
+        "(cut off after {} tokens: {})", count,
+        std::ssize(generation.tokens) == given.value_or(kMaxChatTokens) ? "--max-tokens" : "the context is full");
   }
 };
 
@@ -267,7 +268,7 @@ struct SamplingFlags {
         std::any_of(of_draws.begin(), of_draws.end(), [](const Option* option) { return option->count() > 0; })) {
       std::vector<std::string> names;
       for (const Option* option : of_draws) names.push_back(option->get_name());
-      throw CommandError("{} need a --temperature above 0 (--sample alone has 1)", fmt::join(names, ", "));
+      throw CommandError("{} need a --temperature above 0; --sample sets 1", fmt::join(names, ", "));
     }
     if (!result.greedy() && options.at("seed")->count() == 0) result.seed = std::random_device()();
     if (rejection) result.rule = SamplingRule::kRejection;
@@ -373,11 +374,10 @@ struct DraftLengthFlag {
                      "With a numeric --draft-length, draft in every round, even while drafts cost time");
     command
         .add_option("--draft-length", text,
-                    "Drafts per round, 0 (plain decoding) to 32; tree:1 to tree:32: a token tree of so many; or "
-                    "auto, which chooses. @0 to @8 behind it, but for trees: outcomes of a round for which drafts are "
-                    "made ahead "
-                    "(default: as many as pay). +ngram, +table or +ngram+table behind a number or a tree: as many "
-                    "more that are looked up in the text itself and in --draft-table")
+                    "Drafts per round: auto (chosen in every round), 0 (plain decoding) to 32, or tree:1 to tree:32 (a "
+                    "token tree of at most so many drafts). auto or a number may end in @0 to @8: outcomes of a round "
+                    "for which drafts are made ahead (default: as many as pay). A number or a tree may end in +ngram, "
+                    "+table or +ngram+table: as many more drafts are looked up in the text and in --draft-table")
         ->check(check_draft_length)
         ->capture_default_str();
   }
@@ -401,7 +401,7 @@ struct ClusterFlags {
         "Use the coordinator at tcp://HOST:PORT; of several separated by commas, the first that answers");
     add_security_options(command, security, /*listens=*/false);
     add_number(command, "--failover-wait", cluster.coordinator.failover_wait_s, 0, 86'400,
-               "Seconds that an answer waits after its coordinator is lost, for it or the next one to come back");
+               "Seconds that an answer waits for a coordinator after its own is lost");
     for (const char* option : {"--key", "--coordinator-key", "--insecure", "--failover-wait"})
       command.get_option(option)->needs(elsewhere);
     const auto of_cluster = [&](const char* name, const OptionInfo& info) {

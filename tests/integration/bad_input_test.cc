@@ -238,7 +238,7 @@ TEST(BadInput, WrongCommandLinesEndWithStatusTwo) {
       {{"experiment"}, "experiment: wanted a PLAN.json"},
       {{"validate", "models/nano/backbone"}, "validate: TARGET has no assistant beside it"},
       {{"pack", "a", "b", "-o", "c"}, "pack: give one SRC"},
-      {{"serve", "--trace-share", "0.5"}, "--trace-share without"},
+      {{"serve", "--trace-share", "0.5"}, "--trace-share needs"},
       {{"run", "hi", "--dtype", "int3"}, "--dtype: dtype 'int3', wanted f32, bf16, int8, int4 or q4"},
       {{"run", "hi", "--draft-length", "foo"},
        "--draft-length: draft length 'foo', wanted auto, 0 to 32 or tree:1 to tree:32"},
@@ -270,7 +270,7 @@ TEST(BadInput, APromptWithoutAWord) {
 
 TEST(BadInput, AKeyThatIsNotThereAndHowToMakeOne) {
   Program keys({"keys", "public", "--key", "/nowhere/id_outrider"});
-  expect_refused(keys, {"there is no private key /nowhere/id_outrider: make one by 'outrider keys new'"});
+  expect_refused(keys, {"there is no private key /nowhere/id_outrider: make one with 'outrider keys new'"});
 }
 
 TEST(BadInput, HelpAndVersionAreWordsToo) {

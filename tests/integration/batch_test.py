@@ -99,7 +99,7 @@ class OfNano(BatchCase):
         self.assertEqual(checked.returncode, 3)
         self.assertEqual([line.split(":")[0] for line in checked.stdout.splitlines()], ["line 2", "line 3", "line 4", "line 6", "line 7", "line 8"])
         self.assertFalse(job.journal.exists())
-        self.expect(job.run(), 3, "out.errors.jsonl: 6 of 7 lines have errors, the first: line 2: temperature is 9")
+        self.expect(job.run(), 3, "out.errors.jsonl: 6 of 7 lines have errors; the first is line 2: temperature is 9")
         self.assertEqual([line["custom_id"] for line in read_lines(job.output)], ["good"])
         errors = read_lines(job.errors)
         self.assertEqual([(e["error"]["line"], e["custom_id"]) for e in errors],
@@ -209,7 +209,7 @@ class OfJobs(BatchCase):
         status = {"now": 400}
         server = self.server(status_of=lambda body: status["now"] if body.get("seed") == 2 else 200)
         job = self.job(nano_lines(9), "--endpoint", server.url)
-        self.expect(job.run(), 3, "1 of 9 lines have errors, the first: line 3: a 400")
+        self.expect(job.run(), 3, "1 of 9 lines have errors; the first is line 3: a 400")
         status["now"] = 200
         self.expect(job.run(), 3)
         self.expect(job.run("--retry-errors"), 0)
@@ -220,7 +220,7 @@ class OfJobs(BatchCase):
         # Others must get replies while it is tried, or it is an outage: they take their time.
         server = self.server(delay=0.05, status_of=lambda body: 500 if body.get("seed") == 2 else 200)
         job = self.job(nano_lines(200), "--endpoint", server.url, "--concurrency", "2", "--order", "input")
-        self.expect(job.run(), 3, "1 of 200 lines have errors, the first: line 3: a 500")
+        self.expect(job.run(), 3, "1 of 200 lines have errors; the first is line 3: a 500")
 
     def test_sigterm_lets_the_running_ones_end_and_exits_75(self):
         server = self.server(delay=0.3)
@@ -231,7 +231,7 @@ class OfJobs(BatchCase):
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 75, err)
-        self.assertIn("the same command goes on", err)
+        self.assertIn("run the same command to continue", err)
         self.assertFalse(job.output.exists())
         done = len(job.journal.read_text().splitlines()) - 1
         self.assertEqual(done, server.requests)  # nothing that was sent is lost
@@ -247,13 +247,13 @@ class OfJobs(BatchCase):
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 75, err)
-        self.assertIn("0 of 2 lines done (the last retry: http://127.0.0.1:1: Connection refused); the same command", err)
+        self.assertIn("0 of 2 lines done (the last retry: http://127.0.0.1:1: Connection refused); run the same command", err)
 
     def test_a_deadline_stops_it_before(self):
         server = self.server(delay=0.2)
         job = self.job(nano_lines(500), "--endpoint", server.url, "--concurrency", "1")
         soon = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 50))
-        self.expect(job.run("--deadline", soon), 75, "0 of 500 lines done; the same")
+        self.expect(job.run("--deadline", soon), 75, "0 of 500 lines done; run the same")
         self.expect(job.run("--deadline", "tomorrow"), 1, "--deadline is 'tomorrow'")
         environment = os.environ | {"SLURM_JOB_ID": "77", "PATH": f"{self.path}:{os.environ['PATH']}"}
         squeue = self.path / "squeue"

@@ -105,7 +105,7 @@ TEST(Chat, CommandsAndTheEndOfTheInput) {
   chat.write("/help\n/nonsense\n/exit\n");
   EXPECT_EQ(describe(chat.wait()), "exit 0");
   EXPECT_NE(chat.out().find("/reset"), std::string::npos);
-  EXPECT_EQ(chat.err(), "outrider: no command /nonsense; see /help\n");
+  EXPECT_EQ(chat.err(), "outrider: unknown command /nonsense; /help lists the commands\n");
 }
 
 TEST(Chat, AQuestionThatDoesNotFitIsForgotten) {

@@ -169,7 +169,7 @@ class ChatTerminal(unittest.TestCase):
         other = Path(self.folder.name) / "other.json"
         other.write_text("mine")
         self.ask(terminal, f"/save {other}")
-        self.assertIn("exists already", terminal.seen)
+        self.assertIn("exists; /save overwrites only", terminal.seen)
         self.assertEqual(other.read_text(), "mine")
         self.assertEqual(terminal.end(), 0)
 

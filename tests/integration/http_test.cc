@@ -306,7 +306,7 @@ TEST(Serve, ADeadDrafterCostsSpeedOnlyAndADeadVerifierEndsIt) {
   kill(drafter, SIGKILL);
   EXPECT_EQ(joined(events_of(reader.response())).first, undisturbed);
   ASSERT_TRUE(eventually([&] {
-    return !lines_with(serve.program.err(), {"outrider: going on without a drafter", "killed by signal 9"}).empty() ||
+    return !lines_with(serve.program.err(), {"outrider: continuing without a drafter", "killed by signal 9"}).empty() ||
            !serve.program.running();
   }));
   ASSERT_TRUE(eventually([&] { return serve.workers() == 1 || !serve.program.running(); }));
@@ -323,7 +323,7 @@ TEST(Serve, IsReadyWithoutADrafterThatNobodyAskedForAndThatCannotStart) {
   Program serve({"serve", "--port", "0", "--dtype", "bf16", "--draft-length", "0", "--assistant",
                  source_dir() / "models/nano/backbone"});
   ASSERT_TRUE(eventually([&] { return serve.out().find("\nready in ") != std::string::npos || !serve.running(); }));
-  EXPECT_EQ(lines_with(serve.err(), {"outrider: going on without a drafter"}).size(), 1u) << serve.err();
+  EXPECT_EQ(lines_with(serve.err(), {"outrider: continuing without a drafter"}).size(), 1u) << serve.err();
 }
 
 TEST(Serve, ARequestMayWantDraftsWhereTheServerDoesNot) {

@@ -451,8 +451,8 @@ TEST(PictureChat, MoreThanATextMayHaveAreRefusedUnread) {
   Program chat({"chat", "--model", pair.path()}, Program::Input::kWritten);
   chat.write(shown + "/audio " + lost + "\n/exit\n");
   EXPECT_EQ(describe(chat.wait()), "exit 0");
-  EXPECT_NE(chat.err().find("lost.png: this conversation would have 41 pictures, frames of videos and sounds, 40 are "
-                            "its most"),
+  EXPECT_NE(chat.err().find("lost.png: this conversation would have 41 pictures, frames of videos and sounds, "
+                            "wanted at most 40"),
             std::string::npos)
       << chat.err();
 }

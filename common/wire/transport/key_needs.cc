@@ -49,7 +49,7 @@ Result<KeyPair> own_key(const Security& security, const std::string& address) {
   const std::filesystem::path path = file_or_default(security.key, kPrivateKeyFile);
   Result<KeyPair> own = read_private_key(path);
   if (own) return own;
-  return missing(address, "private key", path, "make one by 'outrider keys new'", own.error());
+  return missing(address, "private key", path, "make one with 'outrider keys new'", own.error());
 }
 
 }  // namespace
