@@ -29,7 +29,7 @@ void bake_table(const BakeTableFlags& flags) {
   init_logging("outrider", "warn");
   // Checked first, since a failure after hours would lose the work.
   if (!fs::is_directory(fs::absolute(flags.out).parent_path()))
-    throw CommandError("{}: there is no such folder", flags.out.string());
+    throw CommandError("{}: the folder does not exist", flags.out.string());
   std::vector<Conversations> questions;
   for (const fs::path& file : flags.files) {
     const std::vector<Conversations> more = read_question_file(file);
@@ -60,7 +60,7 @@ void bake_table(const BakeTableFlags& flags) {
     progress->step();
   }
   progress.reset();
-  if (counts.contexts() == 0) throw std::runtime_error("no question fits the context");
+  if (counts.contexts() == 0) throw std::runtime_error("every question is longer than the context");
   const std::string file = counts.file(fingerprint);
   or_throw(replace_text(flags.out, file));
   fmt::print("{} conversations, {} tokens of answers: {} contexts of {} to {} tokens in {} bytes\n", questions.size(),

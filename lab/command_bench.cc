@@ -230,7 +230,7 @@ void bench_pair(const BenchFlags& flags) {
     report.push_back({"synthetic_acceptance", flags.verifier.synthetic_acceptance});
   if (!errors.empty()) report.push_back({"median_prediction_error", median(errors)});
   write_report(flags.report, report,
-               key_lines(report) + table(rows) + "round, draft, wire, verify and other in ms a round\n");
+               key_lines(report) + table(rows) + "round, draft, wire, verify and other: ms per round\n");
 }
 
 }  // namespace
@@ -249,13 +249,13 @@ void add_bench_command(Command& app) {
   add_node_options(*command, flags->drafter, named({"--draft-model", "--wire", "--added-draft-us"}));
   command
       ->add_option("--draft-lengths", flags->draft_lengths,
-                   "Draft lengths or policies, each measured in a run of its own")
+                   "Draft lengths or policies, each measured in a separate run")
       ->delimiter(',')
       ->check(check_draft_length)
       ->capture_default_str();
   command
       ->add_option("--rtt", flags->round_trips_ms,
-                   "Emulated round trips between drafter and coordinator in ms, over TCP; one set of runs for each")
+                   "Emulated round trips between drafter and coordinator in ms, over TCP; each repeats all runs")
       ->delimiter(',')
       ->check(CLI::Range(0.0, 10000.0));
   command->add_option("--prompt", flags->prompts, "User messages (default: five kinds of text)");

@@ -96,7 +96,7 @@ void bench_ask(const AskFlags& flags) {
     rows.push_back(category.row());
     all.add(category);
   }
-  if (rows.empty()) throw CommandError("{}: no question fits the context", flags.file.string());
+  if (rows.empty()) throw CommandError("{}: every question is longer than the context", flags.file.string());
   rows.push_back(all.row());
   Row report = {{"file", flags.file.string()},
                 {"model", pair.backbone.string()},

@@ -61,7 +61,7 @@ ShapeModels shape_models(const std::string& name, WeightType type, int layers) {
     models.assistant_config = or_throw(load_assistant_config(open_model(nano.assistant)));
     models.layers_of_shape = models.backbone_config.num_hidden_layers;
     if (layers != 0 && layers != models.layers_of_shape) {
-      throw CommandError("--layers {} of nano, wanted all {}: its layers do not repeat", layers,
+      throw CommandError("--layers {} of nano, wanted all {}, since nano's layers do not repeat", layers,
                          models.layers_of_shape);
     }
     return models;
@@ -324,7 +324,7 @@ struct SpeculativeFlags {
   /// Checks the options together, and chooses a default draft length.
   void settle() {
     if (!std::is_sorted(acceptance.rbegin(), acceptance.rend()) || acceptance.front() > 1 || acceptance.back() < 0) {
-      throw CommandError("--synthetic-acceptance {}, wanted rates from 1 to 0 that do not rise",
+      throw CommandError("--synthetic-acceptance {}, wanted non-increasing rates between 0 and 1",
                          fmt::join(acceptance, ","));
     }
     if (draft_length == 0) draft_length = std::ssize(acceptance);
@@ -437,7 +437,7 @@ void add_bench_engine_commands(Command& bench) {
   flags->shape.add_to(*command);
   add_number(*command, "--rows", flags->rows, 1, 256, "Rows of a forward pass, all with logits");
   add_number(*command, "--prefill", flags->prefill, 1, 1 << 20, "Prompt lengths");
-  add_number(*command, "--repeat", flags->repeat, 1, 1000, "Number of measurements; the best counts");
+  add_number(*command, "--repeat", flags->repeat, 1, 1000, "Number of measurements; the best is reported");
   command->add_flag("--profile", flags->profile, "Print the share of each part of a forward pass");
   command->callback([flags] { bench_engine(*flags); });
 

@@ -138,18 +138,18 @@ void add_bench_towers_command(Command& bench) {
   auto flags = std::make_shared<TowerFlags>();
   command
       ->add_option("--shape", flags->shape,
-                   published_names() + "; 12b has no towers, but two matrices; 26b-a4b and 31b do not hear")
+                   published_names() + "; 12b has matrices instead of towers; 26b-a4b and 31b have no audio tower")
       ->capture_default_str();
   ModelFlags::add_dtype(*command, flags->dtype);
-  add_number(*command, "--width", flags->width, 1, 8192, "Of the picture, in pixels");
-  add_number(*command, "--height", flags->height, 1, 8192, "Of the picture, in pixels");
-  command->add_option("--soft-tokens", flags->soft_tokens, "Most soft tokens of the picture: 70, 140, 280, 560 or 1120")
+  add_number(*command, "--width", flags->width, 1, 8192, "Width of the picture in pixels");
+  add_number(*command, "--height", flags->height, 1, 8192, "Height of the picture in pixels");
+  command->add_option("--soft-tokens", flags->soft_tokens, "Maximum soft tokens: 70, 140, 280, 560 or 1120")
       ->capture_default_str();
   add_number(*command, "--seconds", flags->seconds, std::int64_t{1}, kSamplesMax / kSampleRate, "Length of the sound");
   add_number(*command, "--layers", flags->layers, 0, 1024,
              "Layers of each tower; 0: all. Results are for these layers, not scaled");
   add_number(*command, "--threads", flags->threads, 0, 1024, "Threads; 0: every core");
-  add_number(*command, "--repeat", flags->repeat, 1, 1000, "Number of measurements; the best counts");
+  add_number(*command, "--repeat", flags->repeat, 1, 1000, "Number of measurements; the best is reported");
   flags->report.add_to(*command);
   command->callback([flags] { bench_towers(*flags); });
 }

@@ -35,7 +35,7 @@ void examine(const fs::path& path) {
   if (is_pack(path)) {
     const std::shared_ptr<const Pack> pack = or_throw(Pack::open(path));
     or_throw(pack->verify());
-    std::printf("%s: all %zu checksums are right\n", path.string().c_str(), pack->entries().size());
+    std::printf("%s: all %zu checksums match\n", path.string().c_str(), pack->entries().size());
     return;
   }
   const Checkpoint checkpoint = or_throw(Checkpoint::open(path));
@@ -74,12 +74,12 @@ void judge_drafts() {
   constexpr double kTokens = 3;  // per round with two of four drafts accepted
   const double bf16 = five_rows(WeightType::kBf16), int8 = five_rows(WeightType::kInt8);
   const double most = kTokens / std::min(bf16, int8);
-  const char* const verdict = most >= 1.5   ? "they pay where they are cheap to make"
-                              : most >= 1.1 ? "expect little of them"
-                                            : "expect nothing of them, 'auto' mostly leaves them out";
+  const char* const verdict = most >= 1.5   ? "drafts pay if the drafter is fast"
+                              : most >= 1.1 ? "drafts gain little"
+                                            : "drafts gain nothing, and 'auto' mostly leaves them out";
   std::printf(
-      "drafts: on %s 5 rows take %.1f times as long as one in bf16, %.1f in int8; with 2 of 4 drafts accepted, "
-      "decoding is at most %.1f and %.1f times as fast as without; %s\n",
+      "drafts: on %s 5 rows take %.1f times as long as 1 row in bf16, and %.1f times in int8; with 2 of 4 drafts "
+      "accepted, decoding is at most %.1f and %.1f times as fast as without drafts; %s\n",
       to_string(active_isa()), bf16, int8, kTokens / bf16, kTokens / int8, verdict);
 }
 

@@ -32,7 +32,7 @@ void make_draft_vocabulary(const DraftVocabularyFlags& flags) {
     for (const TokenId id : text) ++counts[id];
     total += std::ssize(text);
   }
-  if (total == 0) throw std::runtime_error("no token in these texts");
+  if (total == 0) throw std::runtime_error("the texts are empty");
   // Every answer ends with one of these, which come first. Among equally frequent tokens the lowest comes first.
   const std::vector<TokenId> ends = or_throw(load_generation_config(files)).eos_token_ids;
   for (const TokenId id : ends)

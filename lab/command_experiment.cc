@@ -163,9 +163,9 @@ class Experiment {
         throw CommandError("{}: {} is {}, but {}", file, *axis, to_json(cell)[*axis].dump(), why);
       };
       if (!connect_.empty()) {
-        refuse(axis_of_rig(cell), "with --connect the cluster is as it is");
+        refuse(axis_of_rig(cell), "--connect cannot change the cluster");
       } else if (launched()) {
-        refuse(axis_of_this_machine(cell), "what is launched has the hosts and links that it has");
+        refuse(axis_of_this_machine(cell), "a launched cluster has real hosts and links");
         or_throw(cell_plan(plan_.launch, cell, ExperimentArm::kRemote));
       } else if (std::ranges::any_of(
                      isas(), [&](Isa isa) { return cell.drafter_isa == to_string(isa) && isa > detect_isa(); })) {
@@ -224,7 +224,7 @@ void dry_run(Experiment& experiment) {
                     {"", cell_s, "s", 1}});
   }
   std::fputs(table(rows).c_str(), stdout);
-  fmt::print("{} cells take {} if none is void (speed-ups over plain as predicted from one calibration)\n",
+  fmt::print("{} cells take {} if none is void; the speed-ups over plain are predicted from one calibration\n",
              plan.cells.size(), duration_text(seconds));
 }
 
@@ -253,8 +253,8 @@ Json take_lock(const fs::path& dir, Json lock) {
     const Json wanted = lock.value(part, Json::object());
     for (const auto& [key, value] : wanted.items()) {
       if (seen.value(key, Json()) != value)
-        throw CommandError("{}: {}.{} is another than now: one folder is for one plan, machine and program",
-                           path.string(), part, key);
+        throw CommandError("{}: {}.{} has changed: one folder is for one plan, machine and program", path.string(),
+                           part, key);
     }
   }
   if (before.is_object() && before.contains("date")) lock["date"] = before["date"];
@@ -263,7 +263,7 @@ Json take_lock(const fs::path& dir, Json lock) {
 
 void check_texts(const Json& line) {
   if (line["texts_equal"] == false)
-    throw CommandError("cell {}: the arms' texts differ: a bug of Outrider's", line["cell"].dump());
+    throw CommandError("cell {}: the arms' texts differ: a bug in Outrider", line["cell"].dump());
 }
 
 /// Counts an attempt by its line, and all possible ones once a cell is measured.
@@ -309,7 +309,7 @@ void run_plan(Experiment& experiment, const ExperimentFlags& flags) {
   CellJournal requests = or_throw(CellJournal::open(flags.out / "requests.jsonl"));
   std::vector<Json> lines = cells.lines();
   if (!lines.empty() && !flags.resume)
-    throw CommandError("{} has {} cells already: --resume goes on, another --out begins anew", flags.out.string(),
+    throw CommandError("{} already has {} cells: continue with --resume, or choose another --out", flags.out.string(),
                        chosen_cells(lines).size());
   const Json lock = take_lock(flags.out, experiment.lock());
   // Requests of a cell whose line was never written: that cell is measured again.
@@ -339,7 +339,7 @@ void run_plan(Experiment& experiment, const ExperimentFlags& flags) {
 void read_launch(ExperimentPlan& plan, const ExperimentFlags& flags) {
   if (plan.launch.is_null()) return;
   if (!flags.connect.empty())
-    throw std::runtime_error(flags.plan.string() + ": launch: a cluster to launch, beside --connect, which is there");
+    throw std::runtime_error(flags.plan.string() + ": launch: not allowed with --connect");
   if (plan.launch.is_string()) {
     const fs::path file = flags.plan.parent_path() / plan.launch.get<std::string>();
     const std::string text = or_throw(read_text(file));
@@ -354,7 +354,7 @@ void read_launch(ExperimentPlan& plan, const ExperimentFlags& flags) {
 
 void experiment(const ExperimentFlags& flags) {
   if (flags.plan.empty()) throw UsageError("experiment: wanted a PLAN.json, or report DIR");
-  if (flags.out.empty() && !flags.dry_run) throw UsageError("experiment: wanted --out DIR for what is measured");
+  if (flags.out.empty() && !flags.dry_run) throw UsageError("experiment: wanted --out DIR for the results");
   init_logging("outrider", "warn");
   ExperimentPlan plan = or_throw(parse_plan(or_throw(read_text(flags.plan)), flags.plan.string()));
   read_launch(plan, flags);

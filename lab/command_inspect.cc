@@ -342,7 +342,7 @@ std::string assistant_line(const std::filesystem::path& backbone, Row& report) {
   const std::vector<std::string> names = possible_assistants(backbone);
   report.add({{"assistant", found.empty() ? Json() : Json(found.string())}, {"assistant_names", names}});
   if (!found.empty()) return fmt::format("assistant: {}\n", found.string());
-  return fmt::format("assistant: none; looked for {}\n", fmt::join(names, ", "));
+  return fmt::format("assistant: none; tried {}\n", fmt::join(names, ", "));
 }
 
 void inspect(const InspectFlags& flags) {

@@ -149,7 +149,7 @@ void layout(const LayoutFlags& flags) {
   const ModelFiles files = open_model(pair.backbone), assistant_files = open_model(pair.assistant);
   const TextConfig config = or_throw(load_text_config(files));
   if (flags.context + flags.draft_length + 1 > config.max_position_embeddings) {
-    throw CommandError("--context {}: with {} drafts more than the model's {} positions", flags.context,
+    throw CommandError("--context {} with {} drafts exceeds the model's {} positions", flags.context,
                        flags.draft_length, config.max_position_embeddings);
   }
   const auto load_assistant = [&] {

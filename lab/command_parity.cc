@@ -31,7 +31,7 @@ PairPaths find_model(const fs::path& folder, const fs::path& model) {
     if (const fs::path candidate = parent / "models" / absolute.filename(); fs::exists(candidate))
       return or_throw(pair_paths(candidate));
   }
-  throw CommandError("{}: no backbone/ in it, and no models/{} beside it; give --model", folder.string(),
+  throw CommandError("{}: has no backbone/, and there is no models/{} above it; give --model", folder.string(),
                      absolute.filename().string());
 }
 

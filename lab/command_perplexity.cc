@@ -44,7 +44,7 @@ Divergence compare(Backbone& base, Backbone& model, TokenId bos, std::span<const
   Divergence total;
   const auto windows = text_windows(bos, text);
   if (windows.empty())
-    throw CommandError("{}: a text of {} tokens, wanted at least {}", name, text.size(), kTextWindow - 1);
+    throw CommandError("{}: the text has {} tokens, wanted at least {}", name, text.size(), kTextWindow - 1);
   Progress progress(name + ", windows", static_cast<int>(windows.size()));
   const auto softcapped = [&](std::span<const float> logits, float softcap, std::span<float> out) {
     std::copy_n(logits.data(), vocab, out.data());
@@ -98,7 +98,7 @@ Row report_of(const PerplexityFlags& flags, Divergence& all, std::vector<Row>& r
   const ModelFiles base_files = flags.base.empty() ? files : open_model(or_throw(pair_paths(flags.base)).backbone);
   const Tokenizer tokenizer = or_throw(Tokenizer::load(files));
   if (!flags.base.empty() && or_throw(Tokenizer::load(base_files)).fingerprint() != tokenizer.fingerprint())
-    throw CommandError("{}: another tokenizer than that of {}", flags.base.string(), tokenizer.name());
+    throw CommandError("{}: its tokenizer differs from that of {}", flags.base.string(), tokenizer.name());
   const auto load = [](const ModelFiles& of, WeightType type) { return or_throw(Backbone::load(of, type, kRowsMax)); };
   const std::unique_ptr<Backbone> base = load(base_files, or_throw(parse_weight_type(flags.base_dtype))),
                                   model = load(files, flags.model.type_to_load(paths));
@@ -152,7 +152,7 @@ void add_perplexity_command(Command& app) {
                       "nano pair)");
   ModelFlags::add_dtype(*command, flags->model.dtype);
   command->add_option("--base", flags->base, "Model to compare with (default: the same)");
-  command->add_option("--base-dtype", flags->base_dtype, "Its weights: f32, bf16")
+  command->add_option("--base-dtype", flags->base_dtype, "Weight type of the base: f32 or bf16")
       ->check(CLI::IsMember(std::vector<std::string>{"f32", "bf16"}))
       ->capture_default_str();
   command

@@ -59,14 +59,14 @@ void judge_drafts(const Answers& plain, const Answers& drafted, std::int64_t dif
               {"different_answers", different}});
   if (different > 0)
     reasons.wrong.push_back(fmt::format(
-        "{} of {} answers differ between plain and speculative decoding: a bug of Outrider's", different, asked));
+        "{} of {} answers differ between plain and speculative decoding: a bug in Outrider", different, asked));
   if (count < kDraftedMin)
     reasons.weak.push_back(fmt::format("only {} tokens were drafted, wanted {}: too few to judge", count, kDraftedMin));
   if (drafted.acceptance() < kAcceptanceMin)
-    reasons.weak.push_back(fmt::format("{:.2f} of the drafts hold, wanted {}", drafted.acceptance(), kAcceptanceMin));
+    reasons.weak.push_back(fmt::format("acceptance rate {:.2f}, wanted {}", drafted.acceptance(), kAcceptanceMin));
   if (drafted.tok_per_sec() < plain.tok_per_sec())
     reasons.weak.push_back(fmt::format(
-        "drafts do not pay: {:.1f} tokens per second with {} a round, {:.1f} without ('auto' leaves them out)",
+        "drafts do not pay: {:.1f} tokens per second with {} drafts a round, {:.1f} without ('auto' skips them)",
         drafted.tok_per_sec(), kDraftLength.length, plain.tok_per_sec()));
 }
 
@@ -92,8 +92,7 @@ Row measure(const Asker& asker, const std::vector<Question>& questions, bool dra
   Row report = {{"prompts", questions.size()}, {"backbone_only_tok_per_sec", plain.tok_per_sec()}};
   if (golden > 0) report.push_back({"golden", Row{{"answers", golden}, {"equal", golden_equal}}});
   if (golden_equal < golden) {
-    reasons.wrong.push_back(
-        fmt::format("{} of {} answers are not those of the golden file", golden - golden_equal, golden));
+    reasons.wrong.push_back(fmt::format("{} of {} answers differ from the golden file", golden - golden_equal, golden));
   }
   if (draft) judge_drafts(plain, drafted, different, questions.size(), report, reasons);
   return report;
@@ -133,10 +132,10 @@ void ready(const ReadyFlags& flags) {
   reasons.wrong.insert(reasons.wrong.end(), reasons.weak.begin(), reasons.weak.end());
   report.push_back({"reasons", reasons.wrong});
   const std::string summary =
-      reasons.wrong.empty() ? fmt::format("OK: {}, {}, {} texts equal with drafts and without",
-                                          counted(before.verifiers, "verifier"), counted(before.drafters, "drafter"),
-                                          questions.size())
-                            : fmt::format("{}: {}", wrong ? "NOT READY" : "DEGRADED", fmt::join(reasons.wrong, "; "));
+      reasons.wrong.empty()
+          ? fmt::format("OK: {}, {}, {} texts are equal with and without drafts", counted(before.verifiers, "verifier"),
+                        counted(before.drafters, "drafter"), questions.size())
+          : fmt::format("{}: {}", wrong ? "NOT READY" : "DEGRADED", fmt::join(reasons.wrong, "; "));
   write_report(flags.report, report, summary + "\n");
   if (wrong) throw ExitStatus(1);
 }

@@ -156,8 +156,8 @@ class Validation {
          {"dtype", flags_.dtype},
          {"steps", reports},
          {"passed", passed}},
-        passed ? "\nThis assistant drafts for this target. No variant is clearly better than first_draft_rate: it "
-                 "reads what it was trained on.\n"
+        passed ? "\nThis assistant drafts for this target. No variant of its inputs drafts clearly better, so its "
+                 "inputs are right.\n"
                : "");
     return passed;
   }
@@ -219,7 +219,7 @@ class Validation {
       if (type_ == WeightType::kF32 && !text.greedy.empty() &&
           !std::equal(answer.begin(), answer.end(), text.greedy.begin())) {
         const auto at = std::mismatch(answer.begin(), answer.end(), text.greedy.begin()).first - answer.begin();
-        throw Failure("target", "prompt {}: token {} is {}, recorded is {}: other weights than the reference's", i, at,
+        throw Failure("target", "prompt {}: token {} is {}, the reference has {}: the weights differ", i, at,
                       answer[static_cast<std::size_t>(at)], text.greedy[static_cast<std::size_t>(at)]);
       }
       text.greedy = answer;
@@ -286,7 +286,7 @@ class Validation {
       if (!finite(pair.hidden())) throw Failure(what, "hidden rows after soft tokens are not finite numbers");
       after.push_back(pair.hidden());
     }
-    if (after[0] == after[1]) throw Failure(what, "two inputs make no difference to what follows");
+    if (after[0] == after[1]) throw Failure(what, "two different inputs give the same hidden row");
   }
 
   // ---- 2 ----
@@ -355,7 +355,7 @@ class Validation {
       if (!first_draft_) first_draft_ = step.token;
     });
     facts.push_back({"next_state", std::vector{state}});
-    if (!ok) throw Failure("assistant", "its scores or its next state are not finite numbers, or all alike");
+    if (!ok) throw Failure("assistant", "its scores or its next state are not finite, or all scores are equal");
   }
 
   // ---- 5 and 6 ----
@@ -387,13 +387,12 @@ class Validation {
   void one_token(Row& facts) {
     if (first_draft_) facts.push_back({"first_draft", *first_draft_});
     if (type_ == WeightType::kF32 && reference_.first_draft && first_draft_ != reference_.first_draft) {
-      throw Failure("hand-off",
-                    "the first draft is {}, recorded is {}: the assistant reads other inputs than the reference's",
+      throw Failure("hand-off", "the first draft is {}, the reference has {}: the assistant's inputs differ",
                     first_draft_.value_or(-1), *reference_.first_draft);
     }
     Counts counts;
     if (const auto at = speculate(reference_.cases[0], 1, 1, counts)) {
-      throw Failure("verification", "token {} differs from plain decoding: a bug of Outrider's, please report it", *at);
+      throw Failure("verification", "token {} differs from plain decoding: a bug in Outrider, please report it", *at);
     }
     facts.push_back({"accepted", counts.accepted});
   }
@@ -411,7 +410,7 @@ class Validation {
     for (std::size_t i = 0; i < reference_.cases.size(); ++i) {
       if (const auto at = speculate(reference_.cases[i], kDrafts, reference_.cases[i].prompt.size() + 4096, counts)) {
         throw Failure("verification",
-                      "prompt {}: token {} differs from plain decoding: a bug of Outrider's, please report it", i, *at);
+                      "prompt {}: token {} differs from plain decoding: a bug in Outrider, please report it", i, *at);
       }
     }
     const double rate =
@@ -428,9 +427,8 @@ class Validation {
     try_alternatives(facts);
     if (rate < floor) {
       throw Failure("acceptance",
-                    "{:.3f} of the drafts are accepted, wanted {:.3f}: the text is right "
-                    "but drafting does not pay; an assistant of another "
-                    "fine-tune, or untrained (--acceptance-min 0 takes it)",
+                    "{:.3f} of the drafts are accepted, wanted {:.3f}: the text is right, but drafting does not pay; "
+                    "the assistant may belong to another fine-tune or be untrained (--acceptance-min 0 accepts it)",
                     rate, floor);
     }
   }
@@ -479,7 +477,7 @@ class Validation {
     facts.push_back({"first_draft_rate_by_variant", rates});
     if (best == nullptr) return;
     throw Failure(best->diagnosis,
-                  "the first draft is right in {:.2f} of {} positions, and in {:.2f} {}: the assistant was trained so",
+                  "the first draft is right in {:.2f} of {} positions, but in {:.2f} {}: the assistant was trained so",
                   share(hits), samples, share(best->hits), best->what);
   }
 
@@ -531,7 +529,7 @@ void add_validate_command(Command& app) {
     flags->assistant = or_throw(model_path(flags->assistant));
     if (is_block_drafter(flags->assistant))
       throw CommandError(
-          "{}: a block drafter or EAGLE-3, wanted an assistant: `outrider bench pair --draft-model` runs it",
+          "{}: is a block or EAGLE-3 drafter, wanted an assistant; `outrider bench pair --draft-model` measures it",
           flags->assistant.string());
     if (!Validation(*flags).run()) throw ExitStatus(1);
   });

@@ -45,7 +45,7 @@ void place_beside(Json& drafters, const Json& verifiers) {
 Result<Json> cell_plan(const Json& launch, const Axes& axes, ExperimentArm arm) {
   Json plan = launch;
   if (plan.contains("run"))
-    return Error{Errc::kInvalidArgument, "launch: run: has commands of its own; the experiment is what is run"};
+    return Error{Errc::kInvalidArgument, "launch: run: wanted no commands; the experiment is the only command"};
   std::optional<Error> error;
   Setter(plan, "", error)("dtype", "dtype", axes.dtype);
   // Inserting a key moves all of an object's values: groups are looked up after the last insertion.

@@ -10,8 +10,8 @@ namespace outrider {
 /// added delay.
 /// @param launch  an object
 /// @param axes  axis_of_this_machine() must be none
-/// @return kInvalidArgument with the key if the plan itself sets an axis's value, has commands of its own, or does not
-/// have one group of verifiers and one of drafters
+/// @return kInvalidArgument with the key if the plan itself sets an axis's value, has commands, or does not have
+/// one group of verifiers and one of drafters
 Result<Json> cell_plan(const Json& launch, const Axes& axes, ExperimentArm arm);
 
 }  // namespace outrider

@@ -65,7 +65,7 @@ struct AxesReader {
     if (good(*found)) {
       rates = found->get<std::vector<double>>();
     } else {
-      fields.wrong(name, "real, or 1 to 32 chances from 1 to 0 that do not rise");
+      fields.wrong(name, "real, or 1 to 32 non-increasing rates between 0 and 1");
     }
   }
 };

@@ -415,7 +415,7 @@ TEST(BadInput, TablesThatCannotBeBaked) {
   const TemporaryDir dir;
   const std::string questions = dir.write("questions.jsonl", R"({"category": "a", "turns": ["Hi"]})").string();
   Program nowhere({"bake-table", model, questions, "--out", "/nowhere/x.table"});
-  expect_refused(nowhere, {"/nowhere/x.table", "no such folder"});
+  expect_refused(nowhere, {"/nowhere/x.table", "the folder does not exist"});
   Program other({"bake-table", model, dir.write("list.txt", "Hi there").string(), "--out", (dir / "x.table").string()});
   expect_refused(other, {"list.txt, line 1", "turns"});
 }

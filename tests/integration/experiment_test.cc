@@ -68,7 +68,7 @@ TEST(Experiment, AKilledSweepResumesWithNoCellLostOrMeasuredTwice) {
 
   Program refused({"experiment", plan, "--out", out});
   EXPECT_EQ(describe(refused.wait()), "exit 1");
-  EXPECT_NE(refused.err().find("--resume goes on"), std::string::npos) << refused.err();
+  EXPECT_NE(refused.err().find("continue with --resume"), std::string::npos) << refused.err();
 
   Program second({"experiment", plan, "--out", out, "--resume"});
   ASSERT_EQ(describe(second.wait()), "exit 0");
@@ -176,7 +176,7 @@ TEST(Experiment, RefusesByNameWhatALaunchedClusterOrThisCpuCannotHave) {
     return program.err();
   };
   const std::string launch = R"(, "launch": {"verifiers": [{}], "drafters": [{}]})";
-  EXPECT_NE(refusal(plan_with(R"([{"rtt_ms": [5]}])", launch)).find("rtt_ms is 5.0, but what is launched has"),
+  EXPECT_NE(refusal(plan_with(R"([{"rtt_ms": [5]}])", launch)).find("rtt_ms is 5.0, but a launched cluster has"),
             std::string::npos);
   EXPECT_NE(refusal(plan_with(R"([{"drafter_cpu_share": [0.5]}])", launch)).find("drafter_cpu_share is 0.5, but"),
             std::string::npos);

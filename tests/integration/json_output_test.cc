@@ -253,14 +253,14 @@ TEST(JsonOutput, OfReadySaysWhatIsWrong) {
   const std::string file = dir.write("golden.json", golden.dump()).string();
   Program said({"ready", "--golden", file});
   EXPECT_EQ(describe(said.wait()), "exit 1");
-  EXPECT_TRUE(said.out().starts_with("NOT READY: 6 of 6 answers are not those of the golden file")) << said.out();
+  EXPECT_TRUE(said.out().starts_with("NOT READY: 6 of 6 answers differ from the golden file")) << said.out();
   EXPECT_EQ(lines_with(said.out(), {}).size(), 1u) << said.out();
   Program program({"ready", "--json", "--golden", file});
   EXPECT_EQ(describe(program.wait()), "exit 1");
   const json object = json::parse(program.out(), nullptr, /*allow_exceptions=*/false);
   ASSERT_TRUE(object.is_object()) << program.out();
   EXPECT_EQ(object["verdict"], "not ready");
-  EXPECT_EQ(object["reasons"][0], fmt::format("{0} of {0} answers are not those of the golden file", golden.size()));
+  EXPECT_EQ(object["reasons"][0], fmt::format("{0} of {0} answers differ from the golden file", golden.size()));
 }
 
 TEST(JsonOutput, OfBenchEngineHasRatiosAndShares) {
@@ -311,7 +311,7 @@ TEST(JsonOutput, OfBenchSpeculativeSaysThatItIsSynthetic) {
 TEST(JsonOutput, OfBenchSpeculativeRefusesRatesThatRise) {
   Program bench({"bench", "speculative", "--shape", "nano", "--synthetic-acceptance", "0.3,0.5"});
   EXPECT_EQ(describe(bench.wait()), "exit 1");
-  EXPECT_EQ(bench.err(), "outrider: --synthetic-acceptance 0.3,0.5, wanted rates from 1 to 0 that do not rise\n");
+  EXPECT_EQ(bench.err(), "outrider: --synthetic-acceptance 0.3,0.5, wanted non-increasing rates between 0 and 1\n");
 }
 
 TEST(JsonOutput, OfBenchEngineRefusesAnUnknownShape) {

@@ -577,7 +577,7 @@ class Launch(unittest.TestCase):
         (folder / "e.json").write_text(json.dumps(sweep | {"sweeps": [{"rtt_ms": [0, 5]}]}))
         refused = subprocess.run([OUTRIDER, *command[1:-1], "tcp://127.0.0.1:1"], capture_output=True, text=True, timeout=HANG)
         self.assertEqual(refused.returncode, 1)
-        self.assertIn("e.json: rtt_ms is 5.0, but with --connect the cluster is as it is", refused.stderr)
+        self.assertIn("e.json: rtt_ms is 5.0, but --connect cannot change the cluster", refused.stderr)
 
     def test_an_experiment_warms_up(self):
         folder = pathlib.Path(tempfile.mkdtemp(prefix="outrider-experiment-"))

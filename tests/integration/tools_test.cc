@@ -103,7 +103,8 @@ TEST(Doctor, SaysWhatToExpectOfDrafts) {
   std::smatch found;
   const std::string out = doctor.out();
   ASSERT_TRUE(std::regex_search(
-      out, found, std::regex("drafts: on .* 5 rows take ([0-9.]+) times as long as one in bf16, ([0-9.]+) in int8")))
+      out, found,
+      std::regex("drafts: on .* 5 rows take ([0-9.]+) times as long as 1 row in bf16, and ([0-9.]+) times in int8")))
       << out;
   EXPECT_GE(std::stod(found[1]), 1) << out;
   EXPECT_GE(std::stod(found[2]), 1) << out;

@@ -137,7 +137,7 @@ TEST(ExperimentPlan, AValueThatNoAxisHasIsRefused) {
             std::string::npos);
   EXPECT_EQ(error_of(R"({"sweeps": [{"drafter_cpu_share": [0]}]})"),
             "p.json: sweeps[0].drafter_cpu_share is 0, wanted a number from 0.01 to 1");
-  EXPECT_NE(error_of(R"({"sweeps": [{"acceptance": [[0.5, 0.6]]}]})").find("do not rise"), std::string::npos);
+  EXPECT_NE(error_of(R"({"sweeps": [{"acceptance": [[0.5, 0.6]]}]})").find("non-increasing"), std::string::npos);
   EXPECT_NE(error_of(R"({"repeats": 2, "sweeps": [{"rtt_ms": [1]}]})").find("repeats is 2"), std::string::npos);
   EXPECT_NE(error_of(R"({"sweeps": [{"request_rate": [2], "clients": [4]}]})").find("clients is for a closed loop"),
             std::string::npos);
@@ -224,7 +224,7 @@ TEST(CellPlan, WhatAnAxisSaysThePlanMustNot) {
   EXPECT_EQ(error([](Json& plan) { plan["dtype"] = "int8"; }), "launch: dtype is \"int8\", which the axis dtype says");
   const auto with_isa = [](Json& plan) { plan["drafters"][0]["environment"]["OUTRIDER_ISA"] = "avx2"; };
   EXPECT_NE(error(with_isa, {.drafter_isa = "scalar"}).find("which the axis drafter_isa says"), std::string::npos);
-  EXPECT_NE(error([](Json& plan) { plan["run"] = Json::array(); }).find("run: has commands"), std::string::npos);
+  EXPECT_NE(error([](Json& plan) { plan["run"] = Json::array(); }).find("run: wanted no commands"), std::string::npos);
   EXPECT_NE(error([](Json& plan) { plan.erase("drafters"); }).find("drafters is missing, wanted one group"),
             std::string::npos);
   EXPECT_NE(error([](Json& plan) { plan["verifiers"].push_back(plan["verifiers"][0]); }).find("wanted one group"),
