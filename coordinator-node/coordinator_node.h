@@ -24,30 +24,29 @@ struct CoordinatorOptions {
 template <class Visitor>
 void declare_options(Visitor&& visit, CoordinatorOptions& options) {
   visit("--draft-table", options.draft_table,
-        {.help = "Table of the model's own answers (bake-table makes one): a source of drafts for auto "
-                 "and +table",
+        {.help = "Table of the model's own answers, made by bake-table: a source of drafts for auto and +table",
          .of_cluster = true});
   visit("--drafters-per-sequence", options.core.drafters_per_sequence,
         {"Drafters that are asked for each round's drafts; the first answer is used", {1, 8}});
   visit("--rejection-log", options.rejection_log,
-        {.help = "File to append a JSON line to for every round that loses a draft: which, where, and how far the "
-                 "drafter was off",
+        {.help = "File to append a JSON line to for every round that loses a draft: the draft, its position and the "
+                 "rank of the target's token",
          .of_cluster = true});
   visit("--audit", options.core.audit.share,
-        {"Share of the answers that another verifier of the same numeric class verifies again; what differs is logged "
+        {"Share of the answers that another verifier of the same numeric class verifies again; differences are logged "
          "and counted",
          {0, 1}});
   visit("--max-requests", options.requests_max,
-        {"Sequences that run at once; 0: 1024. Others wait in the queue", {0, 1024}});
+        {"Sequences that run at once (0: 1024); others wait in the queue", {0, 1024}});
   FailoverConfig& failover = options.core.failover;
   visit("--failover-wait", options.failover_wait_s,
         {"Seconds that a sequence whose verifier died waits for another of its numeric class", {0, 86'400}});
   visit("--failover-limit", failover.limit,
-        {"Verifiers that one sequence may lose before it fails; 0: it fails with the first", {0, 1 << 20}});
+        {"Verifiers that a sequence may lose before it fails; 0: the first loss ends it", {0, 1 << 20}});
   visit("--peer-timeout", options.peer_timeout_s,
         {"Seconds without a byte of a worker after which it counts as gone", {1, 86'400}});
   visit("--allow-inexact-failover", failover.allow_inexact,
-        {"After that wait, continue at any verifier of the model; the bytes may differ from there on"});
+        {"After --failover-wait, continue at any verifier of the model; the text may differ from there on"});
 }
 
 /// Serves until `stop` (then Ok), or returns the error that prevents its start. on_listening gets the actual address

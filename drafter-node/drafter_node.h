@@ -42,27 +42,27 @@ void declare_options(Visitor&& visit, DrafterOptions& options) {
   declare_options(visit, options.worker);
   visit("--draft-model", options.draft_model,
         {.help =
-             "Draft with a whole model of the target's tokens, mostly a smaller Gemma 4, or with a drafter that was "
-             "trained for the target (DSpark, DFlash, EAGLE-3), instead of an assistant: a Hugging Face directory, a "
-             ".gguf file, a pack, a name on the hub, or a pair's directory, whose assistant drafts for the model",
+             "Draft with a whole model that has the target's tokens, such as a smaller Gemma 4, or with a drafter that "
+             "was trained for the target (DSpark, DFlash, EAGLE-3), instead of an assistant: a Hugging Face directory, "
+             "a .gguf file, a pack, a name on the hub, or a pair's directory, whose assistant drafts for its model",
          .of_cluster = true});
   visit("--threads", options.threads,
         {"Threads of the drafter's forward pass; 0: every core; -1: one for an assistant, every core for --draft-model",
          {kThreadsOfFamily, kThreadsMax}});
   visit("--draft-vocabulary", options.draft_vocabulary,
-        {.help = "Draft only FILE's tokens, or the first N of the assistant's draft_vocabulary.txt; all: any",
+        {.help = "Draft only the tokens in FILE, or the first N of the assistant's draft_vocabulary.txt; all: no limit",
          .of_cluster = true});
   visit("--wire", options.wire,
-        {.help = "What K/V and hidden rows are rounded to on their way to the drafter: exact, int8, int4; auto: int8 "
-                 "while the link is slow",
+        {.help = "Rounding of K/V and hidden rows on their way to the drafter: exact, int8, int4; auto: int8 while the "
+                 "link is slow",
          .of_cluster = true});
   visit("--memory", options.memory_mib,
-        {"MiB for the K/V that --draft-model keeps of all sessions; 0: a quarter of what is free once it is loaded",
+        {"MiB for the K/V of all sessions with --draft-model; 0: a quarter of the memory that is free after loading",
          {0, 1 << 30}});
   visit("--exit-when-refused", options.core.link.exit_when_refused, kExitWhenRefused);
   visit("--added-draft-us", options.added_draft_us,
-        {"For measurements of a slower host: forward passes for 1, 2, 4, 8, ... sequences take so many microseconds "
-         "longer; one value: every pass",
+        {"For measurements of a slower host: microseconds added to forward passes for 1, 2, 4, 8, ... sequences; one "
+         "value: to every pass",
          {0, 10'000'000}});
 }
 

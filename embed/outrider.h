@@ -66,7 +66,7 @@ typedef struct outrider_session outrider_session; /* one text of a pair, step by
  * assistant  directory of its drafter, or NULL for plain decoding only.
  * dtype      "f32", "bf16", "int8", "int4" or "q4"; NULL: a pack's own, else
  *            "bf16", or what suits the file and the memory (docs/performance.md).
- * threads    of the target's forward pass; 0: as many as are found fastest. */
+ * threads    of the target's forward pass; 0: the fastest number, by measurement. */
 outrider_status pair_open_local(const char* target, const char* assistant, const char* dtype, int32_t threads,
                                 outrider_pair** pair, outrider_error* error);
 

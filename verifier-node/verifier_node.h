@@ -53,31 +53,31 @@ template <class Visitor>
 void declare_options(Visitor&& visit, VerifierOptions& options) {
   declare_options(visit, options.worker);
   visit("--threads", options.threads,
-        {"Threads of the backbone's forward pass; 0: as many as are found fastest, at most every core",
+        {"Threads of the backbone's forward pass; 0: the fastest number, by measurement",
          {0, kThreadsMax},
          /*of_cluster=*/true});
   visit("--shards", options.shards,
-        {.help = "Processes of this host that each hold a part of the backbone and compute it together, with the "
-                 "threads shared out among them; auto: one for each memory (NUMA node) of the cores that it may use",
+        {.help = "Processes on this host that each compute a part of the backbone and share the threads; auto: one per "
+                 "NUMA node of the usable cores",
          .range = {kShards.min, kShards.max},
          .word_for_0 = "auto"});
   visit("--min-shards", options.min_shards,
-        {"Shards of several hosts, this one counted, that may begin without the others after 10 times --peer-timeout, "
-         "if each has room for its share of the model; 0: all must come",
+        {"With shards on several hosts: begin after 10 times --peer-timeout with at least this many, this one counted, "
+         "if each has room for its share of the model; 0: wait for all",
          {0, kShards.max}});
   visit("--memory", options.memory_mib,
-        {"MiB for the K/V of all sessions; 0: three quarters of what is free once the model is loaded", {0, 1 << 30}});
+        {"MiB for the K/V of all sessions; 0: three quarters of the memory that is free after loading", {0, 1 << 30}});
   visit("--synthetic-acceptance", options.synthetic_acceptance,
         {"For measurements on random weights: probabilities that at least 1, 2, ... drafts of a round are accepted",
          {0, 1}});
   visit("--added-verify-us", options.added_verify_us,
-        {"For measurements of a larger model: forward passes of 1, 2, 4, 8, ... rows take so many microseconds longer; "
-         "one value: every pass",
+        {"For measurements of a larger model: microseconds added to forward passes of 1, 2, 4, 8, ... rows; one value: "
+         "to every pass",
          {0, 10'000'000}});
   visit("--hidden-rows-for", options.hidden_rows_for,
-        {"Keep and send what the drafter (DSpark, DFlash, EAGLE-3) in this directory needs, instead of an assistant's "
-         "K/V; of the directory config.json is read"});
-  visit("--no-towers", options.no_towers, {"Load no towers: pictures and sounds are for 'outrider encoder' to encode"});
+        {"Keep and send the rows for the drafter (DSpark, DFlash, EAGLE-3) in this directory, instead of an "
+         "assistant's K/V; only its config.json is read"});
+  visit("--no-towers", options.no_towers, {"Load no towers: 'outrider encoder' encodes pictures and sounds"});
   visit("--drain-wait", options.drain_wait_s,
         {"Seconds after SIGTERM for the sequences that no other verifier takes over", {0, 3600}});
   visit("--exit-when-refused", options.core.link.exit_when_refused, kExitWhenRefused);

@@ -87,8 +87,8 @@ struct WorkerPlan : RolePlan {
       Range<std::int64_t>{0, 4096});
     RolePlan::fields(v, m);
     v("model", m.model, KeyInfo{"Directory of the pair on its host (default: the plan's)"});
-    v("backbone", m.backbone, KeyInfo{"The target by itself"});
-    v("assistant", m.assistant, KeyInfo{"The assistant by itself"});
+    v("backbone", m.backbone, KeyInfo{"The target alone"});
+    v("assistant", m.assistant, KeyInfo{"The assistant alone"});
     v("dtype", m.dtype, KeyInfo{"Weights (default: the plan's)"});
     if constexpr (std::is_same_v<Options, DrafterOptions>)
       v("slurm_header", m.slurm_header,

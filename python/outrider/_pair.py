@@ -286,7 +286,7 @@ class Pair(Owner):
         draft_model: beside `model`, what drafts instead of its assistant, as of `outrider run --draft-model`: a smaller
         model, a pair (a cascade) or a block or EAGLE-3 drafter (docs/drafters.md).
         dtype: "f32", "bf16", "int8", "int4" or "q4"; None: as `outrider run` without --dtype, a pack's own, else what suits the
-        file and the memory. threads: of the target's forward pass; 0: as many as are found fastest.
+        file and the memory. threads: of the target's forward pass; 0: the fastest number, by measurement.
         Raises NotFound, Malformed, Unsupported or Mismatch for files that cannot be used.
         """
         if model is not None and backbone is not None or backbone is None and assistant is not None:

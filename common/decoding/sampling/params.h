@@ -130,7 +130,7 @@ struct SamplingParams {
             .wanted = "above 0 and at most 1",
             .api_low = 0,
             .of_draws = true,
-            .help = "Sample from the fewest tokens that together are this probable"}),
+            .help = "Sample from the fewest tokens whose probabilities add up to this"}),
       1.0f);
     v("min_p", m.min_p,
       real({.low = 0,
@@ -140,20 +140,20 @@ struct SamplingParams {
     v("repetition_penalty", m.repetition_penalty,
       real({.low = 1 / kPenaltyMax,
             .high = kPenaltyMax,
-            .help = "Above 1: tokens of prompt and answer become less probable"}),
+            .help = "Above 1: makes tokens of prompt and answer less probable"}),
       1.0f);
     v("presence_penalty", m.presence_penalty,
       real({.low = -kPenaltyMax,
             .high = kPenaltyMax,
             .api_low = -2,
             .api_high = 2,
-            .help = "Taken off the score of each token of the answer"}));
+            .help = "Subtracted once from the score of each token in the answer"}));
     v("frequency_penalty", m.frequency_penalty,
       real({.low = -kPenaltyMax,
             .high = kPenaltyMax,
             .api_low = -2,
             .api_high = 2,
-            .help = "Taken off it for every time that it is there"}));
+            .help = "Subtracted from a token's score for each occurrence in the answer"}));
     v("logit_bias", m.logit_bias, kList);
     v("suppress_tokens", m.suppress_tokens, kList);
     v("min_tokens", m.min_tokens,
@@ -162,7 +162,7 @@ struct SamplingParams {
                .wanted = "0 or more",
                .api_high = kIntMax,
                .option = "--min-response",
-               .help = "No end of the answer before it has so many tokens"}));
+               .help = "Minimum number of tokens of the answer"}));
     v("seed", m.seed);
     v("rule", m.rule, SamplingRule::kTypical);
     v("logprobs", m.logprobs, Range{0, kLogprobsMax});

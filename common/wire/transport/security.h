@@ -21,12 +21,12 @@ template <class Visitor>
 void declare_options(Visitor&& visit, Security& security) {
   visit("--key", security.key, {"File of our private key (default: ~/.config/outrider/id_outrider)"});
   visit("--authorized", security.authorized,
-        {"File of the keys that may connect, and as what (default: ~/.config/outrider/authorized_keys)"});
+        {"File of the keys that may connect, with their roles (default: ~/.config/outrider/authorized_keys)"});
   visit("--coordinator-key", security.coordinator_keys,
         {"The coordinator's public key, or a file of it; two while it changes (default: "
          "~/.config/outrider/known_coordinator)"});
   visit("--insecure", security.insecure,
-        {"Use no keys between machines either: anybody on the network can read, and anybody may join"});
+        {"Use no keys between machines: anybody on the network can read, and anybody can join"});
 }
 
 }  // namespace outrider

@@ -19,15 +19,15 @@ struct WorkerOptions {
 
 template <class Visitor>
 void declare_options(Visitor&& visit, WorkerOptions& options) {
-  visit("--name", options.name, {"What the coordinator calls this worker (default: ROLE-HOST-PID)"});
+  visit("--name", options.name, {"Name of this worker at the coordinator (default: ROLE-HOST-PID)"});
   visit("--exit-when-alone", options.alone_seconds_max,
-        {"Seconds without a coordinator after which it ends, with status 75; 0: it waits for ever", {0, 1 << 20}});
+        {"Seconds without a coordinator after which this worker ends with status 75; 0: never", {0, 1 << 20}});
   visit("--peer-timeout", options.peer_timeout_s,
         {"Seconds without a byte from the coordinator after which the worker connects again", {1, 86'400}});
   visit("--ready-file", options.ready_file,
-        {"A file that exists while this worker has joined a coordinator, for a readiness probe"});
+        {"File that exists while this worker has joined a coordinator, for a readiness probe"});
   visit("--verify-weights", options.verify_weights,
-        {.help = "Read all of a packed model before it is used, and compare its checksums", .of_cluster = true});
+        {.help = "Verify all checksums of a packed model before its use", .of_cluster = true});
 }
 
 /// Returns the worker's name.
