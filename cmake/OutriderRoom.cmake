@@ -8,6 +8,10 @@ add_library(outrider_build_flags INTERFACE)
 target_compile_options(outrider_build_flags INTERFACE
   -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion
   $<$<BOOL:${OUTRIDER_WERROR}>:-Werror>)
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION MATCHES "^13\\.")
+  # g++ 13 takes an element of a temporary view for a part of the view; g++ 14 knows views.
+  target_compile_options(outrider_build_flags INTERFACE -Wno-dangling-reference)
+endif()
 target_compile_definitions(outrider_build_flags INTERFACE OUTRIDER_VERSION="${PROJECT_VERSION}")
 # __FILE__ is the same in every working tree: what a CHECK says is short, and ccache serves one with another's objects.
 target_compile_options(outrider_build_flags INTERFACE -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=)
