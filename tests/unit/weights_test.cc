@@ -16,13 +16,16 @@
 namespace outrider {
 namespace {
 
-/// Writes one tensor of floats as model.safetensors.
-void write_tensor(const TemporaryDir& dir, const std::string& shape, const std::vector<float>& values) {
-  const std::size_t bytes = values.size() * sizeof(float);
+/// Writes one tensor as model.safetensors.
+void write_tensor(const TemporaryDir& dir, const char* name, const char* dtype, const std::string& shape,
+                  const std::string& data) {
   const std::string header =
-      fmt::format(R"({{"w.weight":{{"dtype":"F32","shape":[{}],"data_offsets":[0,{}]}}}})", shape, bytes);
-  dir.write("model.safetensors", raw_bytes(std::uint64_t{header.size()}) + header +
-                                     std::string(reinterpret_cast<const char*>(values.data()), bytes));
+      fmt::format(R"({{"{}":{{"dtype":"{}","shape":[{}],"data_offsets":[0,{}]}}}})", name, dtype, shape, data.size());
+  dir.write("model.safetensors", raw_bytes(std::uint64_t{header.size()}) + header + data);
+}
+void write_tensor(const TemporaryDir& dir, const std::string& shape, const std::vector<float>& values) {
+  write_tensor(dir, "w.weight", "F32", shape,
+               {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)});
 }
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInfinity = std::numeric_limits<float>::infinity();
@@ -46,6 +49,28 @@ TEST(Weights, ThatAreNotFiniteAreRefusedByName) {
       ASSERT_FALSE(rows);
       EXPECT_NE(rows.error().message.find(wanted), std::string::npos) << rows.error().message;
     }
+  }
+}
+
+// As transformers stores the experts of a mixture, whose scales lie beside them under names of their own.
+TEST(Weights, OfFp8WithoutScalesAreRefusedByName) {
+  for (const char* settings :
+       {"{}", R"({"quantization_config": {"quant_method": "fp8"}})",
+        R"({"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"}})",
+        R"({"quantization_config": {"quant_method": "compressed-tensors", "format": "float-quantized"}})"}) {
+    SCOPED_TRACE(settings);
+    const TemporaryDir dir;
+    dir.write("config.json", settings);
+    write_tensor(dir, "experts.gate_up_proj", "F8_E4M3", "2,4,64", std::string(2 * 4 * 64, '\x38'));
+    const auto weights = open_weights(model_at(dir.path()), WeightType::kBf16).value();
+    const auto refused = [](const auto& read) {
+      ASSERT_FALSE(read);
+      const std::string& message = read.error().message;
+      EXPECT_NE(message.find("tensor 'experts.gate_up_proj' is F8_E4M3, wanted F32"), std::string::npos) << message;
+    };
+    refused(WeightReader(*weights, "").experts(2, 64, {{"experts.gate_up_proj", 4}}, {}));
+    refused(weights->table("experts.gate_up_proj", 8, 64));
+    refused(weights->vector("experts.gate_up_proj", 512));
   }
 }
 

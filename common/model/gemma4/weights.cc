@@ -66,7 +66,7 @@ class CheckpointWeights final : public WeightSource {
     std::vector<std::int64_t> shape = {size};
     if (found != nullptr && found->shape.size() != 1 && found->shape.size() != 2 && found->element_count() == size)
       shape = found->shape;
-    ASSIGN_OR_RETURN(const TensorEntry* entry, checkpoint_->require(name, shape));
+    ASSIGN_OR_RETURN(const TensorEntry* entry, numbers(name, shape));
     std::vector<float> values(static_cast<std::size_t>(size));
     RETURN_IF_ERROR(read_f32(*entry, values));
     // A scalar may be a bound at infinity (clipped_linear.h).
@@ -80,7 +80,7 @@ class CheckpointWeights final : public WeightSource {
       const std::int64_t tables = found->shape[0];
       if (tables > 0 && rows % tables == 0) shape = {tables, rows / tables, width};
     }
-    ASSIGN_OR_RETURN(const TensorEntry* entry, matrix(name, shape));
+    ASSIGN_OR_RETURN(const TensorEntry* entry, numbers(name, shape));
     if (entry->coded)
       return file_error(Errc::kUnsupported, entry->file, "table '{}' is {}, wanted F32, BF16, F16 or a block type",
                         name, entry->type_name());
@@ -101,7 +101,7 @@ class CheckpointWeights final : public WeightSource {
     for (const Part& part : parts) {
       std::vector<std::int64_t> shape = {part.rows, in_features};
       if (part.slices > 0) shape.insert(shape.begin(), part.slices);
-      ASSIGN_OR_RETURN(const TensorEntry* entry, matrix(part.name, shape));
+      ASSIGN_OR_RETURN(const TensorEntry* entry, numbers(part.name, shape));
       if (keeps_ && kept != WeightType::kBf16 && !is_on_q4_grid(*entry))
         kept = entry->coded || block_elements(entry->dtype) > 1 ? WeightType::kInt8 : WeightType::kBf16;
       if (entry->coded) RETURN_IF_ERROR(entry->coded->check_scales());
@@ -165,9 +165,11 @@ class CheckpointWeights final : public WeightSource {
                       quote(entry.name), *at, r * std::ssize(row) + (at - row.begin()));
   }
 
-  Result<const TensorEntry*> matrix(const std::string& name, const std::vector<std::int64_t>& shape) const {
+  /// Returns a tensor whose elements are the model's numbers. FP8 by itself is none of these: they are codes, whose
+  /// scales no format has found.
+  Result<const TensorEntry*> numbers(const std::string& name, const std::vector<std::int64_t>& shape) const {
     ASSIGN_OR_RETURN(const TensorEntry* entry, checkpoint_->require(name, shape));
-    if (!entry->coded && !is_decodable(entry->dtype)) {
+    if (!entry->coded && (!is_decodable(entry->dtype) || entry->dtype == DType::kF8_E4M3)) {
       return file_error(Errc::kUnsupported, entry->file, "tensor '{}' is {}, wanted F32, BF16, F16 or a block type",
                         entry->name, to_string(entry->dtype));
     }
