@@ -49,7 +49,11 @@ Result<DraftHead> DraftHead::load(const WeightReader& weights, const AssistantCo
       gathered.insert(gathered.end(), row.begin(), row.end());
     }
     const auto part = WeightRows::of(rows.dtype, gathered.data(), std::ssize(vocabulary));
-    head.dense_ = Linear::pack(weights.source().type(), head.hidden_size_, {&part, 1});
+    // What is off the 4-bit grid keeps its precision, as it does without a vocabulary.
+    const TensorEntry chosen{"", rows.dtype, {std::ssize(vocabulary), head.hidden_size_}, gathered, {}};
+    const bool off_grid = weights.source().type() == WeightType::kQ4 && !is_on_q4_grid(chosen);
+    const WeightType type = off_grid ? WeightType::kBf16 : weights.source().type();
+    head.dense_ = Linear::pack(type, head.hidden_size_, {&part, 1});
     return head;
   }
   head.ordering_ = std::move(ordering);
