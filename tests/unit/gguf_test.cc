@@ -850,6 +850,8 @@ TEST(GgufTokens, EndsAreTheFilesOwnAndThoseKnownByTheirText) {
   EXPECT_EQ(ends({}).value().eos_token_ids, (std::vector<TokenId>{1, 106, 50}));
   EXPECT_EQ(ends([](GgufWriter& w) { w.u32("tokenizer.ggml.eot_token_id", 106); }).value().eos_token_ids,
             (std::vector<TokenId>{1, 106, 50}));
+  EXPECT_EQ(ends([](GgufWriter& w) { w.u32("tokenizer.ggml.eos_token_id", 106); }).value().eos_token_ids,
+            (std::vector<TokenId>{106, 1, 50}));
   EXPECT_EQ(ends([](GgufWriter& w) { w.u32("tokenizer.ggml.eot_token_id", 7); }).value().eos_token_ids,
             (std::vector<TokenId>{1, 7, 106, 50}));
   EXPECT_EQ(ends([](GgufWriter& w) { w.i32s("tokenizer.ggml.token_type", std::vector<std::int64_t>(8192, 1)); })
@@ -859,6 +861,23 @@ TEST(GgufTokens, EndsAreTheFilesOwnAndThoseKnownByTheirText) {
       << "whatever the converter calls them";
   expect_error(ends([](GgufWriter& w) { w.i32("tokenizer.ggml.eos_token_id", -1); }), Errc::kMalformed,
                "tokenizer.ggml.eos_token_id is -1, wanted a token id");
+}
+
+TEST(GgufTokens, AreSampledAsTheFileAdvises) {
+  const TemporaryDir dir;
+  const auto advice = [&](const std::function<void(GgufWriter&)>& edit) {
+    return generation_config(write_gguf(kNanoAssistant, dir.path() / "m.gguf", {.edit = edit}));
+  };
+  const GenerationConfig stated = advice([](GgufWriter& w) {
+                                    w.f32("general.sampling.temp", 0.7f);
+                                    w.i32("general.sampling.top_k", 64);
+                                    w.f32("general.sampling.top_p", 0.95f);
+                                  }).value();
+  EXPECT_EQ(std::tuple(stated.temperature, stated.top_k, stated.top_p), std::tuple(0.7f, 64, 0.95f));
+  const GenerationConfig silent = advice({}).value();
+  EXPECT_FALSE(silent.temperature || silent.top_k || silent.top_p);
+  expect_error(advice([](GgufWriter& w) { w.f32("general.sampling.top_p", 7); }), Errc::kMalformed,
+               "top_p is 7.0, wanted a number from");
 }
 
 TEST(GgufTokens, SuppressedOnesComeFromEitherFormat) {

@@ -359,7 +359,7 @@ Result<std::vector<TokenId>> eos_token_ids(const GgufMetadata& metadata) {
   // The file has room for one or two end tokens; the others are found by their texts.
   ASSIGN_OR_RETURN(const auto tokens, metadata.find<std::vector<std::string_view>>("tokenizer.ggml.tokens"));
   if (!tokens) return ids;
-  for (const std::string_view end : {"<turn|>", "<|tool_response>"}) {
+  for (const std::string_view end : {"<eos>", "<turn|>", "<|tool_response>"}) {
     if (const auto at = std::ranges::find(*tokens, end); at != tokens->end())
       add(static_cast<TokenId>(at - tokens->begin()));
   }
@@ -380,6 +380,13 @@ Result<ModelText> gguf_generation_config(const GgufMetadata& metadata) {
     ASSIGN_OR_RETURN(const TokenId token, to_token_id(metadata, kSuppressed, id));
     config["suppress_tokens"].push_back(token);
   }
+  for (const auto& [to, from] :
+       {std::pair("temperature", "general.sampling.temp"), {"top_p", "general.sampling.top_p"}}) {
+    ASSIGN_OR_RETURN(const auto advised, metadata.find<double>(from));
+    if (advised) config[to] = *advised;
+  }
+  ASSIGN_OR_RETURN(const auto top_k, metadata.find<std::int64_t>("general.sampling.top_k"));
+  if (top_k) config["top_k"] = *top_k;
   return ModelText{config.dump(2), metadata.file().string()};
 }
 
