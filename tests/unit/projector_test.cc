@@ -288,7 +288,6 @@ TEST(Projector, OfAGgufHearsTheSame) {
 TEST(Projector, OfA12BIsWhatItHasInPlaceOfTowers) {
   const UnifiedPair pair;
   const ModelFiles files = model_at(pair.dir.path()), safetensors = model_at(golden_of("unified-media"));
-  EXPECT_EQ(files.projector_error(), "");
   const VisionConfig ours = load_vision_config(files).value(), theirs = load_vision_config(safetensors).value();
   EXPECT_EQ(std::tie(ours.without_tower, ours.both_ways, ours.hidden_size, ours.patch_size, ours.pooling_kernel_size,
                      ours.position_embedding_size, ours.text_hidden_size, ours.image_token_id, ours.boi_token_id),
@@ -358,6 +357,7 @@ TEST(Projector, IsFoundByItsNameAndChosenByItsType) {
   EXPECT_EQ(pair.refusal(), "");
   pair.dir.write("model.mmproj-BF16.gguf", "");
   EXPECT_NE(pair.refusal().find("model.mmproj-BF16.gguf: does not start with"), std::string::npos) << pair.refusal();
+  EXPECT_EQ(load_audio_config(model_at(pair.dir.path())).error().message, pair.refusal());
 }
 
 TEST(Projector, WhatCannotBeUsedLeavesTheTextAlone) {
@@ -389,7 +389,8 @@ TEST(Projector, WhatCannotBeUsedLeavesTheTextAlone) {
   const fs::path alone = pair.dir / "alone";
   fs::create_directory(alone);
   fs::copy(pair.dir / "model.gguf", alone);
-  EXPECT_NE(load_vision_config(model_at(alone)).error().message.find("no vision tower"), std::string::npos);
+  EXPECT_NE(load_vision_config(model_at(alone)).error().message.find("has no projector beside it"), std::string::npos);
+  EXPECT_NE(load_audio_config(model_at(alone)).error().message.find("has no projector beside it"), std::string::npos);
 }
 
 }  // namespace

@@ -85,7 +85,7 @@ Result<AudioConfig> parse_audio_config(std::string_view text, std::string_view f
 }
 
 Result<AudioConfig> load_audio_config(const ModelFiles& files) {
-  ASSIGN_OR_RETURN(const ModelText text, files.need_config_json());
+  ASSIGN_OR_RETURN(const ModelText text, files.tower_config_json());
   return parse_audio_config(text.text, text.name);
 }
 

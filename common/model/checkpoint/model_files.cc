@@ -69,7 +69,7 @@ Result<std::optional<ModelText>> ModelFiles::config_json() const {
   if (!gguf_) return read("config.json");
   ASSIGN_OR_RETURN(ModelText config, gguf_config(*gguf_));
   if (projector_) config.text = whole_config_;
-  if (!projector_error_.empty()) config.notes.push_back(projector_error_ + ": pictures are not seen");
+  if (!projector_error_.empty()) config.notes.push_back(projector_error_ + ": pictures and sounds are refused");
   return std::optional(std::move(config));
 }
 
@@ -77,6 +77,14 @@ Result<ModelText> ModelFiles::need_config_json() const {
   ASSIGN_OR_RETURN(std::optional<ModelText> text, config_json());
   if (text) return *std::move(text);
   return file_error(Errc::kNotFound, path_, "is no model: no config.json is there, nor a GGUF model");
+}
+
+Result<ModelText> ModelFiles::tower_config_json() const {
+  if (!gguf_ || projector_) return need_config_json();
+  if (!projector_error_.empty()) return Error{Errc::kNotFound, projector_error_};
+  return file_error(Errc::kNotFound, path_,
+                    "has no projector beside it, a GGUF with mmproj in its name: it has no towers, and cannot see "
+                    "pictures, nor hear sounds");
 }
 
 Result<std::optional<ModelText>> ModelFiles::generation_config_json() const {

@@ -41,14 +41,15 @@ class ModelFiles {
   Result<std::optional<ModelText>> config_json() const;
   /// The same, but kNotFound if there is none.
   Result<ModelText> need_config_json() const;
-  /// generation_config.json. For a GGUF, the tokens that end an answer, and those that must never be sampled.
+  /// The same for its towers, but kNotFound, with the reason, if a GGUF has no projector that can be used.
+  Result<ModelText> tower_config_json() const;
+  /// generation_config.json. For a GGUF, the tokens that end an answer, those that must never be sampled, and how to
+  /// sample the others.
   Result<std::optional<ModelText>> generation_config_json() const;
   /// The text of chat_template.jinja, or else the template in tokenizer_config.json.
   Result<std::optional<ModelText>> chat_template() const;
   /// tokenizer.json. For a GGUF's tokenizer see gguf_metadata().
   Result<std::optional<ModelText>> tokenizer_json() const;
-  /// The reason that a GGUF's projector cannot be used; empty: it can, or there is none.
-  const std::string& projector_error() const { return projector_error_; }
   /// Null unless the model is a GGUF.
   const GgufMetadata* gguf_metadata() const { return gguf_ ? &gguf_->metadata : nullptr; }
 
@@ -57,14 +58,14 @@ class ModelFiles {
 
  private:
   ModelFiles() = default;
-  /// Opens the tower beside a GGUF. @return the projector_error()
+  /// Opens the towers beside a GGUF. @return projector_error_
   std::string open_projector(const std::filesystem::path& text_model);
   Result<std::optional<ModelText>> read(const char* name) const;
 
   std::filesystem::path path_;
   std::shared_ptr<const GgufModel> gguf_, projector_;
   std::string whole_config_;  ///< config.json with the projector's part
-  std::string projector_error_;
+  std::string projector_error_;  ///< why a GGUF's projector cannot be used; empty: it can, or there is none
 };
 
 }  // namespace outrider

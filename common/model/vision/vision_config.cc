@@ -80,8 +80,7 @@ Result<VisionConfig> parse_vision_config(std::string_view text, std::string_view
 }
 
 Result<VisionConfig> load_vision_config(const ModelFiles& files) {
-  ASSIGN_OR_RETURN(const ModelText text, files.need_config_json());
-  if (!files.projector_error().empty()) return Error{Errc::kNotFound, files.projector_error()};
+  ASSIGN_OR_RETURN(const ModelText text, files.tower_config_json());
   return parse_vision_config(text.text, text.name);
 }
 
