@@ -175,7 +175,7 @@ std::int64_t JsonFields::integer(const char* key, std::optional<std::int64_t> fa
                     !(value->is_number_unsigned() && value->get<std::uint64_t>() > static_cast<std::uint64_t>(high)) &&
                     low <= value->get<std::int64_t>() && value->get<std::int64_t>() <= high;
   if (fits) return value->get<std::int64_t>();
-  wrong(key, fmt::format("a whole number from {} to {}", low, high));
+  wrong(key, low == high ? std::to_string(low) : fmt::format("a whole number from {} to {}", low, high));
   return fallback.value_or(low);
 }
 

@@ -1,5 +1,7 @@
 // Reads GPTQ's files (AutoGPTQ, GPTQModel and AutoRound): qweight, qzeros, scales, and g_idx if inputs were sorted by
 // importance.
+#include <bit>
+
 #include <fmt/format.h>
 
 #include "common/model/checkpoint/quantized.h"
@@ -10,8 +12,8 @@ MakeQuantizedFormat make_awq;
 
 /// @param zero_bias  1 if zeros are stored minus one
 static QuantizedFormat make_gptq(const JsonFields& config, int zero_bias) {
-  auto bits = static_cast<int>(config.integer("bits", {}, 2, 8));
-  if (bits == 3 || bits > 4) bits = static_cast<int>(config.integer("bits", {}, 8, 8));
+  const auto bits = static_cast<int>(config.integer("bits", {}, 2, 8));
+  if (!std::has_single_bit(static_cast<unsigned>(bits))) config.fail(Errc::kUnsupported, "bits", bits, "2, 4 or 8");
   const std::int64_t group_size = config.integer("group_size", 128, -1, 1 << 20);
   return [=](const TensorEntry& tensor, Tensors tensors) -> Result<std::optional<TensorEntry>> {
     const std::optional<std::string> module = module_of(tensor, ".qweight");
