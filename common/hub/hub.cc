@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <regex>
 #include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "common/base/ascii.h"
+#include "common/base/complain.h"
 #include "common/os/files.h"
 
 namespace outrider {
@@ -29,9 +32,16 @@ fs::path below(const std::string& folder, const char* rest) {
   return folder.empty() ? fs::path() : folder / fs::path(rest);
 }
 
-/// Expands ~ to the home, like huggingface_hub.
-fs::path without_tilde(const fs::path& path) {
-  return path.string().starts_with("~/") ? below(variable("HOME"), path.string().c_str() + 2) : path;
+/// Expands ~ to the home, and $NAME or ${NAME} to a variable that is set, like huggingface_hub.
+fs::path expanded(const fs::path& path) {
+  static const std::regex kVariable(R"(\$(?:(\w+)|\{([^}]*)\}))");
+  std::string left = path.string(), done;
+  if (left.starts_with("~/")) left.replace(0, 1, variable("HOME"));
+  for (std::smatch found; std::regex_search(left, found, kVariable); left = found.suffix().str()) {
+    const char* const value = std::getenv((found.str(1) + found.str(2)).c_str());
+    done += found.prefix().str() + (value == nullptr ? found.str() : value);
+  }
+  return done + left;
 }
 
 bool is_true(const std::string& value) {
@@ -39,8 +49,11 @@ bool is_true(const std::string& value) {
   return text == "1" || text == "on" || text == "yes" || text == "true";
 }
 
+/// Removes line ends, and blanks at both ends, like huggingface_hub.
 std::string trimmed(std::string text) {
-  text.erase(std::ranges::find_if(text, [](char c) { return c <= ' '; }), text.end());
+  std::erase_if(text, [](unsigned char c) { return c < ' '; });
+  text.erase(0, text.find_first_not_of(' '));
+  text.erase(text.find_last_not_of(' ') + 1);
   return text;
 }
 
@@ -57,24 +70,23 @@ std::vector<std::string> files_in(const fs::path& snapshot) {
 
 HubSettings HubSettings::of_environment() {
   HubSettings hub;
-  const fs::path home =
-      without_tilde(first_of({variable("HF_HOME"), below(variable("XDG_CACHE_HOME"), "huggingface"),
-                              below(variable("HOME"), ".cache/huggingface"), "/var/cache/huggingface"}));
-  hub.cache = without_tilde(first_of({variable("HF_HUB_CACHE"), variable("HUGGINGFACE_HUB_CACHE"), home / "hub"}));
+  const fs::path home = expanded(first_of({variable("HF_HOME"), below(variable("XDG_CACHE_HOME"), "huggingface"),
+                                           below(variable("HOME"), ".cache/huggingface"), "/var/cache/huggingface"}));
+  hub.cache = expanded(first_of({variable("HF_HUB_CACHE"), variable("HUGGINGFACE_HUB_CACHE"), home / "hub"}));
   hub.endpoint = variable("HF_ENDPOINT").empty() ? "https://huggingface.co" : variable("HF_ENDPOINT");
   while (hub.endpoint.ends_with('/')) hub.endpoint.pop_back();
+  hub.offline = is_true(variable(kOffline).empty() ? variable("TRANSFORMERS_OFFLINE") : variable(kOffline));
+  if (is_true(variable("HF_HUB_DISABLE_IMPLICIT_TOKEN"))) return hub;
   hub.token = trimmed(variable("HF_TOKEN").empty() ? variable("HUGGING_FACE_HUB_TOKEN") : variable("HF_TOKEN"));
-  if (hub.token.empty() && !is_true(variable("HF_HUB_DISABLE_IMPLICIT_TOKEN"))) {
-    const Result<std::string> file = read_text(without_tilde(first_of({variable("HF_TOKEN_PATH"), home / "token"})));
-    if (file) hub.token = trimmed(*file);
-  }
-  hub.offline = is_true(variable(kOffline)) || is_true(variable("TRANSFORMERS_OFFLINE"));
+  if (!hub.token.empty()) return hub;
+  const Result<std::string> file = read_text(expanded(first_of({variable("HF_TOKEN_PATH"), home / "token"})));
+  if (file) hub.token = trimmed(*file);
   return hub;
 }
 
 void forbid_asking_hub() { setenv(kOffline, "1", /*overwrite=*/1); }
 
-std::optional<fs::path> find_in_cache(const fs::path& cache, const HubName& name, HubNeed need) {
+std::optional<CachedModel> find_in_cache(const fs::path& cache, const HubName& name, HubNeed need) {
   const fs::path folder = cache / name.folder();
   std::string commit = name.revision;
   if (!is_commit(commit)) {
@@ -93,13 +105,23 @@ std::optional<fs::path> find_in_cache(const fs::path& cache, const HubName& name
     for (const std::string& shard : *shards)
       if (std::ranges::find(listing, shard) == listing.end()) return std::nullopt;
   }
-  if (!files->model.empty()) return snapshot / files->model;
-  // The absence of a file in the repository is marked, as by huggingface_hub.
-  constexpr const char* kTokenizer = "tokenizer.json";
+  // What the repository lacks is marked, as by huggingface_hub.
   std::error_code ignored;
-  const bool known =
-      fs::exists(snapshot / kTokenizer, ignored) || fs::exists(folder / ".no_exist" / commit / kTokenizer, ignored);
-  return known ? std::optional(snapshot) : std::nullopt;
+  std::erase_if(files->absent,
+                [&](const auto& text) { return fs::exists(folder / ".no_exist" / commit / text, ignored); });
+  return CachedModel{files->model.empty() ? snapshot : snapshot / files->model, commit, std::move(files->absent)};
+}
+
+Result<fs::path> cached_or_fetched(const HubSettings& hub, const HubName& name, HubNeed need) {
+  const std::optional<CachedModel> cached = find_in_cache(hub.cache, name, need);
+  if (cached && cached->unknown.empty()) return cached->path;
+  if (!cached) return fetch_from_hub(hub, name, need);
+  HubName same = name;
+  same.revision = cached->commit;
+  Result<fs::path> fetched = fetch_from_hub(hub, same, need);
+  if (fetched) return fetched;
+  complain("{}; using what is there, without {}", fetched.error().message, fmt::join(cached->unknown, ", "));
+  return cached->path;
 }
 
 std::optional<HubName> hub_name(const fs::path& given) {
@@ -110,9 +132,7 @@ std::optional<HubName> hub_name(const fs::path& given) {
 Result<fs::path> model_path(const fs::path& given, HubNeed need) {
   const std::optional<HubName> name = hub_name(given);
   if (!name) return given;
-  const HubSettings hub = HubSettings::of_environment();
-  if (auto found = find_in_cache(hub.cache, *name, need)) return *std::move(found);
-  return fetch_from_hub(hub, *name, need);
+  return cached_or_fetched(HubSettings::of_environment(), *name, need);
 }
 
 std::optional<fs::path> cache_of(const fs::path& path) {

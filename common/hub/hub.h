@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/base/result.h"
 #include "common/hub/hub_files.h"
@@ -25,10 +26,15 @@ struct HubSettings {
 /// Forbids requests to the hub in this process and its children, as HF_HUB_OFFLINE=1 does.
 void forbid_asking_hub();
 
-/// Finds a complete model in the cache, without any request.
-/// @return its folder, or a GGUF's (first) file; none if a file is missing
-std::optional<std::filesystem::path> find_in_cache(const std::filesystem::path& cache, const HubName& name,
-                                                   HubNeed need = HubNeed::kAll);
+/// A model in the cache.
+struct CachedModel {
+  std::filesystem::path path;  ///< its folder, or a GGUF's (first) file
+  std::string commit;
+  std::vector<std::string> unknown;  ///< HubFiles::absent, without those that the repository is known to lack
+};
+/// Finds a model with all of its weights in the cache, without any request.
+std::optional<CachedModel> find_in_cache(const std::filesystem::path& cache, const HubName& name,
+                                         HubNeed need = HubNeed::kAll);
 
 /// Returns the hub's present version: downloads missing files, after one line on stderr with their number and size.
 /// @return an error beginning with the model's name: kUnavailable if the hub must not be asked or is busy, kNotFound if
@@ -36,8 +42,11 @@ std::optional<std::filesystem::path> find_in_cache(const std::filesystem::path& 
 /// disk is full, and those of choose_files(), follow_http() and files
 Result<std::filesystem::path> fetch_from_hub(const HubSettings& hub, const HubName& name, HubNeed need = HubNeed::kAll);
 
-/// Returns a model's path: `given`, if that exists or cannot be a name of the hub's; else from the cache, or else
-/// fetched into it.
+/// Returns the path of a model that is whole in the cache, or is fetched into it. Where only texts may be missing, the
+/// hub is asked for those of the cached commit; if it does not answer, what is there is used, after one line on stderr.
+Result<std::filesystem::path> cached_or_fetched(const HubSettings& hub, const HubName& name, HubNeed need);
+
+/// Returns a model's path: `given`, if that exists or cannot be a name of the hub's; else cached_or_fetched().
 Result<std::filesystem::path> model_path(const std::filesystem::path& given, HubNeed need = HubNeed::kAll);
 
 /// Returns the name on the hub: none if there is such a file or folder, or `given` cannot be a name.

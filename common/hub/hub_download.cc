@@ -216,18 +216,18 @@ class Download {
     return failure_ ? Result<void>(*failure_) : Result<void>();
   }
 
-  /// Records the revision's commit, and which files the repository lacks.
-  Result<void> conclude() const {
+  /// Records the revision's commit, and the files that the repository lacks.
+  Result<void> conclude(const std::vector<std::string>& absent) const {
     std::error_code failed;
     if (!is_commit(name_.revision)) {
       const fs::path ref = folder_ / "refs" / name_.revision;
       fs::create_directories(ref.parent_path(), failed);
       RETURN_IF_ERROR(replace_text(ref, repository_.commit));
     }
-    if (repository_.files.contains("tokenizer.json")) return {};
-    const fs::path none = folder_ / ".no_exist" / repository_.commit / "tokenizer.json";
-    fs::create_directories(none.parent_path(), failed);
-    return replace_text(none, "");
+    const fs::path none = folder_ / ".no_exist" / repository_.commit;
+    if (!absent.empty()) fs::create_directories(none, failed);
+    for (const std::string& name : absent) RETURN_IF_ERROR(replace_text(none / name, ""));
+    return {};
   }
 
  private:
@@ -390,7 +390,7 @@ Result<fs::path> fetch(const HubSettings& hub, const HubName& name, HubNeed need
     RETURN_IF_ERROR(download.run({missing.begin(), weights}));
     RETURN_IF_ERROR(download.run({weights, missing.end()}));
   }
-  RETURN_IF_ERROR(download.conclude());
+  RETURN_IF_ERROR(download.conclude(files.absent));
   return files.model.empty() ? download.snapshot() : download.snapshot() / files.model;
 }
 

@@ -1,7 +1,6 @@
 #include "common/hub/hub_files.h"
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <limits>
 #include <optional>
@@ -21,9 +20,9 @@ namespace outrider {
 namespace {
 using Names = std::vector<std::string>;
 
-constexpr auto kTexts = std::to_array<const char*>(
-    {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
-     "processor_config.json", "preprocessor_config.json", "hf_quant_config.json"});
+constexpr const char *kConfigs[] = {"config.json", "hf_quant_config.json"},
+                     *kTexts[] = {"generation_config.json", "tokenizer.json", "tokenizer_config.json",
+                                  "chat_template.jinja"};
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr std::size_t kIndexBytesMax = 64 << 20;
 constexpr std::uint64_t kFileBytesMax = std::numeric_limits<std::int64_t>::max();
@@ -144,8 +143,9 @@ Result<HubFiles> choose_files(const Names& listing, const std::string& file, Hub
   HubFiles files;
   const bool folder = has("config.json") && (models.empty() || has("model.safetensors") || has(kIndex));
   if (file.empty() && folder) {
-    for (const char* text : kTexts)
-      if (has(text)) files.names.push_back(text);
+    for (const char* config : kConfigs)
+      if (has(config)) files.names.push_back(config);
+    for (const char* text : kTexts) (has(text) ? files.names : files.absent).push_back(text);
     if (need == HubNeed::kText) return files;
     if (!has("model.safetensors") && !has(kIndex))
       return Error{Errc::kNotFound, "holds neither model.safetensors, nor its index, nor a GGUF model"};

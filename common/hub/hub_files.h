@@ -41,6 +41,8 @@ struct HubFiles {
   std::vector<std::string> names;  ///< the weights last; without the shards that `index` lists
   std::string index = {};          ///< model.safetensors.index.json; empty: there are no such shards
   std::string model = {};          ///< a GGUF's (first) file; empty: the model is the folder
+  /// The texts of a folder that the list lacks. A model without them runs too, but with another prompt or sampling.
+  std::vector<std::string> absent = {};
 };
 
 /// Chooses files from a repository's list, or from a cache's part of it. A GGUF's projector is included,

@@ -74,7 +74,7 @@ fs::path mtp_beside(const fs::path& gguf) {
 /// Returns the first of these repositories that is complete in a cache; empty: none is.
 fs::path first_in_cache(const fs::path& cache, const std::vector<std::string>& repositories) {
   for (const std::string& repository : repositories)
-    if (auto found = find_in_cache(cache, {.repository = repository})) return *found;
+    if (auto found = find_in_cache(cache, {.repository = repository})) return found->path;
   return {};
 }
 
@@ -117,12 +117,12 @@ Result<PairPaths> model_pair(const fs::path& model, const PairNeed& need) {
   const std::optional<HubName> name = hub_name(model);
   if (!name) return PairPaths{model, need.assistant ? assistant_beside(model) : fs::path()};
   const HubSettings hub = HubSettings::of_environment();
-  const std::optional<fs::path> found = find_in_cache(hub.cache, *name, need.files);
+  const bool cached = find_in_cache(hub.cache, *name, need.files).has_value();
   PairPaths paths;
-  ASSIGN_OR_RETURN(paths.backbone, found ? Result<fs::path>(*found) : fetch_from_hub(hub, *name, need.files));
+  ASSIGN_OR_RETURN(paths.backbone, cached_or_fetched(hub, *name, need.files));
   if (!need.assistant) return paths;
   paths.assistant = first_in_cache(hub.cache, assistant_repositories(name->repository));
-  if (paths.assistant.empty() && !hub.offline) paths.assistant = fetch_assistant(hub, *name, /*of_any_name=*/!found);
+  if (paths.assistant.empty() && !hub.offline) paths.assistant = fetch_assistant(hub, *name, /*of_any_name=*/!cached);
   return paths;
 }
 

@@ -106,7 +106,7 @@ void hub(const std::string& text) {
     if (!std::filesystem::exists(folder() / "hub" / commit / file)) folder().write("hub" / commit / file, "");
   folder().write("hub" / commit / "model.safetensors.index.json", rest);
   folder().write("hub/" + cached.folder() + "/refs/main", line);
-  if (const auto found = find_in_cache(folder() / "hub", cached)) CHECK(*found == folder() / "hub" / commit);
+  if (const auto found = find_in_cache(folder() / "hub", cached)) CHECK(found->path == folder() / "hub" / commit);
 }
 
 }  // namespace

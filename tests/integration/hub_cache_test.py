@@ -20,7 +20,8 @@ os.environ["HF_HUB_DISABLE_XET"] = os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 import filelock  # noqa: E402
 import huggingface_hub  # noqa: E402
 
-FILES = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": bytes(range(256)) * 1000}
+FILES = {"config.json": b"{}", "tokenizer.json": b"{}", "generation_config.json": b"{}", "tokenizer_config.json": b"{}",
+         "chat_template.jinja": b"", "model.safetensors": bytes(range(256)) * 1000}
 
 
 def layout(cache):

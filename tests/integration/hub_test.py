@@ -5,6 +5,7 @@ cannot be had.
 usage: hub_test.py OUTRIDER FAULT_IO_LIBRARY
 """
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -114,6 +115,23 @@ class Names(HubTest):
         self.hub.stop()  # That there is no tokenizer is known.
         self.assertIn("config.json", self.outrider("inspect", "org/small", status=1).stderr)
 
+    def test_texts_that_another_program_left_out_are_asked_for(self):
+        repository = self.hub.repositories["org/small"] = hub_server.Repository(
+            small_model(**{"generation_config.json": b"{}", "tokenizer_config.json": b"{}"}))
+        self.pull()
+        lost = self.snapshot("org/small") / "generation_config.json"
+        lost.unlink()
+        shutil.rmtree(self.cache / "models--org--small" / ".no_exist")
+        offline = self.outrider("inspect", "org/small", status=1, HF_HUB_OFFLINE="1").stderr
+        self.assertIn("nobody may be asked (--offline, HF_HUB_OFFLINE); using what is there, without generation_config.json, "
+                      "chat_template.jinja\n", offline)
+        repository.revisions.remove("main")  # which may be another commit by now
+        self.outrider("inspect", "org/small", status=1)
+        self.assertTrue(lost.exists())
+        self.hub.seen.clear()
+        self.assertNotIn("without", self.outrider("inspect", "org/small", status=1).stderr)
+        self.assertEqual(self.hub.seen, [], "that there is no template is known")
+
     def test_one_gguf_of_several_by_its_type(self):
         files = {"m-Q4_0.gguf": b"4" * 200_000, "m-Q8_0-00001-of-00002.gguf": b"8" * 200_000, "config.json": b"{}",
                  "m-Q8_0-00002-of-00002.gguf": b"9" * 200_000, "mmproj-F32.gguf": b"32" * 100, "mmproj-BF16.gguf": b"16" * 100}
@@ -214,10 +232,19 @@ class Faults(HubTest):
         of = {server: {headers.get("Authorization") for kind, _, _, headers in self.hub.seen if kind == server}
               for server in ("Front", "Storage")}
         self.assertEqual(of, {"Front": {f"Bearer {TOKEN}"}, "Storage": {None}})
+        said = self.pull(status=1, HF_TOKEN=TOKEN, HF_HUB_DISABLE_IMPLICIT_TOKEN="1").stderr
+        self.assertIn("not without a token (status 401)", said)
+        self.pull(HF_TOKEN=f" {TOKEN} \n")
         self.folder.cleanup()
         self.home.mkdir(parents=True)
         (self.home / "token").write_text(TOKEN + "\n")  # as `hf auth login` leaves it
         self.pull()
+
+    def test_variables_are_read_as_huggingface_hub_reads_them(self):
+        self.assertIn("nobody may be asked", self.pull(status=1, HF_HUB_OFFLINE="", TRANSFORMERS_OFFLINE="1").stderr)
+        for home in ("$BASE/hf$NONE/a", "${BASE}/hf${NONE}/a"):
+            printed = self.pull(HF_HOME=home, BASE=self.folder.name, HF_HUB_OFFLINE="0", TRANSFORMERS_OFFLINE="1").stdout
+            self.assertTrue(printed.startswith(home.replace("$BASE", self.folder.name).replace("${BASE}", self.folder.name)), printed)
 
     def test_a_model_with_terms_names_their_page(self):
         self.repository.gated = True
