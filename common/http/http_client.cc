@@ -34,6 +34,7 @@ constexpr Duration kPollInterval = std::chrono::milliseconds(100);  ///< between
 constexpr std::uint32_t kReplyHeadBytesMax = 64 << 10;
 constexpr std::size_t kPieceBytes = 64 << 10;
 constexpr int kLookUpsMax = 64;
+constexpr int kInterimMax = 8;  ///< answers such as 103 (Early Hints) before the final one
 
 Error nobody_waits() { return {Errc::kCancelled, "nobody waits any longer"}; }
 
@@ -156,11 +157,16 @@ Result<HttpAnswer> call_or_throw(const HttpCall& call) {
   if (failed) return why();
   expect_more();
   beast::flat_buffer buffer(kReplyHeadBytesMax + kPieceBytes);  // the line of a chunk, and a trailer, are read whole
-  http::response_parser<http::buffer_body> reply;
-  reply.header_limit(kReplyHeadBytesMax);
-  reply.body_limit(std::uint64_t{1} << 62);  // until the head has been checked
-  http::read_header(connection, buffer, reply, failed);
-  if (failed) return why();
+  std::optional<http::response_parser<http::buffer_body>> parser;
+  int interim = 0;
+  do {
+    parser.emplace();
+    parser->header_limit(kReplyHeadBytesMax);
+    parser->body_limit(std::uint64_t{1} << 62);  // until the head has been checked
+    http::read_header(connection, buffer, *parser, failed);
+    if (failed) return why();
+  } while (parser->get().result_int() / 100 == 1 && interim++ < kInterimMax);
+  http::response_parser<http::buffer_body>& reply = *parser;
   HttpAnswer answer{.status = static_cast<int>(reply.get().result_int())};
   for (const auto& field : reply.get().base()) {
     const auto name = field.name_string(), value = field.value();

@@ -333,6 +333,25 @@ TEST(HttpClient, WithoutAFileHandleSaysSo) {
   EXPECT_NE(answer.error().message.find("Too many open files"), std::string::npos) << answer.error().message;
 }
 
+// RFC 9110, 15.2: a client parses them even where it expects none.
+TEST(HttpClient, ReadsTheFinalAnswerBehindInterimOnes) {
+  const auto asked = [](const std::string& interim) {
+    RawHost host([&](int peer) { RawHost::say(peer, interim + "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n."); });
+    return call_http({.url = parse_http_url("http://" + host.here + "/").value(),
+                      .addresses = {"127.0.0.1"},
+                      .admit = [](const HttpAnswer&, std::int64_t) { return Result<std::int64_t>(1); }});
+  };
+  const std::string hints = "HTTP/1.1 103 Early Hints\r\nLink: </a>; rel=preload\r\n\r\n";
+  const auto answer = asked("HTTP/1.1 100 Continue\r\n\r\n" + hints);
+  ASSERT_TRUE(answer) << answer.error().message;
+  EXPECT_EQ(answer->status, 200);
+  EXPECT_EQ(answer->header("link"), "");
+  EXPECT_EQ(answer->body, ".");
+  std::string endless;
+  for (int i = 0; i < 100; ++i) endless += hints;
+  EXPECT_EQ(asked(endless).value().status, 103);
+}
+
 // As many as a server or a batch has under way: each has the handle of its socket, and no other.
 TEST(HttpClient, TakesOneFileHandleForACall) {
   const auto open_files = [] {
