@@ -91,7 +91,7 @@ void bench_vision(const TowerFlags& flags, const ModelShape& shape, WeightType t
               {"picture", fmt::format("{} x {}", flags.width, flags.height)},
               {"picture_resized", fmt::format("{} x {}", resized.width, resized.height)},
               {"picture_patches", patches.rows * patches.columns},
-              {"picture_soft_tokens", soft_token_count(resized, config)},
+              {"picture_soft_tokens", soft_token_count(resized.height, resized.width, config)},
               {"picture_weight_mib", weight_mib(*tower)},
               {"picture_resize_ms", resize_ms},
               {"picture_encode_ms", best_ms(flags.repeat, [&] { tower->encode(patches); })}});

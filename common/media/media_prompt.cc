@@ -159,8 +159,8 @@ Result<std::vector<TokenId>> place_media(std::span<const TokenId> rendered, cons
     if (places++ >= media.size() || media[filled].is_sound() != sound) continue;  // an error, below
     WireMedium& medium = media[filled++];
     const std::vector<std::int64_t>& shape = medium.content.shape;
-    const std::int64_t count = sound ? audio->soft_tokens(shape[0])
-                                     : (shape[0] / vision->soft_token_side()) * (shape[1] / vision->soft_token_side());
+    const std::int64_t count =
+        sound ? audio->soft_tokens(shape[0]) : soft_token_count(shape[0], shape[1], *vision);
     tokens.push_back(sound ? audio->boa_token_id : vision->boi_token_id);
     medium.first = std::ssize(tokens);
     tokens.insert(tokens.end(), static_cast<std::size_t>(count), token);

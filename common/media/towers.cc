@@ -22,8 +22,8 @@ Result<SoftTokens> of_picture(const VisionConfig& config, const WireTensor& pixe
   const std::int64_t longest =
       std::min(kSoftTokenBudgets.back() * side, config.position_embedding_size * config.patch_size);
   const bool fits = 0 < height && height <= longest && 0 < width && width <= longest && height % side == 0 &&
-                    width % side == 0 && (height / side) * (width / side) <= kSoftTokenBudgets.back();
-  if (fits) return SoftTokens{(height / side) * (width / side), config.both_ways};
+                    width % side == 0 && soft_token_count(height, width, config) <= kSoftTokenBudgets.back();
+  if (fits) return SoftTokens{soft_token_count(height, width, config), config.both_ways};
   return Error(Errc::kInvalidArgument,
                "a picture of {} [{}], wanted U8 [height, width, 3], with sides that are multiples of {} up "
                "to {}, and at most {} soft tokens",

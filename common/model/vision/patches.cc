@@ -108,10 +108,6 @@ std::int64_t resizing_bytes(std::int64_t height, std::int64_t width, const Visio
   return 3 * height * to_width + 3 * to_height * to_width + kTapBytes * (height + width + to_width);
 }
 
-std::int64_t soft_token_count(const Picture& resized, const VisionConfig& config) {
-  return (resized.height / config.soft_token_side()) * (resized.width / config.soft_token_side());
-}
-
 Result<Patches> cut_into_patches(const Picture& resized, const VisionConfig& config) {
   const std::int64_t patch = config.patch_size;
   Patches patches{.rows = resized.height / patch, .columns = resized.width / patch, .values = {}};

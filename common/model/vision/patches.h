@@ -30,8 +30,10 @@ Picture resize_for_tower(const Picture& picture, const VisionConfig& config, std
 std::int64_t resizing_bytes(std::int64_t height, std::int64_t width, const VisionConfig& config,
                             std::int64_t soft_tokens);
 
-/// Returns the number of soft tokens of a resized picture. @pre its sides are multiples of soft_token_side()
-std::int64_t soft_token_count(const Picture& resized, const VisionConfig& config);
+/// Returns the number of soft tokens of a picture whose sides are multiples of soft_token_side().
+inline std::int64_t soft_token_count(std::int64_t height, std::int64_t width, const VisionConfig& config) {
+  return (height / config.soft_token_side()) * (width / config.soft_token_side());
+}
 
 /// @return kOutOfRange for a picture wider or higher than the tower's table of positions
 Result<Patches> cut_into_patches(const Picture& resized, const VisionConfig& config);
