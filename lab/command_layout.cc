@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 
 #include "common/model/audio/sound_encoder.h"
-#include "common/model/tokenizer/tokenizer.h"
 #include "common/model/vision/picture_encoder.h"
 #include "common/os/logging.h"
 #include "lab/in_process_pair.h"
@@ -119,7 +118,7 @@ Patches large_picture(const VisionConfig& config) {
 
 /// Reports the memory of verifier, drafter and coordinator for one sequence.
 void report_buffers(Layout& layout, const LayoutFlags& flags, const Backbone& backbone, const Assistant& assistant,
-                    InProcessPair& pair, const Result<Tokenizer>& tokenizer) {
+                    InProcessPair& pair) {
   const BufferSink verifier = layout.sink("verifier"), drafter = layout.sink("drafter"),
                    coordinator = layout.sink("coordinator");
   const auto block = [](const BufferSink& sink, const char* name, const char* dtype, std::size_t count,
@@ -139,7 +138,6 @@ void report_buffers(Layout& layout, const LayoutFlags& flags, const Backbone& ba
   ids("candidate_tokens", flags.draft_length);
   ids("accepted_tokens", flags.draft_length + 1);
   ids("text_tokens", flags.context);  // prompt and answer of the request
-  if (tokenizer) block(coordinator, "tokenizer", "U8", tokenizer->memory_bytes(), tokenizer->memory_bytes());
 }
 
 void layout(const LayoutFlags& flags) {
@@ -164,7 +162,6 @@ void layout(const LayoutFlags& flags) {
   }
   const std::int64_t before = anonymous_bytes();
 
-  const Result<Tokenizer> tokenizer = Tokenizer::load(files);  // a model without one can be laid out too
   const std::unique_ptr<Backbone> backbone = or_throw(Backbone::load(files, type, kRowsMax));
   const std::unique_ptr<Assistant> assistant = load_assistant();
 
@@ -183,7 +180,7 @@ void layout(const LayoutFlags& flags) {
   text.round(flags.draft_length);
 
   Layout buffers;
-  report_buffers(buffers, flags, *backbone, *assistant, text, tokenizer);
+  report_buffers(buffers, flags, *backbone, *assistant, text);
   if (tower) (*tower)->report_buffers(buffers.sink("verifier"));
   if (audio) (*audio)->report_buffers(buffers.sink("verifier"));
   Row report = {{"buffers", buffers.rows()},
@@ -207,7 +204,8 @@ void layout(const LayoutFlags& flags) {
 
 void add_layout_command(Command& app) {
   Command* command =
-      app.add_subcommand("layout", "Write layout_decode.json: every long-lived buffer of a pair while it decodes");
+      app.add_subcommand("layout", "Write layout_decode.json: every long-lived buffer of a pair while it decodes, but "
+                                   "no tokenizer");
   auto flags = std::make_shared<LayoutFlags>();
   flags->model.add_to(*command);
   add_number(*command, "--context", flags->context, 2, 1 << 20, "Positions of the sequence");

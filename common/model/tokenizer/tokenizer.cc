@@ -234,16 +234,4 @@ std::uint64_t Tokenizer::fingerprint() const {
   return hash | 1;
 }
 
-std::size_t Tokenizer::memory_bytes() const {
-  constexpr std::size_t kNode = 2 * sizeof(void*) + 16;  // a map node's link and hash, and malloc's own
-  const auto text_bytes = [](const std::string& text) {
-    return text.capacity() < sizeof(std::string) / 2 ? std::size_t{0} : text.capacity() + 1 + 16;
-  };
-  std::size_t bytes = tokens_.capacity() * sizeof(Token) + merged_.capacity() * sizeof(TokenId);
-  for (const Token& token : tokens_) bytes += text_bytes(token.text);
-  for (const auto& [text, id] : ids_) bytes += sizeof(std::pair<const std::string, TokenId>) + kNode + text_bytes(text);
-  bytes += ranks_.size() * (sizeof(std::pair<const std::uint64_t, Rank>) + kNode);
-  return bytes + (ids_.bucket_count() + ranks_.bucket_count()) * sizeof(void*);
-}
-
 }  // namespace outrider

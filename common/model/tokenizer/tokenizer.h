@@ -80,9 +80,6 @@ class Tokenizer {
   /// Hash of the ids' meanings: equal for two files of one vocabulary, whatever their format. Never 0. O(vocabulary).
   std::uint64_t fingerprint() const;
 
-  /// Estimated memory: elements, nodes and buckets of the standard library.
-  std::size_t memory_bytes() const;
-
   /// The file, or parse()'s `name_for_errors`.
   const std::string& name() const { return name_; }
 
