@@ -30,7 +30,7 @@ struct ResponsesBody {
   std::string_view text;  ///< its original text
   /// {"items", "response"} of the continued response: its conversation, and the response itself. Null: none.
   nlohmann::json before = {};
-  std::int64_t before_bytes = 0;  ///< size of its text
+  std::int64_t before_bytes = 0;  ///< size of its text, and of the items that the input refers to
 };
 ApiResult<CompletionRequest> parse_responses(const ResponsesBody& body, const ApiDefaults& defaults);
 /// Reads a body of /v1/responses/input_tokens.

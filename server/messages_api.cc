@@ -28,6 +28,10 @@ void read_image(const JsonFields& block, ChatMessage& message, std::vector<Mediu
 /// Reads a block that chat/completions has too; an image has a form of its own.
 void read_block(const JsonFields& block, const std::string& type, ChatMessage& message,
                 std::vector<MediumFile>& media) {
+  // Claude Code's first system block is no instruction. Its hash differs in every request, so that the prompts of two
+  // requests would have no common prefix.
+  const bool of_system = message.role == ChatMessage::Role::kSystem && type == "text";
+  if (of_system && block.text("text", "").starts_with("x-anthropic-billing-header")) return;
   if (type != "image")
     read_part(block, type, message, media);
   else if (may_have_medium(block, type, message))
@@ -40,13 +44,20 @@ void read_blocks(const JsonFields& fields, const char* key, ChatMessage& message
                [&](const JsonFields& block, const std::string& type) { read_block(block, type, message, media); });
 }
 
-/// Reads the result of a call, as text.
+/// Reads the result of a call. The text of a failure is under the key that Gemini's API has for failures.
 ChatMessage read_result(const JsonFields& block, std::vector<MediumFile>& media) {
   ChatMessage result;
   result.role = ChatMessage::Role::kTool;
   result.tool_call_id = block.text("tool_use_id", {}, "the id of the call that this answers");
-  if (block.find("content") != nullptr) read_blocks(block, "content", result, media);
+  if (block.find("content") != nullptr)
+    read_content(block, "content", result, [&](const JsonFields& part, const std::string& type) {
+      if (type == "tool_reference")  // the result of a search for tools, all of which are declared
+        result.parts.push_back({.text = part.text("tool_name")});
+      else
+        read_block(part, type, result, media);
+    });
   make_answer(result);
+  if (block.boolean("is_error", false)) result.response = Json::object({{"error", std::move(result.response)}});
   return result;
 }
 
@@ -75,11 +86,6 @@ void read_message(const JsonFields& fields, Conversation& conversation, std::vec
   if (has_content || !member(fields.raw(), "content").is_array()) conversation.messages.push_back(std::move(message));
 }
 
-ToolDeclaration read_tool(const JsonFields& tool) {
-  if (tool.text("type", "custom") != "custom") tool.wrong("type", "\"custom\"");  // otherwise its server would run it
-  return read_function(tool, "input_schema");
-}
-
 ToolChoice messages_choice(const JsonFields& fields) {
   using Kind = ToolChoice::Kind;
   const JsonFields choice = fields.object("tool_choice");
@@ -88,7 +94,8 @@ ToolChoice messages_choice(const JsonFields& fields) {
   return {.kind = type == "any" ? Kind::kForced : type == "none" ? Kind::kNone : Kind::kFree};
 }
 
-void read_conversation(const JsonFields& fields, Conversation& conversation, std::vector<MediumFile>& media) {
+void read_conversation(const JsonFields& fields, const ApiDefaults& defaults, Conversation& conversation,
+                       std::vector<MediumFile>& media, std::vector<std::string>& warnings) {
   if (fields.find("system") != nullptr) {
     ChatMessage system;
     system.role = ChatMessage::Role::kSystem;
@@ -98,9 +105,12 @@ void read_conversation(const JsonFields& fields, Conversation& conversation, std
   if (fields.find("messages") == nullptr) return fields.wrong("messages", "an array of messages");
   fields.each("messages", "an array of messages",
               [&](const JsonFields& message) { read_message(message, conversation, media); });
-  check_turns(fields, "messages", conversation, media);
-  fields.each("tools", "an array of tools",
-              [&](const JsonFields& tool) { conversation.tools.push_back(read_tool(tool)); });
+  finish_turns(fields, "messages", conversation, media);
+  read_tools(fields, defaults, conversation, warnings, [&](const JsonFields& tool) {
+    const bool of_client = tool.text("type", "custom") == "custom";
+    if (of_client) conversation.tools.push_back(read_function(tool, "input_schema"));
+    return of_client;
+  });
   if (messages_choice(fields).kind == ToolChoice::Kind::kNone) conversation.tools.clear();
   // The reply continues the assistant's unfinished message.
   const ChatMessage* const last = conversation.messages.empty() ? nullptr : &conversation.messages.back();
@@ -250,7 +260,7 @@ ApiResult<CompletionRequest> parse_messages(std::string_view body, const ApiDefa
     request.source.bytes = std::ssize(body);
     request.chat = true;
     read_request(fields, defaults, {.path = "/v1/messages", .stop = "stop_sequences", .one_reply = true}, request);
-    read_conversation(fields, request.conversation, request.media);
+    read_conversation(fields, defaults, request.conversation, request.media, request.warnings);
     const bool of_today = fields.object("output_config").find("format") != nullptr;
     const FormatField format =
         of_today ? FormatField{"output_config", "format"} : FormatField{nullptr, "output_format"};
@@ -268,7 +278,8 @@ ApiResult<TokenizeRequest> parse_messages_prompt(std::string_view body, const Ap
   return read_body<TokenizeRequest>(json, defaults, [&](const JsonFields& fields, TokenizeRequest& request) {
     request.source.bytes = std::ssize(body);
     refuse_unsupported(fields);
-    read_conversation(fields, request.text.emplace<Conversation>(), request.media);
+    std::vector<std::string> unsaid;  // a count has no place for warnings
+    read_conversation(fields, defaults, request.text.emplace<Conversation>(), request.media, unsaid);
   });
 }
 

@@ -56,7 +56,7 @@ Conversation read_conversation(const JsonFields& fields, std::vector<MediumFile>
   Conversation conversation;
   fields.each("messages", "an array of messages",
               [&](const JsonFields& message) { conversation.messages.push_back(read_message(message, media)); });
-  check_turns(fields, "messages", conversation, media);
+  finish_turns(fields, "messages", conversation, media);
   fields.each("tools", "an array of tools",
               [&](const JsonFields& tool) { conversation.tools.push_back(read_tool(tool)); });
   if (const Json* choice = fields.find("tool_choice"); choice != nullptr && *choice == "none")
@@ -135,9 +135,8 @@ ApiResult<CompletionRequest> completion_of(const Json& json, std::string_view bo
     read_stream_options(fields, request);
     request.sampling.grammar = read_answer_grammar(fields, body);
     request.add_special_tokens = fields.boolean("add_special_tokens", true);
-    const Json* predict = fields.find("n_predict");  // llama.cpp's -1: as many as fit
-    const bool unbounded = predict != nullptr && *predict == -1;
-    if (!request.max_tokens && !unbounded)
+    const auto is_unbounded = [&](const char* name) { return member(json, name) == -1; };
+    if (!request.max_tokens && std::ranges::none_of(kLengthNames, is_unbounded))
       request.max_tokens = std::max(kDefaultMaxTokens, request.sampling.min_tokens);
     const Json* prompt = fields.find("prompt");
     const auto add_prompt = [&](const Json& one) {

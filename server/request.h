@@ -37,6 +37,9 @@ inline constexpr int kJsonDepthMax = kChatJsonDepthMax + 8;
 /// longest possible answer, so that few such requests would fit at once.
 inline constexpr std::int64_t kMaxChatTokens = 8192;
 
+/// Names of that limit in requests, llama.cpp's and OpenAI's; a later one takes precedence, and -1 is no limit.
+inline constexpr const char* kLengthNames[] = {"n_predict", "max_tokens", "max_completion_tokens"};
+
 /// Default values for requests.
 struct ApiDefaults {
   std::string model;  ///< the only model

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <iterator>
 #include <limits>
 #include <type_traits>
 #include <utility>
@@ -104,10 +106,11 @@ void read_masks(const JsonFields& fields, const ApiDefaults& defaults, Completio
 }
 
 void read_length(const JsonFields& fields, const char* own_name, CompletionRequest& request) {
-  for (const char* name : {"n_predict", "max_tokens", "max_completion_tokens", own_name}) {  // the first is llama.cpp's
-    if (name == nullptr) continue;
-    if (const Json* wanted = fields.find(name);
-        wanted != nullptr && (*wanted != -1 || name != std::string_view("n_predict")))
+  std::vector<const char*> names(std::begin(kLengthNames), std::end(kLengthNames));
+  if (own_name != nullptr) names.push_back(own_name);
+  for (const char* name : names) {
+    const Json* wanted = fields.find(name);
+    if (wanted != nullptr && (*wanted != -1 || wanted->is_number_unsigned()))  // 2^64 - 1 compares equal
       request.max_tokens = fields.integer(name, 1, request.echo && !request.chat ? 0 : 1, kIntMax);
   }
   if (request.max_tokens && request.sampling.min_tokens > *request.max_tokens) {
@@ -310,8 +313,8 @@ void read_part(const JsonFields& part, const std::string& type, ChatMessage& mes
 }
 
 bool may_have_medium(const JsonFields& part, const std::string& type, const ChatMessage& message) {
-  const bool may = message.role == ChatMessage::Role::kUser;
-  if (!may) part.refuse("type", fmt::format("is {}, which only a user's message may have", type));
+  const bool may = message.role == ChatMessage::Role::kUser || message.role == ChatMessage::Role::kTool;
+  if (!may) part.refuse("type", fmt::format("is {}, which only a user's or a tool's message may have", type));
   return may;
 }
 
@@ -326,10 +329,10 @@ void read_content(const JsonFields& fields, const char* key, ChatMessage& messag
   fields.each(key, wanted, [&](const JsonFields& part) { read(part, part.text("type", {}, "the type of a part")); });
 }
 
-std::string read_name(const JsonFields& fields) {
+std::string read_name(const JsonFields& fields, const char* key) {
   const std::string wanted = fmt::format("1 to {} letters, digits, '_', '-' and '.'", kWordMax);
-  const std::string name = fields.text("name", {}, wanted);
-  if (!is_word(name, "_-.")) fields.wrong("name", wanted);
+  const std::string name = fields.text(key, {}, wanted);
+  if (!is_word(name, "_-.")) fields.wrong(key, wanted);
   return name;
 }
 
@@ -362,7 +365,8 @@ ChatMessage read_role(const JsonFields& fields) {
 }
 
 void make_answer(ChatMessage& message) {
-  for (const ContentPart& part : std::exchange(message.parts, {})) message.content += part.text;
+  for (const ContentPart& part : message.parts) message.content += part.text;
+  std::erase_if(message.parts, [](const ContentPart& part) { return part.kind == ContentPart::Kind::kText; });
   message.response = std::exchange(message.content, {});
 }
 
@@ -390,6 +394,20 @@ ToolDeclaration read_function(const JsonFields& function, const char* schema) {
   return tool;
 }
 
+void read_tools(const JsonFields& fields, const ApiDefaults& defaults, Conversation& conversation,
+                std::vector<std::string>& warnings, const std::function<bool(const JsonFields& tool)>& read) {
+  std::vector<std::pair<std::string, std::string>> left_out;  // the key of the type, and what is wrong with it
+  fields.each("tools", "an array of tools", [&](const JsonFields& tool) {
+    if (read(tool) || left_out.size() == kUnknownFieldsMax) return;
+    const Json& type = member(tool.raw(), "type");
+    left_out.emplace_back(tool.name() + ".type", fmt::format("is {}, which this server does not run", show(type)));
+  });
+  for (const auto& [key, problem] : left_out) {
+    if (conversation.tools.empty() || defaults.strict_fields) return fields.refuse(key.c_str(), problem);
+    warnings.push_back(fmt::format("{} {}: the tool is left out", key, problem));
+  }
+}
+
 void read_ending(const JsonFields& fields, bool goes_on, Conversation& conversation) {
   conversation.thinking = read_thinking(fields);
   conversation.preserve_thinking = fields.object("chat_template_kwargs").boolean("preserve_thinking", false);
@@ -401,13 +419,22 @@ void read_ending(const JsonFields& fields, bool goes_on, Conversation& conversat
                                   : Conversation::End::kLastMessage;
 }
 
-void check_turns(const JsonFields& fields, const char* key, const Conversation& conversation,
-                 const std::vector<MediumFile>& media) {
+void finish_turns(const JsonFields& fields, const char* key, Conversation& conversation,
+                  const std::vector<MediumFile>& media) {
   if (media.size() > kMediaMax)
-    fields.refuse(key, fmt::format("has {} pictures, videos and sounds, wanted at most {}", media.size(), kMediaMax));
+    return fields.refuse(key,
+                         fmt::format("has {} pictures, videos and sounds, wanted at most {}", media.size(), kMediaMax));
   if (!media.empty() && fields.find("truncate_prompt_tokens") != nullptr)
     fields.refuse("truncate_prompt_tokens", "is not supported with pictures and sounds");
-  if (conversation.messages.empty()) fields.wrong(key, "at least one message");
+  std::vector<ChatMessage>& messages = conversation.messages;
+  if (messages.empty()) fields.wrong(key, "at least one message");
+  ChatMessage shown;  // the pictures and sounds of the answers so far
+  for (std::size_t i = 0; i <= messages.size(); ++i) {
+    if (i < messages.size() && messages[i].role == ChatMessage::Role::kTool)
+      std::ranges::move(std::exchange(messages[i].parts, {}), std::back_inserter(shown.parts));
+    else if (!shown.parts.empty())
+      messages.insert(messages.begin() + static_cast<std::ptrdiff_t>(i), std::exchange(shown, {}));
+  }
 }
 
 }  // namespace outrider

@@ -58,24 +58,30 @@ void read_content(const JsonFields& fields, const char* key, ChatMessage& messag
 /// Reads a part in chat/completions' form: a text, or a medium (is_medium()).
 /// @param media  receives the file of a picture, a video or a sound
 void read_part(const JsonFields& part, const std::string& type, ChatMessage& message, std::vector<MediumFile>& media);
-/// Refuses a medium in a message that is not the user's. @return true if the message may have it
+/// Refuses a medium in a message that is neither a user's nor a tool's. @return true if the message may have it
 bool may_have_medium(const JsonFields& part, const std::string& type, const ChatMessage& message);
 
 /// Reads the name of a function or a tool.
-std::string read_name(const JsonFields& fields);
+std::string read_name(const JsonFields& fields, const char* key = "name");
 /// Reads a call of a function: its name, and its arguments as text.
 ToolCall read_call(const JsonFields& fields);
-/// Makes the content of a tool's message the answer to its call.
+/// Makes the text of a tool's message the answer to its call.
 void make_answer(ChatMessage& message);
 /// Reads a function with name and description. @param schema  the key of its parameters
 ToolDeclaration read_function(const JsonFields& function, const char* schema);
+/// Reads `tools`. Tools that the server would have to run are left out with a warning; they are refused with
+/// --strict-fields, or if there are no other tools.
+/// @param read  adds a tool that the client runs; returns false for any other
+void read_tools(const JsonFields& fields, const ApiDefaults& defaults, Conversation& conversation,
+                std::vector<std::string>& warnings, const std::function<bool(const JsonFields& tool)>& read);
 
 /// Reads whether the model thinks, and where the prompt ends.
 /// @param goes_on  by default the model continues the last message
 void read_ending(const JsonFields& fields, bool goes_on, Conversation& conversation);
-/// Refuses a conversation without a message, with too many files, or with files and a limit on its prompt.
+/// Refuses a conversation without a message, with too many files, or with files and a limit on its prompt. Moves the
+/// pictures and sounds of tools' answers, for which the templates have no place, to a user's message behind them.
 /// @param key  of its messages
-void check_turns(const JsonFields& fields, const char* key, const Conversation& conversation,
-                 const std::vector<MediumFile>& media);
+void finish_turns(const JsonFields& fields, const char* key, Conversation& conversation,
+                  const std::vector<MediumFile>& media);
 
 }  // namespace outrider

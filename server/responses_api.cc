@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <memory>
 #include <utility>
 #include <variant>
@@ -60,11 +61,13 @@ void read_item(const JsonFields& item, std::vector<ChatMessage>& messages, std::
   const std::string type = item.text("type", "message");
   if (type == "message") {
     read_message(item, messages, media);
-  } else if (type == "function_call") {
+  } else if (type == "function_call" || type == "custom_tool_call") {
     ToolCall call = read_call(item);
     call.id = item.text("call_id", "");
+    if (type == "custom_tool_call") call.arguments = {{"input", item.text("input")}};
+    if (item.find("namespace") != nullptr) call.name = read_name(item, "namespace") + "." + call.name;
     assistant(messages).tool_calls.push_back(std::move(call));
-  } else if (type == "function_call_output") {
+  } else if (type == "function_call_output" || type == "custom_tool_call_output") {
     ChatMessage result;
     result.role = ChatMessage::Role::kTool;
     result.tool_call_id = item.text("call_id", {}, "the id of the call that this answers");
@@ -96,8 +99,32 @@ ApiResult<EarlierTurns> earlier_turns(const Json& kept, const ApiDefaults& defau
   });
 }
 
-void read_conversation(const JsonFields& fields, EarlierTurns earlier, Conversation& conversation,
-                       std::vector<MediumFile>& media) {
+/// Adds a tool that the client runs: a function, or a custom tool, which is a function of one text; or a namespace of
+/// such tools.
+/// @param space  the namespace and a dot, before the tool's name
+/// @return false for another
+bool read_tool(const JsonFields& tool, const std::string& space, std::vector<ToolDeclaration>& tools) {
+  const std::string type = tool.text("type", {}, "\"function\"");
+  if (type == "namespace" && space.empty()) {
+    const std::string name = read_name(tool);
+    tool.each("tools", "an array of tools", [&](const JsonFields& more) {
+      if (!read_tool(more, name + ".", tools)) more.wrong("type", "\"function\" or \"custom\"");
+    });
+    return true;
+  }
+  if (type != "function" && type != "custom") return false;
+  ToolDeclaration& read = tools.emplace_back(read_function(tool, "parameters"));
+  read.name.insert(0, space);
+  if (type == "function") return true;
+  read.parameters = {
+      {"type", "object"}, {"properties", {{"input", {{"type", "string"}}}}}, {"required", Json::array({"input"})}};
+  if (const std::string grammar = tool.object("format").text("definition", ""); !grammar.empty())
+    read.description += "\nThe input follows this grammar:\n" + grammar;
+  return true;
+}
+
+void read_conversation(const JsonFields& fields, const ApiDefaults& defaults, EarlierTurns earlier,
+                       Conversation& conversation, std::vector<MediumFile>& media, std::vector<std::string>& warnings) {
   std::vector<ChatMessage>& messages = conversation.messages = std::move(earlier.messages);
   media = std::move(earlier.media);
   const Json* const input = fields.find("input");
@@ -112,11 +139,9 @@ void read_conversation(const JsonFields& fields, EarlierTurns earlier, Conversat
     system.role = ChatMessage::Role::kSystem;
     system.content = fields.text("instructions");
   }
-  check_turns(fields, "input", conversation, media);
-  fields.each("tools", "an array of tools", [&](const JsonFields& tool) {
-    if (tool.text("type", {}, "\"function\"") != "function") tool.wrong("type", "\"function\"");  // server-side tools
-    conversation.tools.push_back(read_function(tool, "parameters"));
-  });
+  finish_turns(fields, "input", conversation, media);
+  read_tools(fields, defaults, conversation, warnings,
+             [&](const JsonFields& tool) { return read_tool(tool, "", conversation.tools); });
   if (read_tool_choice(fields, /*of_chat=*/false).kind == ToolChoice::Kind::kNone) conversation.tools.clear();
   read_ending(fields, /*goes_on=*/false, conversation);
 }
@@ -193,9 +218,28 @@ std::string text_part(const std::string& text, std::string_view logprobs) {
 Json message_item(const std::string& id, const char* status) {
   return {{"id", id}, {"type", "message"}, {"status", status}, {"role", "assistant"}};
 }
-Json call_item(const std::string& id, const std::string& call_id, const std::string& name, const Json& arguments) {
-  return {{"id", id},     {"type", "function_call"}, {"status", "completed"}, {"call_id", call_id},
-          {"name", name}, {"arguments", arguments}};
+/// @param tools  the request's: the called one determines namespace and type (see read_tool())
+Json call_item(const Json& tools, const std::string& id, const std::string& call_id, const std::string& name,
+               const std::string& arguments) {
+  const auto named = [](const Json& list, const char* type, const std::string& wanted) {
+    return std::find_if(list.begin(), list.end(), [&](const Json& tool) {
+      return member(tool, "type") == type && member(tool, "name") == wanted;
+    });
+  };
+  Json item = {{"id", id}, {"status", "completed"}, {"call_id", call_id}, {"name", name}};
+  const Json* list = &tools;
+  const std::size_t dot = std::min(name.find('.'), name.size());
+  if (const auto space = named(tools, "namespace", name.substr(0, dot)); space != tools.end() && dot != name.size()) {
+    item["namespace"] = name.substr(0, dot);
+    item["name"] = name.substr(dot + 1);
+    list = &member(*space, "tools");
+  }
+  const bool custom = named(*list, "custom", item["name"]) != list->end();
+  item["type"] = custom ? "custom_tool_call" : "function_call";
+  if (!custom) return item["arguments"] = arguments, item;
+  const Json input = member(parse_json(arguments), "input");
+  item["input"] = input.is_string() ? input : Json(arguments);
+  return item;
 }
 
 /// Builds a response from a chat's events, and writes its own events. Only text has scores.
@@ -335,13 +379,17 @@ class ResponsesWriter final : public ReplyWriter {
   }
   std::string function_call(const std::string& call_id, const std::string& name, const std::string& arguments) {
     std::string events = close();
-    const Json item = call_item(item_id(), call_id, name, arguments);
-    Json begun = item;
+    const Json item = call_item(member(request_, "tools"), item_id(), call_id, name, arguments);
+    const bool custom = item["type"] == "custom_tool_call";
+    const char* const given = custom ? "input" : "arguments";
+    const std::string what = custom ? "response.custom_tool_call_input" : "response.function_call_arguments";
+    Json begun = item, all = {{given, item[given]}};
     begun["status"] = "in_progress";
-    begun["arguments"] = "";
+    begun[given] = "";
+    if (!custom) all["name"] = item["name"];
     events += event("response.output_item.added", to_text({{"output_index", items_}, {"item", begun}}));
-    events += item_event("response.function_call_arguments.delta", to_text({{"delta", arguments}}));
-    events += item_event("response.function_call_arguments.done", to_text({{"arguments", arguments}, {"name", name}}));
+    events += item_event((what + ".delta").c_str(), to_text({{"delta", item[given]}}));
+    events += item_event((what + ".done").c_str(), to_text(all));
     return events + done(to_text(item));
   }
   std::string done(const std::string& item) {
@@ -433,7 +481,42 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
             .param = "previous_response_id",
             .code = "previous_response_not_found"};
     }
+    if (const auto wrong = resolve_references(http, body)) return *wrong;
     return body;
+  }
+  /// Replaces each item_reference of an input by the stored item. Begins at the end, since the latest response is
+  /// stored with the items of earlier ones: mostly a single response is parsed.
+  std::optional<ApiError> resolve_references(const HttpRequest& http, ResponsesBody& body) const {
+    const auto input = body.json.find("input");
+    if (input == body.json.end() || !input->is_array()) return std::nullopt;
+    std::map<std::string, Json> known;
+    std::int64_t held = body.before_bytes * kBytesPerBodyByte;
+    for (auto item = input->rbegin(); item != input->rend(); ++item) {
+      if (member(*item, "type") != "item_reference") continue;
+      const std::string id = member(*item, "id").is_string() ? member(*item, "id").get<std::string>() : "";
+      if (!known.contains(id)) {
+        const std::size_t begin = id.find('_') + 1, end = std::max(id.rfind('_'), begin);  // item_id() made it
+        const std::string kept = store_.text(id.substr(begin, end - begin), http.owner());
+        ApiResult<Json> tree = tree_of(http, kept, held);
+        if (!tree) return tree.error();
+        held += counted_bytes(kept);
+        for (Json* list : {&(*tree)["items"], &(*tree)["response"]["output"]})
+          for (Json& of_store : *list)
+            if (member(of_store, "id").is_string()) known.emplace(of_store["id"], std::move(of_store));
+      }
+      const auto found = known.find(id);
+      if (found == known.end())
+        return ApiError{
+            .status = 404,
+            .message = fmt::format("there is no item {}, or not any more: wanted the item itself", show(id)),
+            .param = "input"};
+      const auto bytes = std::ssize(to_text(found->second));
+      held += bytes * kBytesPerBodyByte;
+      if (const auto refused = http.reserve(counted_bytes(http.body) + held)) return refused;
+      body.before_bytes += bytes;
+      *item = found->second;
+    }
+    return std::nullopt;
   }
   /// Removes and returns all items of the conversation so far from a body.
   static Json items_of(ResponsesBody& body) {
@@ -471,10 +554,11 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
   static std::string kept_text(const Json& items, const std::string& response) {
     return with_member(to_text({{"items", items}}), "response", response);
   }
-  /// Parses a stored response once there is memory for it beside the request's body. @return null if there is none
-  static ApiResult<Json> tree_of(const HttpRequest& http, const std::string& kept) {
+  /// Parses a stored response once there is memory for it beside the request's body, and `held`. @return null if there
+  /// is none
+  static ApiResult<Json> tree_of(const HttpRequest& http, const std::string& kept, std::int64_t held = 0) {
     if (kept.empty()) return Json();
-    if (const auto refused = http.reserve(counted_bytes(http.body) + counted_bytes(kept))) return *refused;
+    if (const auto refused = http.reserve(counted_bytes(http.body) + held + counted_bytes(kept))) return *refused;
     return parse_json(kept);
   }
   ApiResult<Json> remembered(const HttpRequest& http) const {
@@ -507,7 +591,7 @@ ApiResult<CompletionRequest> parse_responses(const ResponsesBody& body, const Ap
     read_request(fields, defaults,
                  {.path = "/v1/responses", .max_tokens = "max_output_tokens", .logprobs = scores, .one_reply = true},
                  request);
-    read_conversation(fields, std::move(earlier), request.conversation, request.media);
+    read_conversation(fields, defaults, std::move(earlier), request.conversation, request.media, request.warnings);
     request.sampling.grammar =
         read_call_grammar(fields, request.conversation, read_tool_choice(fields, /*of_chat=*/false),
                           read_answer_grammar(fields, body.text, {"text", "format"}), defaults.controls);
@@ -521,7 +605,9 @@ ApiResult<TokenizeRequest> parse_responses_prompt(const ResponsesBody& body, con
     request.source = source_of(body);
     refuse_other_ways(fields);
     refuse_unsupported(fields);
-    read_conversation(fields, std::move(earlier), request.text.emplace<Conversation>(), request.media);
+    std::vector<std::string> unsaid;  // a count has no place for warnings
+    read_conversation(fields, defaults, std::move(earlier), request.text.emplace<Conversation>(), request.media,
+                      unsaid);
   });
 }
 

@@ -194,7 +194,7 @@ ApiResult<CompletionRequest> parse_speech(const std::vector<FormPart>& form, Spe
     ChatMessage& message = request.conversation.messages.emplace_back();
     message.parts = {{.kind = ContentPart::Kind::kAudio}, {.text = prompt}};
     request.media.push_back(std::move(sound));
-    check_turns(read, "file", request.conversation, request.media);
+    finish_turns(read, "file", request.conversation, request.media);
     read_ending(read, /*goes_on=*/false, request.conversation);
     request.sampling.grammar = read_answer_grammar(read, text);
     request.include_usage = request.stream;

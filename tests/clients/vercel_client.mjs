@@ -31,6 +31,12 @@ const calls = {
   async responses() {
     return (await generateText({ model: openai("nano"), prompt, maxOutputTokens: 20 })).text;
   },
+  async turns() {
+    const asked = [{ role: "user", content: prompt }], model = openai("nano");
+    const { response } = await generateText({ model, messages: asked, maxOutputTokens: 20 });
+    const messages = [...asked, ...response.messages, { role: "user", content: "Go on." }];
+    return (await generateText({ model, messages, maxOutputTokens: 20 })).text;
+  },
   async chat() {
     return (await generateText({ model: openai.chat("nano"), prompt, maxOutputTokens: 10 })).text;
   },

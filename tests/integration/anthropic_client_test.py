@@ -3,8 +3,10 @@
 
 usage: anthropic_client_test.py OUTRIDER
 """
+import base64
 import sys
 import unittest
+from pathlib import Path
 
 import anthropic
 
@@ -46,6 +48,27 @@ class AnthropicClient(unittest.TestCase):
                    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "sunny"}]}]}]
         answer = self.ask(system="Be brief.", messages=history, tools=WEATHER, tool_choice={"type": "auto"})
         self.assertIn(answer.stop_reason, ("end_turn", "max_tokens", "tool_use"))
+
+    def test_a_line_that_differs_each_time_costs_no_prefix(self):
+        def cached(hash):
+            system = [{"type": "text", "text": f"x-anthropic-billing-header: cc_version=2.1; cch={hash};"},
+                      {"type": "text", "text": "You tell long stories about foxes. " * 40}]
+            usage = self.ask(system=system, max_tokens=1).usage
+            return usage.cache_read_input_tokens / (usage.input_tokens + usage.cache_read_input_tokens)
+
+        cached("a1b2c")
+        self.assertGreater(cached("0d9e8"), 0.9)
+
+    def test_a_result_may_be_a_picture(self):
+        data = base64.b64encode((Path(__file__).parent.parent / "goldens/pictures/rgb.png").read_bytes()).decode()
+        image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
+        history = [*QUESTION,
+                   {"role": "assistant", "content": [{"type": "tool_use", "id": "c1", "name": "weather", "input": {"city": "Rome"}}]},
+                   {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": [image]}]}]
+        searching = {"type": "web_search_20250305", "name": "web_search"}
+        answer = self.ask(messages=history, tools=[searching, *WEATHER])
+        self.assertGreater(answer.usage.input_tokens + answer.usage.cache_read_input_tokens, 200)
+        self.assertIn("web_search_20250305", answer.warnings[0])
 
     def test_tokens_are_counted(self):
         counted = self.client.messages.count_tokens(model="nano", messages=QUESTION).input_tokens

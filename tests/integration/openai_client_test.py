@@ -151,6 +151,26 @@ class OpenAiClient(unittest.TestCase):
         with self.assertRaises(openai.NotFoundError):
             self.client.responses.create(model="nano", input="Go on.", previous_response_id="resp_none")
 
+    def test_tools_may_be_in_namespaces_or_take_text(self):
+        search = {"type": "function", "name": "search", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}
+        tools = [{"type": "namespace", "name": "docs", "description": "Pages", "tools": [search]}]
+        fields = {"model": "nano", "input": "Hi", "tool_choice": "required", "parallel_tool_calls": False, "max_output_tokens": 200}
+        answer = self.client.responses.create(**fields, tools=[{"type": "web_search"}, *tools])
+        call, = answer.output
+        self.assertEqual((call.type, call.namespace, call.name, call.arguments), ("function_call", "docs", "search", "{}"))
+        self.assertIn("web_search", answer.warnings[0])
+        with self.client.responses.stream(**fields, tools=[{"type": "custom", "name": "patch"}]) as stream:
+            events = list(stream)
+        item = next(event.item for event in events if event.type == "response.output_item.done")
+        if item.type == "custom_tool_call":
+            self.assertEqual(item.name, "patch")
+            self.assertIn("response.custom_tool_call_input.done", [event.type for event in events])
+        else:  # a text of 200 tokens, cut off
+            self.assertEqual(events[-1].type, "response.incomplete")
+        result = {"type": "function_call_output", "call_id": call.call_id, "output": "none"}
+        for said in (call.to_dict(), {"type": "item_reference", "id": call.id}):
+            self.client.responses.create(model="nano", input=[{"role": "user", "content": "Hi"}, said, result], tools=tools, max_output_tokens=2)
+
     def test_models(self):
         self.assertEqual([m.id for m in self.client.models.list()], ["nano"])
         self.assertEqual(self.client.models.retrieve("nano").id, "nano")

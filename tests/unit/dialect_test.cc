@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -230,6 +231,135 @@ TEST(Dialects, PropertiesOfASchemaComeInItsOrder) {
             grammar);
 }
 
+TEST(Messages, TheLineOfClaudeCodeThatDiffersInEachRequestIsLeftOut) {
+  const auto texts = [](const char* hash, const char* role) {
+    const Json line = {{"type", "text"},
+                       {"text", fmt::format("x-anthropic-billing-header: cc_version=2; cch={};", hash)}};
+    const Json system = {line, {{"type", "text"}, {"text", "S"}}};
+    Json request = {{"messages", {{{"role", "user"}, {"content", {line}}}}}, {"system", system}};
+    if (role != nullptr) request["messages"].push_back({{"role", role}, {"content", system}});
+    std::vector<std::string> said;
+    const CompletionRequest read = parse_messages(request.dump(), plain_defaults()).value();
+    for (const ChatMessage& message : read.conversation.messages) said.push_back(text_of(message));
+    const auto counted = parse_messages_prompt(request.dump(), plain_defaults()).value();
+    EXPECT_EQ(std::get<Conversation>(counted.text).messages.size(), said.size());
+    return said;
+  };
+  EXPECT_EQ(texts("a1b2c", nullptr),
+            (std::vector<std::string>{"S", "x-anthropic-billing-header: cc_version=2; cch=a1b2c;"}))
+      << "a user may say anything";
+  EXPECT_EQ(texts("a1b2c", "system")[2], "S");
+}
+
+// The templates have no place for them within an answer.
+TEST(Dialects, PicturesOfToolsAnswersAreShownBehindThem) {
+  const std::string url = "data:image/png;base64,Zm9v";
+  const auto check = [](const ApiResult<CompletionRequest>& read, const char* detail) {
+    ASSERT_TRUE(read) << read.error().message;
+    std::string said;
+    for (const ChatMessage& message : read->conversation.messages) {
+      using Role = ChatMessage::Role;
+      const bool tool = message.role == Role::kTool;
+      said += message.role == Role::kAssistant ? "A" : tool ? "T" + message.response.get<std::string>() : "U";
+      EXPECT_TRUE(!tool || message.parts.empty());
+      for (const ContentPart& part : message.parts) said += part.kind == ContentPart::Kind::kImage ? "*" : part.text;
+      said += message.content + " ";
+    }
+    EXPECT_EQ(said, "A Tone Ttwo U** Uthen A Tthree U* ") << detail;
+    EXPECT_EQ(read->media.size(), 3u);
+  };
+  const auto call_chat = [](const char* id) {
+    return Json{{"id", id}, {"type", "function"}, {"function", {{"name", "f"}, {"arguments", "{}"}}}};
+  };
+  const auto text = [](const char* type, const char* said) { return Json{{"type", type}, {"text", said}}; };
+  const Json of_chat = {{"type", "image_url"}, {"image_url", {{"url", url}}}};
+  const Json chat = {{{"role", "assistant"}, {"tool_calls", {call_chat("1"), call_chat("2")}}},
+                     {{"role", "tool"}, {"tool_call_id", "1"}, {"content", {text("text", "one"), of_chat}}},
+                     {{"role", "tool"}, {"tool_call_id", "2"}, {"content", {of_chat, text("text", "two")}}},
+                     {{"role", "user"}, {"content", "then"}},
+                     {{"role", "assistant"}, {"tool_calls", {call_chat("3")}}},
+                     {{"role", "tool"}, {"tool_call_id", "3"}, {"content", {text("text", "three"), of_chat}}}};
+  check(parse_chat_completion(Json{{"messages", chat}}.dump(), plain_defaults()), "chat completions");
+
+  const auto call_item = [](const char* id) {
+    return Json{{"type", "function_call"}, {"call_id", id}, {"name", "f"}, {"arguments", "{}"}};
+  };
+  const auto output = [](const char* id, const Json& content) {
+    return Json{{"type", "function_call_output"}, {"call_id", id}, {"output", content}};
+  };
+  const Json of_item = {{"type", "input_image"}, {"image_url", url}};
+  const Json items = {call_item("1"),
+                      call_item("2"),
+                      output("1", {text("input_text", "one"), of_item}),
+                      output("2", {of_item, text("input_text", "two")}),
+                      {{"role", "user"}, {"content", "then"}},
+                      call_item("3"),
+                      output("3", {text("input_text", "three"), of_item})};
+  check(parse_responses({.json = {{"input", items}}, .text = "", .before = {}}, plain_defaults()), "Responses");
+
+  const auto use = [](const char* id) {
+    return Json{{"type", "tool_use"}, {"id", id}, {"name", "f"}, {"input", Json::object()}};
+  };
+  const auto result = [](const char* id, const Json& content) {
+    return Json{{"type", "tool_result"}, {"tool_use_id", id}, {"content", content}};
+  };
+  const Json of_block = {{"type", "image"},
+                         {"source", {{"type", "base64"}, {"media_type", "image/png"}, {"data", "Zm9v"}}}};
+  const Json turns = {{{"role", "assistant"}, {"content", {use("1"), use("2")}}},
+                      {{"role", "user"},
+                       {"content",
+                        {result("1", {text("text", "one"), of_block}), result("2", {of_block, text("text", "two")}),
+                         text("text", "then")}}},
+                      {{"role", "assistant"}, {"content", {use("3")}}},
+                      {{"role", "user"}, {"content", {result("3", {text("text", "three"), of_block})}}}};
+  check(parse_messages(Json{{"messages", turns}}.dump(), plain_defaults()), "Messages");
+}
+
+TEST(Messages, AResultMayHaveFailedOrNameATool) {
+  const auto response = [](Json block) {
+    block.update({{"type", "tool_result"}, {"tool_use_id", "1"}});
+    const Json request = {{"messages", {{{"role", "user"}, {"content", Json::array({block})}}}}};
+    return parse_messages(request.dump(), plain_defaults()).value().conversation.messages.at(0).response;
+  };
+  EXPECT_EQ(response({{"content", "x"}, {"is_error", true}}), (Json{{"error", "x"}}));
+  EXPECT_EQ(response({{"is_error", true}}), (Json{{"error", ""}}));
+  EXPECT_EQ(response({{"content", "x"}, {"is_error", false}}), "x");
+  EXPECT_EQ(response({{"content", {{{"type", "tool_reference"}, {"tool_name", "weather"}}}}}), "weather");
+}
+
+TEST(Dialects, ToolsThatAServerWouldRunAreLeftOutBesideOthers) {
+  const Json function = {{"type", "function"}, {"name", "f"}}, custom = {{"name", "f"}};
+  const auto check = [](const auto& read, const Json& of_client, const char* type) {
+    const Json of_server = {{"type", type}, {"name", "x"}};
+    const CompletionRequest request = read({of_server, of_client}, plain_defaults()).value();
+    ASSERT_EQ(request.conversation.tools.size(), 1u);
+    EXPECT_EQ(request.conversation.tools[0].name, "f");
+    EXPECT_EQ(request.warnings,
+              std::vector<std::string>{
+                  fmt::format("tools[0].type is \"{}\", which this server does not run: the tool is left out", type)});
+    EXPECT_EQ(read(Json::array({of_server}), plain_defaults()).error().param, "tools[0].type")
+        << "nothing else to call";
+    ApiDefaults strict = plain_defaults();
+    strict.strict_fields = true;
+    EXPECT_EQ(read({of_client, of_server}, strict).error().param, "tools[1].type");
+    EXPECT_EQ(read(Json(std::vector<Json>(100, of_server)), plain_defaults()).error().param, "tools[0].type");
+    Json many = std::vector<Json>(100, of_server);
+    many.push_back(of_client);
+    EXPECT_EQ(read(many, plain_defaults()).value().warnings.size(), 8u) << "they are a header too";
+  };
+  check(
+      [](const Json& tools, const ApiDefaults& defaults) {
+        return parse_responses({.json = {{"input", "x"}, {"tools", tools}}, .text = "", .before = {}}, defaults);
+      },
+      function, "web_search");
+  check(
+      [](const Json& tools, const ApiDefaults& defaults) {
+        const Json messages = {{{"role", "user"}, {"content", "x"}}};
+        return parse_messages(Json{{"messages", messages}, {"tools", tools}}.dump(), defaults);
+      },
+      custom, "web_search_20250305");
+}
+
 // By the client's own word for it.
 TEST(Dialects, WhatIsWrongIsNamed) {
   const auto message = [](const Json& fields) {
@@ -386,6 +516,83 @@ TEST(Responses, ARequestIsRead) {
            {{{"input", "x"}, {"background", true}, {"stream", true}}, "background"},
            {{{"input", "x"}, {"enable_response_messages", true}}, "enable_response_messages"}})
     EXPECT_EQ(read_response(fields).error().param, param);
+}
+
+/// What Codex sends: MCP servers as namespaces, and a tool whose input is text.
+Json tools_of_codex() {
+  const Json schema = {{"type", "object"}};
+  const Json search = {{"type", "function"}, {"name", "search"}, {"parameters", schema}};
+  const Json patch = {{"type", "custom"},
+                      {"name", "patch"},
+                      {"description", "Edits files."},
+                      {"format", {{"type", "grammar"}, {"syntax", "lark"}, {"definition", "start: /a/"}}}};
+  return {{{"type", "function"}, {"name", "a.b"}},
+          {{"type", "namespace"}, {"name", "docs"}, {"description", "D"}, {"tools", {search, patch}}},
+          {{"type", "namespace"}, {"name", "web"}, {"description", "W"}, {"tools", {search}}},
+          patch};
+}
+
+TEST(Responses, ToolsMayBeInNamespacesOrTakeText) {
+  const auto read = [](const Json& tools, const Json& input) {
+    return read_response({{"input", input}, {"tools", tools}});
+  };
+  const std::vector<ToolDeclaration> tools = read(tools_of_codex(), "x").value().conversation.tools;
+  std::vector<std::string> names;
+  for (const ToolDeclaration& tool : tools) names.push_back(tool.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"a.b", "docs.search", "docs.patch", "web.search", "patch"}));
+  EXPECT_EQ(tools[4].description, "Edits files.\nThe input follows this grammar:\nstart: /a/");
+  EXPECT_EQ(tools[4].parameters["properties"]["input"]["type"], "string");
+  const Json nested = {{{"type", "namespace"}, {"name", "a"}, {"tools", tools_of_codex()}}};
+  EXPECT_EQ(read(nested, "x").error().param, "tools[0].tools[1].type");
+  const Json space = {{"type", "function_call"}, {"call_id", "1"}, {"name", "f"}, {"namespace", "a b"}};
+  EXPECT_EQ(read(Json::array(), Json::array({space})).error().param, "input[0].namespace");
+
+  // Each call has the form of its tool, is the same streamed and not, and is read as the model made it.
+  const auto call = [](const char* name, const char* arguments) {
+    Answer answer{.choice = {.message = {}, .scores = {}, .finish_reason = "tool_calls"}, .events = {}};
+    answer.events = {{.what = ChoiceBegins{}, .notes = {.so_far = &kUsage}},
+                     {.what = ChatEvent{ChatEvent::Kind::kToolCall, arguments, name}},
+                     {.what = ChoiceEnds{"tool_calls"}}};
+    return answer;
+  };
+  const std::string patched = R"({"input":"+ x"})";
+  for (const auto& [name, arguments, wanted] : std::vector<std::tuple<const char*, std::string, Json>>{
+           {"a.b", "{}", {{"type", "function_call"}, {"name", "a.b"}, {"arguments", "{}"}}},
+           {"web.search",
+            "{}",
+            {{"type", "function_call"}, {"namespace", "web"}, {"name", "search"}, {"arguments", "{}"}}},
+           {"docs.patch",
+            patched,
+            {{"type", "custom_tool_call"}, {"namespace", "docs"}, {"name", "patch"}, {"input", "+ x"}}},
+           {"patch", patched, {{"type", "custom_tool_call"}, {"name", "patch"}, {"input", "+ x"}}},
+           {"patch", "x", {{"type", "custom_tool_call"}, {"name", "patch"}, {"input", "x"}}},
+           {"none", "{}", {{"type", "function_call"}, {"name", "none"}, {"arguments", "{}"}}}}) {
+    Json request = {{"input", "x"}, {"tools", tools_of_codex()}};
+    const Json item = response_of(request, call(name, arguments.c_str()))["output"][0];
+    for (const char* key : {"type", "namespace", "name", "arguments", "input"})
+      EXPECT_EQ(member(item, key), member(wanted, key)) << name << " " << key;
+    request["stream"] = true;
+    HttpRequest http;
+    http.body = request.dump();
+    const Answer told = call(name, arguments.c_str());
+    const HttpRoute route =
+        routes_of([&](const auto&, const auto&, const auto& writer) { return told.streamed(*writer); }).front();
+    const std::vector<Json> events = data_of(route.handler(http).next().value());
+    const bool custom = item["type"] == "custom_tool_call";
+    const std::string what = custom ? "response.custom_tool_call_input" : "response.function_call_arguments";
+    EXPECT_EQ(types(events), (std::vector<std::string>{"response.created", "response.in_progress",
+                                                       "response.output_item.added", what + ".delta", what + ".done",
+                                                       "response.output_item.done", "response.completed"}));
+    EXPECT_EQ(events[3]["delta"], item[custom ? "input" : "arguments"]);
+    EXPECT_EQ(events[4][custom ? "input" : "arguments"], events[3]["delta"]);
+    const Json result = {{"type", custom ? "custom_tool_call_output" : "function_call_output"},
+                         {"call_id", item["call_id"]},
+                         {"output", "done"}};
+    const auto again = read(tools_of_codex(), {events[5]["item"], result}).value().conversation.messages;
+    ASSERT_EQ(again.size(), 2u);
+    EXPECT_EQ(again[0].tool_calls.at(0).name, name);
+    EXPECT_EQ(again[1].response, "done");
+  }
 }
 
 TEST(Responses, AReplyIsTheSameStreamedAndNot) {
@@ -551,6 +758,71 @@ TEST(Responses, AStoredOneIsParsedOnceItsMemoryIsThere) {
     EXPECT_EQ(routes.at(static_cast<std::size_t>(route)).handler(*asked).status, 413) << route;
     EXPECT_GT(wanted, std::ssize(asked->body) * kBytesPerBodyByte) << route;
   }
+}
+
+// The Vercel AI SDK names what the server has said by its id.
+TEST(Responses, AnItemIsFoundByItsReference) {
+  const Answer told = answer();
+  CompletionRequest asked;
+  const std::vector<HttpRoute> routes =
+      routes_of([&](const auto&, const CompletionRequest& request, const auto& writer) {
+        asked = request;
+        return told.whole(*writer);
+      });
+  const auto ask = [&](const Json& input, const Json& more = Json::object()) {
+    HttpRequest http;
+    Json body = {{"input", input}};
+    body.update(more);
+    http.body = body.dump();
+    return routes.front().handler(http);
+  };
+  const auto user = [](const char* text) { return Json{{"role", "user"}, {"content", text}}; };
+  const auto reference = [](const Json& id) { return Json{{"type", "item_reference"}, {"id", id}}; };
+  const auto seen = [&] {
+    std::string all;
+    for (const ChatMessage& message : asked.conversation.messages)
+      all +=
+          message.reasoning + text_of(message) + (message.tool_calls.empty() ? "|" : message.tool_calls[0].name + "|");
+    return all;
+  };
+  Json input = Json::array({user("Hi")});
+  Json last;
+  for (int turn = 0; turn < 3; ++turn) {
+    last = Json::parse(ask(input).body);
+    for (const Json& item : last["output"]) input.push_back(reference(item["id"]));
+    input.push_back({{"type", "function_call_output"}, {"call_id", "call_chatcmpl-1_0_0"}, {"output", "sunny"}});
+    input.push_back(user("And?"));
+  }
+  EXPECT_EQ(ask(input).status, 200);
+  EXPECT_EQ(seen(), "Hi|HmLook:weather||And?|HmLook:weather||And?|HmLook:weather||And?|");
+  const Json first = last["output"][0]["id"], text = last["output"][1]["id"];
+  EXPECT_EQ(ask({reference(text), user("And?")}, {{"previous_response_id", last["id"]}}).status, 200);
+  EXPECT_TRUE(seen().ends_with("HmLook:Look:weather|And?|")) << seen();
+
+  for (const Json& id : {Json("msg_resp_none_0"), Json(text.get<std::string>() + "9"), Json("msg"), Json("_"), Json(""),
+                         Json(), Json(3), last["id"]}) {
+    const HttpReply refused = ask({user("Hi"), reference(id)});
+    EXPECT_EQ(refused.status, 404) << id;
+    ASSERT_TRUE(refused.error) << id;
+    EXPECT_EQ(refused.error->param, "input") << id;
+  }
+  EXPECT_EQ(ask(Json::array({reference(text)}), {{"store", false}}).status, 200);
+
+  // However often an item is named, there is memory for each time before it is copied.
+  HttpRequest many;
+  many.body = Json{{"input", std::vector<Json>(1000, reference(text))}}.dump();
+  std::int64_t reserved = 0;
+  many.reserve = [&](std::int64_t bytes) {
+    EXPECT_GT(bytes, reserved);
+    reserved = bytes;
+    return std::optional<ApiError>();
+  };
+  EXPECT_EQ(routes.front().handler(many).status, 200);
+  EXPECT_GT(reserved, 1000 * std::ssize(last["output"][1].dump()) * kBytesPerBodyByte);
+  many.reserve = [&](std::int64_t bytes) {
+    return bytes > reserved / 2 ? std::optional(ApiError{413, "too much"}) : std::nullopt;
+  };
+  EXPECT_EQ(routes.front().handler(many).status, 413);
 }
 
 // Found by fuzz_api: these ended as a 500 instead of a message that names what is wrong.

@@ -153,6 +153,16 @@ TEST(ChatCompletion, NamesOfLlamaCppMeanTheSame) {
   EXPECT_EQ(chat({{"repeat_last_n", 64}}).sampling.repetition_penalty, 1) << "there are no penalties";
 }
 
+// Clients of LM Studio and llama.cpp send it.
+TEST(ChatCompletion, AMinusOneIsNoLimit) {
+  for (const char* name : {"n_predict", "max_tokens", "max_completion_tokens"}) {
+    EXPECT_EQ(chat({{name, -1}}).max_tokens, std::nullopt) << name;
+    EXPECT_EQ(parse_completion(completion_with({{name, -1}}), defaults()).value().max_tokens, std::nullopt) << name;
+    EXPECT_EQ(parse_chat_completion(chat_with({{name, -2}}), defaults()).error().param, name);
+  }
+  EXPECT_EQ(chat({{"n_predict", -1}, {"max_tokens", 5}}).max_tokens, 5);
+}
+
 TEST(ChatCompletion, WhatAsksForNothingOrIsSpeedAloneIsTaken) {
   for (const Json& fields : std::vector<Json>{{{"functions", Json::array()}},
                                               {{"documents", Json::array()}},
