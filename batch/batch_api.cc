@@ -555,7 +555,9 @@ void BatchApi::count(const std::string& id, const BatchCounts& counts) {
   Json& batch = batches_.at(id);
   batch["request_counts"] = {{"total", counts.total}, {"completed", counts.completed}, {"failed", counts.failed}};
   batch["usage"] = {{"input_tokens", counts.tokens.prompt},
+                    {"input_tokens_details", {{"cached_tokens", counts.tokens.cached}}},
                     {"output_tokens", counts.tokens.completion},
+                    {"output_tokens_details", {{"reasoning_tokens", counts.tokens.reasoning}}},
                     {"total_tokens", counts.tokens.prompt + counts.tokens.completion}};
 }
 

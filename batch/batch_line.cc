@@ -1,5 +1,6 @@
 #include "batch/batch_line.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -90,8 +91,9 @@ std::string body_to_send(BatchRequest request) {
   Json body = std::move(request.body);
   const auto given = [&](const char* key) { return !member(body, key).is_null(); };
   if (!given("seed")) body["seed"] = seed_of(request.custom_id);
-  if (request.url == kChatUrl && !given("max_tokens") && !given("max_completion_tokens"))
-    body["max_tokens"] = kMaxChatTokens;
+  const auto limits = [&](const char* key) { return given(key) && body[key] != -1; };
+  const bool needs_limit = request.url == kChatUrl || std::ranges::any_of(kLengthNames, given);
+  if (needs_limit && std::ranges::none_of(kLengthNames, limits)) body["max_tokens"] = kMaxChatTokens;
   return to_text(body);
 }
 
@@ -100,6 +102,8 @@ BatchTokens& BatchTokens::operator+=(const BatchTokens& other) {
   completion += other.completion;
   drafted += other.drafted;
   accepted += other.accepted;
+  cached += other.cached;
+  reasoning += other.reasoning;
   return *this;
 }
 
@@ -117,7 +121,9 @@ Result<BatchReply, BatchError> settle_reply(const BatchRequest& request, const s
                    .tokens = {.prompt = count(usage, "prompt_tokens"),
                               .completion = count(usage, "completion_tokens"),
                               .drafted = count(speculative, "drafted_tokens"),
-                              .accepted = count(speculative, "accepted_tokens")}};
+                              .accepted = count(speculative, "accepted_tokens"),
+                              .cached = count(member(usage, "prompt_tokens_details"), "cached_tokens"),
+                              .reasoning = count(member(usage, "completion_tokens_details"), "reasoning_tokens")}};
   const std::string id = id_of(request.custom_id);
   body["id"] = fmt::format("{}-{}", request.url == kChatUrl ? "chatcmpl" : "cmpl", id);
   body["created"] = 0;

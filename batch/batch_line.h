@@ -41,7 +41,7 @@ std::int64_t seed_of(std::string_view custom_id);
 std::string body_to_send(BatchRequest request);
 
 struct BatchTokens {
-  std::int64_t prompt = 0, completion = 0, drafted = 0, accepted = 0;
+  std::int64_t prompt = 0, completion = 0, drafted = 0, accepted = 0, cached = 0, reasoning = 0;
   BatchTokens& operator+=(const BatchTokens& other);
 };
 

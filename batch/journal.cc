@@ -17,7 +17,7 @@ namespace outrider {
 namespace {
 using Json = nlohmann::json;
 
-// {"xxh3":"0123456789abcdef","line":7,"ok":true,"tokens":[1,2,3,4],"result":{...}}
+// {"xxh3":"0123456789abcdef","line":7,"ok":true,"tokens":[1,2,3,4,5,6],"result":{...}}
 constexpr std::string_view kMagic = "{\"xxh3\":\"";
 constexpr std::size_t kHashDigits = 16;
 constexpr std::size_t kHeadBytes = kMagic.size() + kHashDigits;
@@ -34,23 +34,30 @@ std::optional<std::string_view> checked(std::string_view line) {
 }
 
 std::string entry_text(std::uint32_t line, bool ok, const BatchTokens& tokens, std::string_view result) {
-  return fmt::format("\",\"line\":{},\"ok\":{},\"tokens\":[{},{},{},{}],\"result\":{}}}", line + 1, ok, tokens.prompt,
-                     tokens.completion, tokens.drafted, tokens.accepted, result);
+  return fmt::format("\",\"line\":{},\"ok\":{},\"tokens\":[{},{},{},{},{},{}],\"result\":{}}}", line + 1, ok,
+                     tokens.prompt, tokens.completion, tokens.drafted, tokens.accepted, tokens.cached, tokens.reasoning,
+                     result);
 }
 
 /// @param offset  of the text in the journal
 std::optional<JournalEntry> parse_entry(std::string_view text, std::uint64_t offset) {
-  constexpr std::size_t kHeadBytesMax = 160;  // five numbers and their names
+  constexpr std::size_t kHeadBytesMax = 200;  // seven numbers and their names
   const std::string head(text.substr(0, kHeadBytesMax));
   JournalEntry entry;
   BatchTokens& tokens = entry.tokens;
   std::array<char, 6> ok{};
-  int end = 0;
+  int end = 0, more = 0;
   std::sscanf(head.c_str(),
-              "\",\"line\":%" SCNu32 ",\"ok\":%5[a-z],\"tokens\":[%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64
-              "],\"result\":%n",
+              "\",\"line\":%" SCNu32 ",\"ok\":%5[a-z],\"tokens\":[%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64 "%n",
               &entry.line, ok.data(), &tokens.prompt, &tokens.completion, &tokens.drafted, &tokens.accepted, &end);
-  if (end == 0 || entry.line == 0 || !text.ends_with('}')) return std::nullopt;
+  // Journals of earlier versions have four numbers.
+  std::sscanf(head.c_str() + end, ",%" SCNd64 ",%" SCNd64 "%n", &tokens.cached, &tokens.reasoning, &more);
+  constexpr std::string_view kResult = "],\"result\":";
+  end += more;
+  if (end == 0 || entry.line == 0 || !text.substr(static_cast<std::size_t>(end)).starts_with(kResult) ||
+      !text.ends_with('}'))
+    return std::nullopt;
+  end += static_cast<int>(kResult.size());
   --entry.line;
   entry.ok = std::string_view(ok.data()) == "true";
   entry.offset = offset + static_cast<std::size_t>(end);

@@ -72,7 +72,9 @@ class BatchApi(unittest.TestCase):
         self.assertEqual(self.client.files.content(batch.error_file_id).read(), job.errors.read_bytes())
         replies = [json.loads(line)["response"]["body"] for line in output.decode().splitlines()]
         self.assertEqual(batch.usage.output_tokens, sum(reply["usage"]["completion_tokens"] for reply in replies))
-        self.assertNotIn("tokens_details", batch.to_json(), "what a batch does not count")
+        self.assertEqual(batch.usage.output_tokens_details.reasoning_tokens,
+                         sum(reply["usage"]["completion_tokens_details"]["reasoning_tokens"] for reply in replies))
+        self.assertGreaterEqual(batch.usage.input_tokens_details.cached_tokens, 0)
         self.assertEqual([one.id for one in self.client.batches.list()], [batch.id])
         self.assertEqual(len(list(self.client.files.list())), 3)
         self.assertTrue(self.client.files.delete(batch.output_file_id).deleted)

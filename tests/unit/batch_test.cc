@@ -17,6 +17,7 @@
 #include <gtest/gtest.h>
 
 #include "batch/dispatch.h"
+#include "batch/hash.h"
 #include "batch/input.h"
 #include "batch/job.h"
 #include "batch/journal.h"
@@ -67,7 +68,16 @@ TEST(BatchLine, ASeedIsAFunctionOfTheNameAndOneThatIsThereIsKept) {
   EXPECT_EQ(seed_of("a"), 0x66c632b61e964e1f);
   EXPECT_GE(seed_of("a"), 0);
   EXPECT_EQ(body("a", "")["max_tokens"], 8192);
-  EXPECT_EQ(body("a", R"("max_completion_tokens":3)").contains("max_tokens"), false);
+  for (const char* name : {"n_predict", "max_tokens", "max_completion_tokens"}) {
+    EXPECT_EQ(
+        Json::parse(body_to_send(request_of(fmt::format(
+            R"({{"custom_id":"a","url":"/v1/completions","body":{{"prompt":"x","{}":-1}}}})", name))))["max_tokens"],
+        8192);
+    EXPECT_EQ(body("a", fmt::format(R"("{}":-1)", name))["max_tokens"], 8192) << "not what a verifier's memory holds";
+    Json limited = body("a", fmt::format(R"("{}":3)", name));
+    limited.erase("seed");
+    EXPECT_EQ(limited, (Json{{name, 3}}));
+  }
 }
 
 TEST(BatchLine, AReplyIsAFunctionOfTheLineAndTheText) {
@@ -80,12 +90,17 @@ TEST(BatchLine, AReplyIsAFunctionOfTheLineAndTheText) {
          {{{"index", 0},
            {"message", {{"content", "x"}, {"tool_calls", {{{"id", "call_" + id}, {"type", "function"}}}}}}}}},
         {"usage",
-         {{"prompt_tokens", 3}, {"completion_tokens", 4}, {"prompt_tokens_details", {{"cached_tokens", cached}}}}},
+         {{"prompt_tokens", 3},
+          {"completion_tokens", 4},
+          {"prompt_tokens_details", {{"cached_tokens", cached}}},
+          {"completion_tokens_details", {{"reasoning_tokens", 2}}}}},
         {"speculative", {{"drafted_tokens", drafted}, {"accepted_tokens", 1}}}};
     const auto settled = settle_reply(request, body.dump());
     const BatchReply& reply = *settled;
     EXPECT_EQ(reply.tokens.completion, 4);
     EXPECT_EQ(reply.tokens.drafted, drafted);
+    EXPECT_EQ(reply.tokens.cached, cached);
+    EXPECT_EQ(reply.tokens.reasoning, 2);
     return reply.line;
   };
   EXPECT_EQ(line_of("one", 1, 2), line_of("two", 5, 6));
@@ -173,7 +188,7 @@ class BatchJournal : public testing::Test {
       if (!journal) return there;
       torn_ = (*journal)->torn_bytes();
       for (const std::uint32_t line : lines)
-        EXPECT_TRUE((*journal)->append(line, line % 2 == 0, {1, 2, 3, 4}, result_of(line)));
+        EXPECT_TRUE((*journal)->append(line, line % 2 == 0, {1, 2, 3, 4, 5, 6}, result_of(line)));
     }
     EXPECT_EQ(committed, lines.size());
     return there;
@@ -194,9 +209,24 @@ TEST_F(BatchJournal, ResultsAreWhereItSays) {
     ++seen;
     EXPECT_EQ(*file->read_at(entry.offset, entry.length), result_of(entry.line));
     EXPECT_EQ(entry.tokens.accepted, 4);
+    EXPECT_EQ(entry.tokens.reasoning, 6);
   });
   EXPECT_EQ(*manifest, manifest_);
   EXPECT_EQ(seen, 3);
+}
+
+TEST_F(BatchJournal, OneOfAnEarlierVersionGoesOn) {
+  go_on({});
+  const std::string entry = R"(","line":8,"ok":false,"tokens":[1,2,3,4],"result":)" + result_of(7) + "}";
+  const std::string line = fmt::format("{{\"xxh3\":\"{:016x}{}\n", hash64(entry), entry);
+  ASSERT_TRUE(replace_text(path_, *read_text(path_) + line));
+  EXPECT_EQ(go_on({4}), (std::map<std::uint32_t, bool>{{7, false}}));
+  const Result<DurableFile> file = DurableFile::open(path_, O_RDONLY);
+  ASSERT_TRUE(Journal::read(*file, [&](const JournalEntry& entry_of) {
+    EXPECT_EQ(*file->read_at(entry_of.offset, entry_of.length), result_of(entry_of.line));
+    EXPECT_EQ(entry_of.tokens.accepted, 4);
+    EXPECT_EQ(entry_of.tokens.cached, entry_of.line == 4 ? 5 : 0);
+  }));
 }
 
 TEST_F(BatchJournal, AResultMayBeLongerThanAnyLineOfAnInput) {
