@@ -24,6 +24,7 @@
 #include "server/media_fetcher.h"
 #include "server/server_metrics.h"
 #include "server/tracer.h"
+#include "server/web_guard.h"
 
 namespace outrider {
 namespace {
@@ -79,9 +80,11 @@ bool is_ready(const ApiServer& api, int drafters) {
 /// Null: open to everyone.
 std::shared_ptr<ApiKeys> keys_of(const ServeFlags& flags) {
   if (!flags.api_keys.empty()) return or_throw(ApiKeys::load(flags.api_keys));
+  if (!flags.api_key.empty()) return ApiKeys::of(flags.api_key);
   const char* const of_environment = std::getenv("OUTRIDER_API_KEY");
-  const std::string key = flags.api_key.empty() && of_environment != nullptr ? of_environment : flags.api_key;
-  return key.empty() ? nullptr : ApiKeys::of(key);
+  if (of_environment == nullptr) return nullptr;
+  if (*of_environment == '\0') throw CommandError("OUTRIDER_API_KEY is empty, wanted a key, or no such variable");
+  return ApiKeys::of(of_environment);
 }
 
 /// A check for Option::check.
@@ -96,6 +99,9 @@ std::string check_metrics_prefix(const std::string& text) {
 std::string check_root_path(const std::string& path) {
   return path.starts_with('/') && !path.ends_with('/') ? "" : "'" + path + "', wanted a path as /llm";
 }
+
+/// A check for Option::check.
+std::string check_api_key(const std::string& key) { return key.empty() ? "it is empty" : ""; }
 
 /// @param domains  none: nothing is fetched
 FetchMedium fetched_from(const std::vector<std::string>& domains) {
@@ -272,9 +278,12 @@ void serve(ServeFlags flags) {
 }
 
 void add_access_options(Command& command, ServeFlags& flags) {
-  Option* key = command.add_option(
-      "--api-key", flags.api_key,
-      "API key that clients must send as 'Authorization: Bearer KEY' (default: OUTRIDER_API_KEY, or none)");
+  Option* key =
+      command
+          .add_option(
+              "--api-key", flags.api_key,
+              "API key that clients must send as 'Authorization: Bearer KEY' (default: OUTRIDER_API_KEY, or none)")
+          ->check(check_api_key);
   command
       .add_option("--api-keys", flags.api_keys,
                   "File of API keys, one line per client: NAME sha256:HEX [max_requests=N] [tokens_per_minute=N]; "
@@ -290,11 +299,13 @@ void add_access_options(Command& command, ServeFlags& flags) {
       .add_option("--allowed-host", flags.http.allowed_hosts,
                   "Allowed Host header, besides localhost, this machine's name and numeric addresses; *: any (default "
                   "with a key: any)")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->check(wrong_host);
   command
       .add_option("--allowed-origin", flags.http.allowed_origins,
                   "Allowed Origin (CORS) of pages from other servers, such as https://chat.example; *: any")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->check(wrong_origin);
 }
 
 void add_trace_options(Command& command, TraceOptions& traces) {

@@ -55,6 +55,26 @@ std::optional<ApiError> WebGuard::check_origin(std::string_view origin, std::str
       .code = "origin_not_allowed"};
 }
 
+std::string wrong_host(const std::string& host) {
+  const std::optional<HostPort> read = split_host_port(host);
+  const bool is_name = read && read->host == in_lower_case(host) && host.find('*') == host.npos;
+  return is_name || host == "*" ? "" : fmt::format("'{}', wanted a name as llm.example, without a port; or *", host);
+}
+
+std::string wrong_origin(const std::string& origin) {
+  if (origin == "*" || origin == "null") return "";  // null: of a page without a server, such as a file
+  const std::size_t end = std::min(origin.find("://"), origin.size());
+  const std::string scheme = in_lower_case(origin.substr(0, end));
+  const std::optional<HostPort> read = end == origin.size() ? std::nullopt : split_host_port(origin.substr(end + 3));
+  const bool own_port = read && ((scheme == "http" && read->port == kDefaultPorts[0]) ||
+                                 (scheme == "https" && read->port == kDefaultPorts[1]));
+  if (read && !scheme.empty() && !own_port && origin.find('*') == origin.npos) return "";
+  return fmt::format(
+      "'{}', wanted SCHEME://HOST[:PORT] as a browser writes it, without a path or the scheme's own "
+      "port; or *",
+      origin);
+}
+
 std::vector<std::string> own_names(const std::string& listens_at) {
   std::array<char, HOST_NAME_MAX + 1> machine{};
   if (gethostname(machine.data(), machine.size() - 1) != 0) machine[0] = '\0';

@@ -28,6 +28,11 @@ class WebGuard {
   std::vector<std::string> hosts_, origins_;  ///< in lower case
 };
 
+/// Returns what is wrong with a name of WebGuard that no Host can match; empty: nothing.
+std::string wrong_host(const std::string& host);
+/// The same of an origin, which has no path and not the port of its scheme.
+std::string wrong_origin(const std::string& origin);
+
 /// Returns the names of a server that listens at `listens_at`, for clients on this machine and around it.
 std::vector<std::string> own_names(const std::string& listens_at);
 

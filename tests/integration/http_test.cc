@@ -386,6 +386,18 @@ TEST(Serve, BeyondThisMachineStartsWithAKeyOrInsecure) {
   }
 }
 
+TEST(Serve, AnOptionThatNothingMatchesOrThatIsEmptyIsRefused) {
+  for (const auto& [option, value] : {std::pair("--allowed-origin", "https://chat.example/"),
+                                      {"--allowed-origin", "https://a.example,https://b.example:443"},
+                                      {"--allowed-host", "llm.example:8000"},
+                                      {"--api-key", ""}}) {
+    Program serve({"serve", "--port", "0", option, value});
+    EXPECT_EQ(describe(serve.wait()), "exit 2") << option;
+    EXPECT_EQ(serve.out(), "");
+    EXPECT_NE(serve.err().find(option), std::string::npos) << serve.err();
+  }
+}
+
 TEST(Serve, PlainDecodingNeedsNoAssistant) {
   const auto starts = [](const std::vector<std::string>& options) {
     Serve serve(options, /*wait_until_ready=*/false);

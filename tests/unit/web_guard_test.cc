@@ -59,6 +59,25 @@ TEST(WebGuard, OnlyItsOwnPagesAndThoseThatItWasToldOfMayAsk) {
   EXPECT_FALSE(WebGuard({}, {"*"}).check_origin("http://evil.example", "localhost"));
 }
 
+TEST(WebGuard, WhatNothingCanMatchIsNamed) {
+  for (const char* host : {"*", "llm.example", "LLM.Example", "localhost", "127.0.0.1"}) {
+    EXPECT_EQ(wrong_host(host), "");
+    EXPECT_FALSE(WebGuard({host}, {}).check_host(host == std::string("*") ? "any.example" : host)) << host;
+  }
+  for (const char* host :
+       {"", "llm.example:8000", "llm.example:", "https://llm.example", "llm.example/", "*.example", "a b", "[::1]"})
+    EXPECT_NE(wrong_host(host), "") << host;
+  for (const char* origin : {"*", "null", "https://chat.example", "HTTPS://chat.example", "http://localhost:3000",
+                             "http://[::1]:3000", "chrome-extension://abcdef", "https://chat.example:80"}) {
+    EXPECT_EQ(wrong_origin(origin), "");
+    EXPECT_FALSE(WebGuard({}, {origin}).check_origin(origin, "localhost")) << origin;
+  }
+  for (const char* origin : {"", "https://chat.example/", "https://chat.example/x", "chat.example", "localhost:3000",
+                             "https://", "://chat.example", "https://*.example", "https://chat.example:443",
+                             "http://chat.example:80", "https://user@chat.example", "https://chat.example:"})
+    EXPECT_NE(wrong_origin(origin), "") << origin;
+}
+
 TEST(WebGuard, AServerKnowsItsOwnNames) {
   const auto names = own_names("server.lan");
   EXPECT_EQ(names[0], "localhost");
