@@ -30,7 +30,7 @@ GrammarState* AnswerGuide::follow(Draft& draft, GrammarCompiler* grammars) {
     lost_ = !grammar;
     if (lost_ || *grammar == nullptr) return nullptr;
     wait_ = nullptr;
-    state_.emplace(*grammar, stop_ids_);
+    state_.emplace(*grammar, stop_ids_, GrammarState::User::kDrafter);
     behind = answer_;
   }
   lost_ = !std::ranges::all_of(behind, [&](TokenId token) { return state_->accept(token); });

@@ -45,7 +45,7 @@ class DraftEngine {
     /// Null: there is no grammar, or it rejects the drafts, so that any further ones will be rejected.
     GrammarState* now() const { return lost_ ? nullptr : state_; }
     void accept(TokenId token) {
-      lost_ = lost_ || state_ == nullptr || !state_->accept(token);
+      lost_ = lost_ || state_ == nullptr || !state_->accept_draft(token);
       count_ += int{!lost_};
     }
 

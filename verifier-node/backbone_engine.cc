@@ -239,17 +239,15 @@ std::vector<SoftRows> BackboneEngine::soft_rows(const VerifyWork& work, Session&
 }
 
 std::future<void> BackboneEngine::masks_ahead(const std::vector<VerifyWork>& batch) {
-  std::vector<std::pair<Sampler*, const VerifyWork*>> guided;
+  std::vector<std::pair<Sampler*, std::optional<TokenId>>> guided;
   for (const VerifyWork& work : batch) {
     Sampler& sampler = sessions_.at(work.session).sampler;
-    if (sampler.follows_grammar() && (!work.prefill || work.last)) guided.emplace_back(&sampler, &work);
+    if (!sampler.follows_grammar() || (work.prefill && !work.last)) continue;
+    guided.emplace_back(&sampler, work.prefill ? std::nullopt : std::optional(work.tokens[0]));
   }
   if (guided.empty()) return {};
   return std::async([guided = std::move(guided)] {
-    for (const auto& [sampler, work] : guided) {
-      const std::span<const TokenId> tokens = work->prefill ? std::span<const TokenId>() : work->tokens;
-      sampler->look_ahead(tokens, work->depths);
-    }
+    for (const auto& [sampler, token] : guided) sampler->look_ahead(token);
   });
 }
 
@@ -298,9 +296,13 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
     for (std::size_t m = 0; m < work.media.size(); ++m) {
       if (work.media[m].end <= work.base + std::ssize(work.tokens)) sessions_.at(work.session).soft[m] = {};
     }
-    for (std::size_t k = 0; k < work.scored.size(); ++k) {
-      result.scores.push_back(sampler.prompt_logprobs(output.logits[row + static_cast<std::int64_t>(k)].span(),
-                                                      work.scored[k], thread_scratch()));
+    for (std::size_t k = 0; k < work.scored.size() && !result.error; ++k) {
+      Result<TokenLogprobs> score = sampler.prompt_logprobs(output.logits[row + static_cast<std::int64_t>(k)].span(),
+                                                            work.scored[k], thread_scratch());
+      if (score)
+        result.scores.push_back(*std::move(score));
+      else
+        result.error = score.error();
       between_steps();
     }
     if (decisions[i]) {

@@ -51,9 +51,8 @@ class BackboneEngine {
   std::map<SessionId, Session>::iterator open(const VerifyWork& work, const std::function<void()>& between_steps);
   /// Returns the soft tokens among a prompt's rows; encodes a medium at its first row.
   std::vector<SoftRows> soft_rows(const VerifyWork& work, Session& session, const std::function<void()>& between_steps);
-  /// Computes the grammar masks of a batch's rows on a thread of its own: the allowed tokens depend on the drafts, not
-  /// on their logits. If no thread can be started, get() computes them. The future is invalid if no session has a
-  /// grammar.
+  /// Computes the grammar mask of each sequence's first row on a thread of its own: it does not depend on the logits.
+  /// If no thread can be started, get() computes them. The future is invalid if no session has a grammar.
   std::future<void> masks_ahead(const std::vector<VerifyWork>& batch);
   /// Copies committed donor rows [from, to) out of a cache's rings.
   KvRows donor_rows(const KvCache& cache, Position from, Position to, WireForm form) const;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
+#include <ctime>
 #include <fstream>
 #include <functional>
 #include <future>
@@ -187,43 +188,29 @@ TEST(Grammar, TextsOfBoundedLengthAreCounted) {
   EXPECT_FALSE(accepts(two, R"({"a": "x", "b": ["x", ""]})"));
 }
 
-TEST(Grammar, WhatIsLookedUpAheadIsWhatIsFoundInTurn) {
-  const std::string grammar = schema_grammar(kPerson);
-  const auto mask = [](GrammarState& state) {
+TEST(Grammar, DraftsThatWereRolledBackLeaveNoTrace) {
+  GrammarState state = state_of(schema_grammar(kPerson));
+  const auto mask = [&] {
     const auto span = state.allowed();
     return std::vector<std::uint32_t>(span.begin(), span.end());
   };
-  const auto ids = [](const char* text) { return nano_tokenizer().encode(text, false); };
-  const std::vector<TokenId> text = ids(R"({"name": "Ada", "age": 36})");
-  GrammarState ahead = state_of(grammar);
-  std::size_t done = 0;
-  for (const std::size_t round : {std::size_t{2}, std::size_t{3}, std::size_t{4}, text.size()}) {
-    // A tree: what the text goes on with, and beside each token one that may not follow, with one behind it.
-    std::vector<TokenId> tokens = {text[done]};
-    std::vector<std::int32_t> depths;
-    for (std::size_t i = done + 1; i < std::min(done + round, text.size()); ++i) {
-      const auto depth = static_cast<std::int32_t>(i - done);
-      tokens.insert(tokens.end(), {2, text[i], text[i]});
-      depths.insert(depths.end(), {depth, depth + 1, depth});
-    }
-    ahead.look_ahead(tokens, depths);
-    for (std::size_t i = done; i < std::min(done + round, text.size()); ++i) {
-      GrammarState now = state_of(grammar);
-      for (std::size_t j = 0; j <= i; ++j) ASSERT_TRUE(now.accept(text[j]));
-      ASSERT_FALSE(ahead.accept(2)) << "a control token";
-      ASSERT_TRUE(ahead.accept(text[i]));
-      ASSERT_EQ(mask(ahead), mask(now)) << i;
-      ASSERT_EQ(mask(ahead), mask(now)) << i << ", asked again";
-    }
-    done = std::min(done + round, text.size());
-    ahead.look_ahead({});
-    GrammarState now = state_of(grammar);
-    for (std::size_t j = 0; j < done; ++j) ASSERT_TRUE(now.accept(text[j]));
-    EXPECT_EQ(mask(ahead), mask(now));
+  int changes = 0;
+  for (const TokenId token : nano_tokenizer().encode(R"({"name": "Ada", "age": 36})", false)) {
+    const std::vector<std::uint32_t> before = mask();
+    ASSERT_FALSE(state.accept(2)) << "a control token";
+    ASSERT_TRUE(state.accept_draft(token));
+    const std::vector<std::uint32_t> after = mask();
+    changes += after != before;
+    state.roll_back(1);
+    ASSERT_EQ(mask(), before);
+    ASSERT_TRUE(state.accept(token));
+    ASSERT_EQ(mask(), after);
+    ASSERT_EQ(mask(), after) << "asked again";
   }
-  ASSERT_TRUE(ahead.accept(eos()));
-  ahead.roll_back(1);
-  EXPECT_TRUE(is_allowed(ahead.allowed(), eos()));
+  EXPECT_GT(changes, 3);
+  ASSERT_TRUE(state.accept_draft(eos()));
+  state.roll_back(1);
+  EXPECT_TRUE(is_allowed(state.allowed(), eos()));
 }
 
 TEST(Grammar, PropertiesComeInTheSchemasOrder) {
@@ -376,8 +363,33 @@ TEST(GrammarState, IsSpentWhereTheAnswerTakesTooLongLater) {
   EXPECT_EQ(state.failure()->code, Errc::kUnsupported);
   EXPECT_FALSE(state.accept(a)) << "it stays so";
   state.roll_back(1);
-  state.look_ahead({});
   for (const std::uint32_t word : state.allowed()) EXPECT_EQ(word, 0u);
+}
+
+double processor_seconds() {
+  timespec spent{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &spent);
+  return static_cast<double>(spent.tv_sec) + 1e-9 * static_cast<double>(spent.tv_nsec);
+}
+
+TEST(GrammarState, DraftsEarnNoTime) {
+  const TokenId a = nano_tokenizer().encode("a").back();
+  const auto grammar = compiled(nano_grammars(), "root ::= (([a-z]{0,4}){0,4}){0,4} [a-z]*");  // milliseconds a mask
+  ASSERT_TRUE(grammar);
+  const std::pair<GrammarState::User, double> users[] = {{GrammarState::User::kVerifier, 1},
+                                                         {GrammarState::User::kDrafter, 0.1}};
+  for (const auto& [user, share] : users) {
+    GrammarState state(*grammar, {eos()}, user);
+    const double start = processor_seconds();
+    int committed = 0;
+    for (; committed < 40 && !state.failure(); ++committed) {
+      int drafts = 0;
+      for (; drafts < 8 && state.accept_draft(a); ++drafts) state.allowed();
+      state.roll_back(drafts);
+      state.accept(a);
+    }
+    EXPECT_LE(processor_seconds() - start, share * (0.2 + 0.002 * committed) + 0.1) << committed << " tokens";
+  }
 }
 
 TEST(GrammarState, AnExceptionOfXGrammarIsAnErrorThatSaysSo) {
@@ -409,11 +421,40 @@ TEST(Sampler, SaysThatItsGrammarIsSpent) {
   std::vector<float> rows;
   for (std::size_t i = 0; i < tokens.size(); ++i) rows.insert(rows.end(), row.begin(), row.end());
   for (std::size_t i = 0; i < tokens.size(); ++i) rows[i * row.size() + static_cast<std::size_t>(a)] = 1;
-  sampler.look_ahead(tokens, {});
-  const auto outcome = sampler.verify({rows.data(), {std::ssize(tokens), std::ssize(row)}}, tokens, scratch);
-  ASSERT_FALSE(outcome);
-  EXPECT_EQ(outcome.error().code, Errc::kUnsupported);
-  EXPECT_TRUE(outcome.error().message.starts_with("at output ")) << outcome.error().message;
+  const Matrix<const float> logits(rows.data(), {std::ssize(tokens), std::ssize(row)});
+  std::int64_t length = 1;  // of the answer: the first token is chosen
+  for (;;) {
+    sampler.look_ahead(a);
+    const auto outcome = sampler.verify(logits, tokens, scratch);
+    if (!outcome) {
+      EXPECT_EQ(outcome.error().code, Errc::kUnsupported);
+      EXPECT_TRUE(outcome.error().message.starts_with(fmt::format("at output {}: ", length)))
+          << outcome.error().message << " after " << length << " tokens";
+      break;
+    }
+    EXPECT_EQ(outcome->next_token, a);
+    length += outcome->accepted + 1;
+    ASSERT_LT(length, 100);
+  }
+}
+
+TEST(Sampler, ARejectedDraftTakesNothingOfTheAnswersTime) {
+  SamplingParams params;
+  params.grammar = "root ::= \"x\" root | \"a\" body | \"\"\nbody ::= " + slow_to_follow(5);
+  Sampler sampler(params, {eos()}, 0, compiled(nano_grammars(), params.grammar).value());
+  const TokenId a = nano_tokenizer().encode("a").back(), x = nano_tokenizer().encode("x").back();
+  const auto vocab = static_cast<std::size_t>(nano_tokenizer().vocab_size());
+  std::vector<float> rows(2 * vocab, 0.0f);
+  rows[static_cast<std::size_t>(x)] = rows[vocab + static_cast<std::size_t>(x)] = 1;
+  SamplingScratch scratch;
+  ASSERT_EQ(sampler.choose({rows.data(), vocab}, scratch).value(), x);
+  for (int round = 0; round < 20; ++round) {
+    sampler.look_ahead(x);
+    const auto outcome =
+        sampler.verify({rows.data(), {2, static_cast<std::int64_t>(vocab)}}, std::vector<TokenId>{x, a}, scratch);
+    ASSERT_TRUE(outcome) << outcome.error().message;
+    EXPECT_EQ(outcome->next_token, x);
+  }
 }
 
 TEST(GrammarCompiler, WhatNobodyWaitsForIsNotMade) {
@@ -983,7 +1024,7 @@ class GrammarSampling : public testing::Test {
         rows.insert(rows.end(), more.begin(), more.end());
       }
       const Matrix<const float> logits(rows.data(), {std::ssize(tokens), static_cast<std::int64_t>(vocab)});
-      if (text.size() % 2 == 0) one.look_ahead(tokens, {});
+      if (text.size() % 2 == 0) one.look_ahead(tokens[0]);
       if (!with_q) q.clear();
       const VerifyOutcome outcome = one.verify(logits, tokens, scratch_, {}, q).value();
       *accepted += outcome.accepted;

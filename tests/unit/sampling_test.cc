@@ -12,6 +12,8 @@
 
 #include <gtest/gtest.h>
 
+#include "common/base/token_tree.h"
+
 namespace outrider {
 namespace {
 
@@ -197,13 +199,50 @@ TEST(Sampler, LogitsThatAreNotNumbersAreAnErrorInEveryRow) {
     for (const float temperature : {0.0f, 1.0f}) {
       Sampler sampler({.temperature = temperature}, {}, 30);
       // Row 0 chooses token 2, which is the draft; row 1 is broken.
-      const Result<VerifyOutcome> outcome =
+      const Result<VerifyOutcome> kept =
           sampler.verify(rows({0, 0, 500, 1, bad, 0}, 3), std::vector<TokenId>{0, 2}, scratch);
-      ASSERT_FALSE(outcome);
-      EXPECT_EQ(outcome.error().code, Errc::kMalformed);
-      EXPECT_NE(outcome.error().message.find("the logit of token 1 is"), std::string::npos) << outcome.error().message;
+      ASSERT_TRUE(kept) << "the client gets the draft first";
+      EXPECT_EQ(kept->accepted, 0);
+      EXPECT_EQ(kept->next_token, 2);
+      const std::vector<float> broken = {1, bad, 0};
+      const Error errors[] = {sampler.verify(rows(broken, 3), std::vector<TokenId>{2}, scratch).error(),
+                              sampler.choose(broken, scratch).error(),
+                              Sampler({.prompt_logprobs = 0}, {}, 30).prompt_logprobs(broken, 2, scratch).error()};
+      for (const Error& error : errors) {
+        EXPECT_EQ(error.code, Errc::kMalformed);
+        EXPECT_NE(error.message.find("the logit of token 1 is"), std::string::npos) << error.message;
+      }
     }
   }
+}
+
+TEST(Sampler, DraftsDoNotChangeTheTextBeforeAnError) {
+  // After 5 6 the bad words leave no token. Token 6 is the more probable one.
+  const SamplingParams params{.allowed_tokens = {5, 6}, .bad_words = {{{6, 6}}, {{5, 5}}, {{6, 5, 6, 5, 6}}}};
+  const auto decoded = [&](std::span<const TokenId> drafts, std::span<const std::int32_t> depths) {
+    SamplingScratch scratch;
+    std::vector<float> logits;
+    for (std::size_t row = 0; row <= drafts.size(); ++row) logits.insert(logits.end(), {0, 0, 0, 0, 0, 2, 3, 0});
+    Sampler sampler(params, {}, 0);
+    std::vector<TokenId> text = {sampler.choose({logits.data(), 8}, scratch).value()};
+    for (;;) {
+      std::vector<TokenId> tokens = {text.back()};
+      tokens.insert(tokens.end(), drafts.begin(), drafts.end());
+      if (text.size() % 2 == 0) sampler.look_ahead(text.back());
+      const auto outcome = sampler.verify(rows(logits, 8), tokens, scratch, depths);
+      if (!outcome) return std::pair(text, outcome.error().message);
+      const std::vector<std::int64_t> path = TokenTree(std::ssize(drafts), depths).path(outcome->row);
+      EXPECT_EQ(std::ssize(path), outcome->accepted + 1);
+      for (const std::int64_t row : std::span(path).subspan(1)) text.push_back(tokens[static_cast<std::size_t>(row)]);
+      text.push_back(outcome->next_token);
+    }
+  };
+  const auto plain = decoded({}, {});
+  EXPECT_EQ(plain, std::pair(std::vector<TokenId>{6, 5, 6, 5}, std::string("all 8 tokens are masked at output 4")));
+  EXPECT_EQ(decoded(std::vector<TokenId>{5}, {}), plain);
+  EXPECT_EQ(decoded(std::vector<TokenId>{5, 6}, {}), plain);
+  EXPECT_EQ(decoded(std::vector<TokenId>{5, 6, 5, 6}, {}), plain);
+  EXPECT_EQ(decoded(std::vector<TokenId>{6, 5, 5, 6, 5, 1}, std::vector<std::int32_t>{1, 2, 1, 2, 3, 4}), plain);
 }
 
 TEST(Sampler, AVocabularyThatIsMaskedWholeIsAnError) {

@@ -12,7 +12,6 @@
 #include <fmt/format.h>
 #include <xgrammar/xgrammar.h>
 
-#include "common/base/token_tree.h"
 #include "common/decoding/grammar/engine.h"
 #include "common/decoding/grammar/grammar_text.h"
 #include "common/decoding/grammar/pattern.h"
@@ -25,8 +24,8 @@ namespace {
 constexpr std::size_t kEntriesMax = 64;
 constexpr std::size_t kKeptBytesMax = std::size_t{256} << 20;
 constexpr std::int64_t kEngineCacheBytesMax = std::int64_t{64} << 20;
-/// Processor time allowed for following a grammar: at the start, and in addition per token.
-constexpr double kFollowSeconds = 0.2, kFollowSecondsOfToken = 0.02;
+/// Processor time allowed for following a grammar: at the start, and in addition per token. A drafter can do without.
+constexpr double kFollowSeconds = 0.2, kFollowSecondsOfToken = 0.002, kDraftersShare = 0.1;
 /// A grammar's first turn in the compiler while others wait; each further turn is twice as long.
 constexpr double kTurnSeconds = 1;
 
@@ -57,40 +56,16 @@ struct Grammar {
 
 // ---- one answer ----
 
-/// Masks computed before they are needed.
-struct MasksAhead {
-  struct Mask {
-    bool made = false;
-    std::vector<std::uint32_t> bits = {};
-    std::span<const std::uint32_t> allowed = {};
-  };
-  static constexpr std::int64_t kAstray = -2, kBefore = -1;
-
-  std::vector<TokenId> tokens = {};
-  std::vector<std::int32_t> depths = {};
-  std::vector<Mask> masks = std::vector<Mask>(1);  ///< per row; unused ones keep their memory
-  std::int64_t row = kAstray;                      ///< position of the answer: after this row, or before the first
-
-  void go_on(TokenId token) {
-    if (row == kAstray) return;
-    const TokenTree tree(std::ssize(tokens) - 1, depths);
-    std::vector<std::int64_t> next;
-    if (row == kBefore) next = {0};
-    if (row >= 0) next = tree.children(row);
-    const auto found =
-        std::ranges::find(next, token, [&](std::int64_t child) { return tokens[static_cast<std::size_t>(child)]; });
-    row = found == next.end() ? kAstray : *found;
-  }
-};
-
 struct GrammarState::Matcher {
   std::optional<xgrammar::GrammarMatcher> matcher = {};  ///< none: `failure` says why
   std::vector<TokenId> stop_ids = {};
   std::int64_t words = 0;  ///< words of a mask
   int beyond = 0;          ///< stop tokens accepted after the one that ended the answer; never emitted
-  double seconds_left = kFollowSeconds;
+  double share = 1;        ///< of the processor time that a verifier allows
+  double seconds_left = share * kFollowSeconds;
   std::optional<Error> failure = {};  ///< then there is no matcher any more
-  MasksAhead ahead = {};
+  std::vector<std::uint32_t> bits = {};
+  std::optional<std::span<const std::uint32_t>> mask = {};  ///< the current one, once it is computed
 
   bool terminated() const { return matcher && matcher->IsTerminated(); }
   /// Makes one call of XGrammar within the budget. @return false if it refuses, exceeds the budget, or fails
@@ -98,12 +73,13 @@ struct GrammarState::Matcher {
   bool attempt(Call&& call);
   bool accept(TokenId token);
   void roll_back(int count);
-  /// Computes the mask in `bits`; empty: any token may follow.
-  std::span<const std::uint32_t> fill(std::vector<std::uint32_t>& bits);
+  /// Computes the mask; empty: any token may follow.
+  std::span<const std::uint32_t> fill();
 };
 
-GrammarState::GrammarState(std::shared_ptr<const Grammar> grammar, std::vector<TokenId> stop_ids)
-    : grammar_(std::move(grammar)), matcher_(std::make_unique<Matcher>()) {
+GrammarState::GrammarState(std::shared_ptr<const Grammar> grammar, std::vector<TokenId> stop_ids, User user)
+    : grammar_(std::move(grammar)),
+      matcher_(std::make_unique<Matcher>(Matcher{.share = user == User::kDrafter ? kDraftersShare : 1})) {
   const xgrammar::CompiledGrammar& compiled = grammar_->compiled;
   const int vocab_size = compiled.GetTokenizerInfo().GetVocabSize();
   std::erase_if(stop_ids, [&](TokenId id) { return id < 0 || id >= vocab_size; });
@@ -128,7 +104,7 @@ bool GrammarState::Matcher::attempt(Call&& call) {
     failure = Error(Errc::kUnsupported,
                     "to follow the grammar takes more than {} s of processor time, and {} s more for each token: it "
                     "can go on in too many ways at once",
-                    kFollowSeconds, kFollowSecondsOfToken);
+                    share * kFollowSeconds, share * kFollowSecondsOfToken);
   } catch (const std::exception& error) {
     failure = Error(Errc::kUnsupported, "the grammar can be followed no further: {}", error.what());
   }
@@ -138,6 +114,7 @@ bool GrammarState::Matcher::attempt(Call&& call) {
 }
 
 bool GrammarState::Matcher::accept(TokenId token) {
+  mask.reset();
   if (terminated()) {
     const bool stops = std::ranges::find(stop_ids, token) != stop_ids.end();
     beyond += int{stops};
@@ -147,12 +124,13 @@ bool GrammarState::Matcher::accept(TokenId token) {
 }
 
 void GrammarState::Matcher::roll_back(int count) {
+  mask.reset();
   const int past_end = std::min(count, beyond);
   beyond -= past_end;
   if (count > past_end && matcher) matcher->Rollback(count - past_end);
 }
 
-std::span<const std::uint32_t> GrammarState::Matcher::fill(std::vector<std::uint32_t>& bits) {
+std::span<const std::uint32_t> GrammarState::Matcher::fill() {
   bits.resize(static_cast<std::size_t>(words));
   DLTensor tensor{.data = bits.data(),
                   .device = {.device_type = kDLCPU, .device_id = 0},
@@ -177,48 +155,17 @@ std::span<const std::uint32_t> GrammarState::Matcher::fill(std::vector<std::uint
 
 bool GrammarState::accept(TokenId token) {
   if (!matcher_->accept(token)) return false;
-  matcher_->seconds_left = std::min(kFollowSeconds, matcher_->seconds_left + kFollowSecondsOfToken);
-  matcher_->ahead.go_on(token);
+  matcher_->seconds_left =
+      std::min(matcher_->share * kFollowSeconds, matcher_->seconds_left + matcher_->share * kFollowSecondsOfToken);
   return true;
 }
 
-void GrammarState::roll_back(int count) {
-  if (count > 0) matcher_->ahead.row = MasksAhead::kAstray;
-  matcher_->roll_back(count);
-}
+bool GrammarState::accept_draft(TokenId token) { return matcher_->accept(token); }
+void GrammarState::roll_back(int count) { matcher_->roll_back(count); }
 
 std::span<const std::uint32_t> GrammarState::allowed() {
-  MasksAhead& ahead = matcher_->ahead;
-  if (ahead.row >= 0 && ahead.masks[static_cast<std::size_t>(ahead.row)].made)
-    return ahead.masks[static_cast<std::size_t>(ahead.row)].allowed;
-  ahead.row = MasksAhead::kAstray;
-  return matcher_->fill(ahead.masks[0].bits);
-}
-
-void GrammarState::look_ahead(std::span<const TokenId> tokens, std::span<const std::int32_t> depths) {
-  MasksAhead& ahead = matcher_->ahead;
-  ahead.tokens.assign(tokens.begin(), tokens.end());
-  ahead.depths.assign(depths.begin(), depths.end());
-  if (ahead.masks.size() < tokens.size()) ahead.masks.resize(tokens.size());
-  for (MasksAhead::Mask& mask : ahead.masks) mask.made = false;
-  const auto make = [&](std::int64_t row) {
-    MasksAhead::Mask& mask = ahead.masks[static_cast<std::size_t>(row)];
-    mask.allowed = matcher_->fill(mask.bits);
-    mask.made = true;
-  };
-  ahead.row = tokens.empty() ? 0 : MasksAhead::kBefore;
-  if (tokens.empty()) return make(0);
-  const TokenTree tree(std::ssize(tokens) - 1, depths);
-  int accepted = 0;  // tokens accepted on the path to the last allowed row
-  for (std::int64_t row = 0; row < tree.rows(); ++row) {
-    if (tree.depth(row) > accepted) continue;  // behind a row that is not allowed
-    matcher_->roll_back(accepted - tree.depth(row));
-    accepted = tree.depth(row);
-    if (!matcher_->accept(tokens[static_cast<std::size_t>(row)])) continue;
-    ++accepted;
-    make(row);
-  }
-  matcher_->roll_back(accepted);
+  if (!matcher_->mask) matcher_->mask = matcher_->fill();
+  return *matcher_->mask;
 }
 
 void mask_scores(std::span<const std::uint32_t> allowed, std::span<float> scores) {

@@ -31,28 +31,26 @@ GrammarVocabulary grammar_vocabulary(const Tokenizer& tokenizer, std::int64_t vo
 /// A grammar compiled for a vocabulary. Immutable; any number of answers share it.
 struct Grammar;
 
-/// The state of an answer in its grammar. Processor time is bounded: 0.2 s, and 20 ms more per token of the answer.
-/// Ordinary grammars take microseconds; after the bound is exceeded, no token is allowed.
+/// The state of an answer in its grammar. Processor time is bounded: 0.2 s, and 2 ms more per token of the answer; a
+/// tenth of that at a drafter. Other sequences wait meanwhile. Ordinary grammars take microseconds; after the bound is
+/// exceeded, no token is allowed.
 class GrammarState {
  public:
+  enum class User { kVerifier, kDrafter };
   /// @param stop_ids  tokens that end the answer: allowed only where the grammar may end
-  GrammarState(std::shared_ptr<const Grammar> grammar, std::vector<TokenId> stop_ids);
+  GrammarState(std::shared_ptr<const Grammar> grammar, std::vector<TokenId> stop_ids, User user = User::kVerifier);
   ~GrammarState();
   GrammarState(GrammarState&&) noexcept;
   GrammarState& operator=(GrammarState&&) noexcept;
 
   /// Advances by the answer's next token. @return false if the grammar does not allow it; the state is then unchanged
   bool accept(TokenId token);
-  /// Undoes the last `count` accepted tokens.
+  /// The same for a draft, which will be rolled back and therefore adds no time to the bound.
+  bool accept_draft(TokenId token);
+  /// Undoes the last `count` accepted drafts.
   void roll_back(int count);
-  /// Computes the masks after each of these tokens ahead of time, while no other function is called; allowed() then
-  /// returns them once the tokens have been accepted. The state does not change. A token that is not allowed gets no
-  /// mask, nor do its descendants.
-  /// @param tokens  rows of a TokenTree; none: the current mask
-  /// @param depths  the tree's; empty: a chain
-  void look_ahead(std::span<const TokenId> tokens, std::span<const std::int32_t> depths = {});
-  /// Returns the mask of allowed tokens: bit t % 32 of word t / 32. Empty: all are allowed.
-  /// @return valid until the next call of any function
+  /// Returns the mask of allowed tokens: bit t % 32 of word t / 32. Empty: all are allowed. Computed once.
+  /// @return valid until another function changes the state
   std::span<const std::uint32_t> allowed();
   /// The error, if nothing is allowed any more because the time bound was exceeded or XGrammar failed.
   std::optional<Error> failure() const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "common/base/token_tree.h"
 #include "common/compute/kernels/ops.h"
@@ -95,7 +96,9 @@ std::vector<TokenLogprobs> Sampler::logprobs(Matrix<const float> logits, std::sp
   return result;
 }
 
-TokenLogprobs Sampler::prompt_logprobs(std::span<const float> logits, TokenId token, SamplingScratch& scratch) const {
+Result<TokenLogprobs> Sampler::prompt_logprobs(std::span<const float> logits, TokenId token,
+                                               SamplingScratch& scratch) const {
+  RETURN_IF_ERROR(check_finite(logits));
   return logprobs_of(logits, softcap_, token, params_.prompt_logprobs.value(), scratch);
 }
 
@@ -107,18 +110,25 @@ Result<VerifyOutcome> Sampler::verify(Matrix<const float> logits, std::span<cons
         "tokens {}, distributions {}, temperature {}", tokens.size(), q.size(), params_.temperature);
   const TokenTree tree(std::ssize(tokens) - 1, depths);
   const bool typical = params_.rule == SamplingRule::kTypical && !params_.greedy() && q.empty();
-  for (std::int64_t row = 0;;) {
-    add_answer(tokens[static_cast<std::size_t>(row)]);
+  begin_round(tokens[0]);
+  begun_ = false;
+  for (std::int64_t row = 0, parent = 0;;) {
     const std::vector<std::int64_t> children = tree.children(row);
     std::vector<TokenId> drafts;
     for (const std::int64_t child : children) drafts.push_back(tokens[static_cast<std::size_t>(child)]);
     const Distribution* const drawn_from =
         q.empty() || children.empty() ? nullptr : &q[static_cast<std::size_t>(children.front()) - 1];
-    ASSIGN_OR_RETURN(const TokenId choice, choose(logits[row].span(), scratch, drafts, drawn_from));
+    const Result<TokenId> choice = choose(logits[row].span(), scratch, drafts, drawn_from);
+    if (!choice && row == 0) return choice.error();
+    if (!choice) {
+      begun_ = true;
+      return VerifyOutcome{tree.depth(parent), tokens[static_cast<std::size_t>(row)], parent};
+    }
     const auto kept = std::ranges::find_if(
-        drafts, [&](TokenId draft) { return typical ? p_.probability(draft) > 0 : draft == choice; });
-    if (kept == drafts.end()) return VerifyOutcome{tree.depth(row), choice, row};
-    row = children[static_cast<std::size_t>(kept - drafts.begin())];
+        drafts, [&](TokenId draft) { return typical ? p_.probability(draft) > 0 : draft == *choice; });
+    if (kept == drafts.end()) return VerifyOutcome{tree.depth(row), *choice, row};
+    parent = std::exchange(row, children[static_cast<std::size_t>(kept - drafts.begin())]);
+    add_answer(tokens[static_cast<std::size_t>(row)]);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "common/base/ids.h"
@@ -38,10 +39,12 @@ class Sampler {
   /// others to the prompt.
   void add_text(std::span<const TokenId> tokens, std::int64_t answered);
 
-  /// Computes the grammar's masks for these rows before their logits are there; on any thread, while no other function
-  /// is called. @param tokens, depths  as in verify(); no tokens: as in choose()
-  void look_ahead(std::span<const TokenId> tokens, std::span<const std::int32_t> depths) {
-    if (grammar_ && !diverged_) grammar_->look_ahead(tokens, depths);
+  /// Computes the grammar's mask for the next choice before its logits are there; on any thread, while no other
+  /// function is called. Drafts get no mask: a rejected one would take of the answer's time.
+  /// @param token  the first of the next verify(), which is added now; none: choose() is next
+  void look_ahead(std::optional<TokenId> token) {
+    if (token) begin_round(*token);
+    if (grammar_ && !diverged_) grammar_->allowed();
   }
   bool follows_grammar() const { return grammar_.has_value(); }
 
@@ -54,7 +57,8 @@ class Sampler {
   }
 
   /// Decides which drafts survive. Adds tokens[0] and the surviving drafts. Among several drafts for one position, the
-  /// first survivor is followed.
+  /// first survivor is followed. If no token can be chosen after a surviving draft, the outcome ends with that draft as
+  /// its next token, and the next call has the error, as in plain decoding.
   ///
   /// Without q, the rule `match`, and at temperature 0 `greedy`: token i is drawn from the target's distribution with
   /// the noise of (seed, i), and a draft survives iff it is that token. The rule `typical`: a draft survives iff
@@ -76,10 +80,15 @@ class Sampler {
   std::vector<TokenLogprobs> logprobs(Matrix<const float> logits, std::span<const TokenId> tokens,
                                       SamplingScratch& scratch) const;
   /// Returns those of a prompt token. @param logits  [V] of the row before it @pre the request wants them
-  TokenLogprobs prompt_logprobs(std::span<const float> logits, TokenId token, SamplingScratch& scratch) const;
+  /// @return kMalformed unless the logits are finite
+  Result<TokenLogprobs> prompt_logprobs(std::span<const float> logits, TokenId token, SamplingScratch& scratch) const;
 
  private:
   void add_answer(TokenId token);
+  /// Adds the first token of a round, once.
+  void begin_round(TokenId token) {
+    if (!std::exchange(begun_, true)) add_answer(token);
+  }
   /// @param drafts  for this position @param q  the distribution that they were drawn from; null: not by rejection
   Result<TokenId> choose(std::span<const float> logits, SamplingScratch& scratch, std::span<const TokenId> drafts,
                          const Distribution* q);
@@ -92,6 +101,7 @@ class Sampler {
   std::int64_t answer_length_ = 0;
   std::optional<GrammarState> grammar_;  ///< after the committed tokens
   bool diverged_ = false;                ///< the grammar is missing, or did not allow a committed token
+  bool begun_ = false;                   ///< the first token of the next verify() is added
   TokenCounts counts_;                   ///< only with penalties
   std::vector<TokenId> answer_;          ///< only with bad words
   Distribution p_, residual_;            ///< p_: distribution of the last token
