@@ -33,6 +33,10 @@ double typical_verify_s(const Fleet::Workers& workers) {
   return known > 0 ? sum / known : 1;
 }
 
+void end_pauses(Fleet::Workers& workers) {
+  for (auto& [peer, worker] : workers) worker.reputation.end_pause();
+}
+
 }  // namespace
 
 bool Fleet::takes(const Worker& worker, const Requirements& wanted) const {
@@ -116,6 +120,7 @@ Worker& Fleet::join(const PeerId& peer, const Hello& hello, TimePoint now) {
   for (const auto& [other, known] : workers_)
     if (known.drafts() && key_name(known.hello.name) == key && worker.reputation.is_better_than(known.reputation))
       worker.reputation = known.reputation;
+  if (choose_drafter().empty()) end_pauses(workers_);
   return worker;
 }
 
@@ -131,8 +136,7 @@ Fleet::Workers::node_type Fleet::remove(const PeerId& peer) {
     if (departed_.size() > kDepartedMax)
       departed_.erase(std::ranges::min_element(departed_, is_better, &decltype(departed_)::value_type::second));
   }
-  if (choose_drafter().empty())
-    for (auto& [other, worker] : workers_) worker.reputation.end_pause();
+  if (choose_drafter().empty()) end_pauses(workers_);
   return gone;
 }
 

@@ -85,7 +85,10 @@ Result<void> Pair::post(const std::string& path, std::string body,
   while (const std::optional<std::string> events = reply.next()) {
     each_event(*events, [&](std::string_view json) {
       if (stopped || json == "[DONE]") return;
-      if (!json.starts_with(R"({"error":)")) return void(stopped = !on_reply(json));
+      if (!json.starts_with(R"({"error":)")) {
+        if (!on_reply(json)) stopped = true;  // never false again: another thread may have set it meanwhile
+        return;
+      }
       const nlohmann::json error = nlohmann::json::parse(json).at("error"), code = error.at("code");
       result = error_of({.status = 0,
                          .message = error.at("message"),

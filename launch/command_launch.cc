@@ -165,7 +165,8 @@ std::string state_of(const RunFolder& folder) {
 /// Says so if no process or job of the run is known here.
 void say_if_unrecorded(const RunFolder& folder) {
   if (or_throw(folder.ledger()).empty())
-    complain("{}: no process or job is recorded; a script that was submitted by hand is not (see squeue, scancel)",
+    complain("{}: no process or job is recorded; scripts submitted by hand and pods are not (see squeue, scancel; "
+             "kubectl)",
              folder.path().string());
 }
 

@@ -117,9 +117,16 @@ void open_standard_descriptors() {
     if (::fcntl(descriptor, F_GETFD) == -1) ::open("/dev/null", O_RDONLY);  // takes the lowest free number
 }
 
+/// Process 1 of a container gets no signal that it does not handle: SIGINT and SIGTERM end it, as they end others.
+void let_signals_end_a_container() {
+  if (::getpid() != 1) return;
+  for (const int number : {SIGINT, SIGTERM}) std::signal(number, [](int signal) { ::_exit(128 + signal); });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  let_signals_end_a_container();
   open_standard_descriptors();
   map_large_blocks();
   const std::string commit = outrider::kBuildCommit;

@@ -120,7 +120,9 @@ ToolChoice read_tool_choice(const JsonFields& fields, bool of_chat) {
   if (choice->is_object()) {
     const JsonFields chosen = fields.object("tool_choice");
     const auto by_default = of_chat ? std::optional<std::string>("function") : std::nullopt;
-    if (chosen.text("type", by_default, "\"function\"") != "function") chosen.wrong("type", "\"function\"");
+    const std::string type = chosen.text("type", by_default, "\"function\"");
+    if (type != "function" && (of_chat || type != "custom"))
+      chosen.wrong("type", of_chat ? "\"function\"" : "\"function\" or \"custom\"");
     forced.name = (of_chat ? chosen.object("function") : chosen).text("name", {}, "the name of a tool");
   } else if (*choice != "required") {
     fields.wrong("tool_choice",

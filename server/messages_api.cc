@@ -71,6 +71,7 @@ ToolCall read_use(const JsonFields& block) {
 /// Adds one message: a user's may answer calls, an assistant's may make some.
 void read_message(const JsonFields& fields, Conversation& conversation, std::vector<MediumFile>& media) {
   ChatMessage message = read_role(fields);
+  std::vector<MediumFile> own;  // behind those of the results, as the message is
   bool has_content = false;
   read_content(fields, "content", message, [&](const JsonFields& block, const std::string& type) {
     if (type == "tool_result") return conversation.messages.push_back(read_result(block, media));
@@ -81,8 +82,9 @@ void read_message(const JsonFields& fields, Conversation& conversation, std::vec
     else if (type == "thinking")
       message.reasoning += block.text("thinking", "");
     else
-      read_block(block, type, message, media);
+      read_block(block, type, message, own);
   });
+  std::ranges::move(own, std::back_inserter(media));
   if (has_content || !member(fields.raw(), "content").is_array()) conversation.messages.push_back(std::move(message));
 }
 

@@ -228,10 +228,13 @@ Json call_item(const Json& tools, const std::string& id, const std::string& call
   };
   Json item = {{"id", id}, {"status", "completed"}, {"call_id", call_id}, {"name", name}};
   const Json* list = &tools;
-  const std::size_t dot = std::min(name.find('.'), name.size());
-  if (const auto space = named(tools, "namespace", name.substr(0, dot)); space != tools.end() && dot != name.size()) {
-    item["namespace"] = name.substr(0, dot);
-    item["name"] = name.substr(dot + 1);
+  const auto space = std::find_if(tools.begin(), tools.end(), [&](const Json& tool) {
+    return member(tool, "type") == "namespace" && name.starts_with(tool["name"].get<std::string>() + ".");
+  });
+  if (space != tools.end()) {
+    const std::string of = (*space)["name"];
+    item["namespace"] = of;
+    item["name"] = name.substr(of.size() + 1);
     list = &member(*space, "tools");
   }
   const bool custom = named(*list, "custom", item["name"]) != list->end();

@@ -62,7 +62,8 @@ std::string wrong_host(const std::string& host) {
 }
 
 std::string wrong_origin(const std::string& origin) {
-  if (origin == "*" || origin == "null") return "";  // null: of a page without a server, such as a file
+  // null and file://: of a page without a server, such as a file
+  if (origin == "*" || origin == "null" || origin == "file://") return "";
   const std::size_t end = std::min(origin.find("://"), origin.size());
   const std::string scheme = in_lower_case(origin.substr(0, end));
   const std::optional<HostPort> read = end == origin.size() ? std::nullopt : split_host_port(origin.substr(end + 3));

@@ -239,6 +239,11 @@ void Verifying::account(const Verdict& verdict) {
 void Verifying::log_rejection(const Verdict& verdict) const {
   const std::vector<std::int64_t> lost = round_.drafts.tree().children(round_.row_of(verdict));
   if (lost.empty()) return;
+  // The round may have ended with one of these drafts, because no token could be chosen after it (Sampler::verify).
+  if (std::ranges::any_of(lost, [&](std::int64_t row) {
+        return round_.drafts.tokens[static_cast<std::size_t>(row) - 1] == verdict.next_token;
+      }))
+    return;
   const auto slot = static_cast<std::size_t>(lost.front()) - 1;
   Rejection rejection{.session = state_.id,
                       .round = round_.id,

@@ -222,11 +222,15 @@ Result<void> check_groups(const std::vector<Group>& groups, const char* key) {
 /// Refuses names of the hub: pods have no folder for a download.
 Result<void> check_models(const Plan& plan) {
   std::vector<std::string> models = {plan.model};
-  for (const VerifierPlan& group : plan.verifiers) models.insert(models.end(), {group.model, group.backbone});
-  for (const DrafterPlan& group : plan.drafters) models.insert(models.end(), {group.model, group.backbone});
+  for (const VerifierPlan& group : plan.verifiers)
+    models.insert(models.end(), {group.model, group.backbone, group.assistant});
+  for (const DrafterPlan& group : plan.drafters) {
+    models.insert(models.end(), {group.model, group.backbone, group.assistant});
+    for (const std::string& option : joined(group.options)) models.push_back(option.substr(option.find('=') + 1));
+  }
   for (const std::string& model : models) {
     if (hub_name(model))
-      return no_manifest(fmt::format("model is {}, and pods have no folder for a download; wanted a path, such as of "
+      return no_manifest(fmt::format("a model is {}, and pods have no folder for a download; wanted a path, such as of "
                                      "a pack under /packs", model));
   }
   return {};

@@ -752,6 +752,19 @@ TEST(CApi, AStreamHasTheSameTextItsRoundsAndAnEnd) {
   const Posted stopped = post(pair.get(), "/v1/chat/completions", request, /*stop_after=*/3);
   EXPECT_EQ(stopped.status, OUTRIDER_OK);
   EXPECT_EQ(stopped.replies.size(), 3u);
+
+  // Also the call that comes while an event is handled.
+  int events = 0;
+  const auto stops = [](void* user, const char*, std::size_t) {
+    ++*static_cast<int*>(user);
+    outrider_stop(user);
+    return 0;
+  };
+  const std::string body = request.dump();
+  outrider_error error;
+  EXPECT_EQ(outrider_post(pair.get(), "/v1/chat/completions", body.data(), body.size(), stops, &events, &error),
+            OUTRIDER_OK);
+  EXPECT_EQ(events, 1);
 }
 
 // Of a coordinator without a verifier: without outrider_stop() each would fail once none has joined in its time.

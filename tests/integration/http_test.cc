@@ -1067,7 +1067,7 @@ TEST(Serve, BadRequestsGetErrorsAndTheServerLivesOn) {
   EXPECT_EQ(error_of(chat, std::string(1'000'000, '[')), std::tuple(400, Json()));
   EXPECT_EQ(error_of(chat, changed({{"model", "gpt-5"}})), std::tuple(404, "model"));
   EXPECT_EQ(error_of(chat, changed({{"temperature", "warm"}})), std::tuple(400, "temperature"));
-  EXPECT_EQ(error_of(chat, changed({{"max_tokens", -1}})), std::tuple(400, "max_tokens"));
+  EXPECT_EQ(error_of(chat, changed({{"max_tokens", -2}})), std::tuple(400, "max_tokens"));
   EXPECT_EQ(error_of(chat, changed({{"messages", {{{"role", "my wizard"}, {"content", "x"}}}}})),
             std::tuple(400, "messages[0].role"));
   EXPECT_EQ(error_of(chat, changed({{"messages", {{{"role", "tool"}, {"tool_call_id", "c"}, {"content", "x"}}}}})),

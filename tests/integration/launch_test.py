@@ -524,8 +524,10 @@ class Launch(unittest.TestCase):
                              ({"drafters": [{}, {}]}, "2 groups of drafters, wanted one"),
                              ({"drafters": [{"deadline": "2h"}]}, "drafters[0].deadline"),
                              ({"kubernetes": {}, "drafters": [{"model": "/packs/drafter"}]}, "drafters[0].model is /packs/drafter, and drafters and front ends have no volume there; wanted kubernetes.claim"),
-                             ({"model": "google/gemma-4-E4B-it"}, "model is google/gemma-4-E4B-it, and pods have no folder for a download; wanted a path"),
-                             ({"drafters": [{"model": "google/gemma-4-E2B-it"}]}, "model is google/gemma-4-E2B-it, and pods"),
+                             ({"model": "google/gemma-4-E4B-it"}, "a model is google/gemma-4-E4B-it, and pods have no folder for a download; wanted a path"),
+                             ({"drafters": [{"model": "google/gemma-4-E2B-it"}]}, "a model is google/gemma-4-E2B-it, and pods"),
+                             ({"drafters": [{"assistant": "google/gemma-4-E4B-it-assistant"}]}, "a model is google/gemma-4-E4B-it-assistant, and pods"),
+                             ({"drafters": [{"draft_model": "google/gemma-4-E2B-it"}]}, "a model is google/gemma-4-E2B-it, and pods"),
                              ({"kubernetes": {}, "drafters": []}, "kubernetes: model is /packs/e4b, and drafters and front ends have no volume there"),
                              ({"run": [{"command": ["cat", "{run_dir}/x"]}]}, "{run_dir} is on this machine")):
             run = self.start(plan | change, "--backend", "kubernetes", expect_end=True)

@@ -315,6 +315,22 @@ TEST(Dialects, PicturesOfToolsAnswersAreShownBehindThem) {
   check(parse_messages(Json{{"messages", turns}}.dump(), plain_defaults()), "Messages");
 }
 
+TEST(Messages, APictureBeforeAResultComesBehindTheResultsPicture) {
+  const auto image = [](const char* data) {
+    return Json{{"type", "image"}, {"source", {{"type", "base64"}, {"media_type", "image/png"}, {"data", data}}}};
+  };
+  const Json result = {{"type", "tool_result"}, {"tool_use_id", "1"}, {"content", {image("Zm9v")}}};
+  const Json turns = {
+      {{"role", "assistant"},
+       {"content", {{{"type", "tool_use"}, {"id", "1"}, {"name", "f"}, {"input", Json::object()}}}}},
+      {{"role", "user"}, {"content", {image("YmFy"), result}}}};
+  const ApiResult<CompletionRequest> read = parse_messages(Json{{"messages", turns}}.dump(), plain_defaults());
+  ASSERT_TRUE(read) << read.error().message;
+  ASSERT_EQ(read->media.size(), 2u);
+  EXPECT_EQ(read->media[0].bytes, "foo") << "as in the conversation: the result, and then the message";
+  EXPECT_EQ(read->media[1].bytes, "bar");
+}
+
 TEST(Messages, AResultMayHaveFailedOrNameATool) {
   const auto response = [](Json block) {
     block.update({{"type", "tool_result"}, {"tool_use_id", "1"}});
@@ -528,7 +544,7 @@ Json tools_of_codex() {
                       {"format", {{"type", "grammar"}, {"syntax", "lark"}, {"definition", "start: /a/"}}}};
   return {{{"type", "function"}, {"name", "a.b"}},
           {{"type", "namespace"}, {"name", "docs"}, {"description", "D"}, {"tools", {search, patch}}},
-          {{"type", "namespace"}, {"name", "web"}, {"description", "W"}, {"tools", {search}}},
+          {{"type", "namespace"}, {"name", "web.of"}, {"description", "W"}, {"tools", {search}}},
           patch};
 }
 
@@ -539,9 +555,11 @@ TEST(Responses, ToolsMayBeInNamespacesOrTakeText) {
   const std::vector<ToolDeclaration> tools = read(tools_of_codex(), "x").value().conversation.tools;
   std::vector<std::string> names;
   for (const ToolDeclaration& tool : tools) names.push_back(tool.name);
-  EXPECT_EQ(names, (std::vector<std::string>{"a.b", "docs.search", "docs.patch", "web.search", "patch"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"a.b", "docs.search", "docs.patch", "web.of.search", "patch"}));
   EXPECT_EQ(tools[4].description, "Edits files.\nThe input follows this grammar:\nstart: /a/");
   EXPECT_EQ(tools[4].parameters["properties"]["input"]["type"], "string");
+  const Json forced = {{"type", "custom"}, {"name", "patch"}};
+  EXPECT_TRUE(read_response({{"input", "x"}, {"tools", tools_of_codex()}, {"tool_choice", forced}}));
   const Json nested = {{{"type", "namespace"}, {"name", "a"}, {"tools", tools_of_codex()}}};
   EXPECT_EQ(read(nested, "x").error().param, "tools[0].tools[1].type");
   const Json space = {{"type", "function_call"}, {"call_id", "1"}, {"name", "f"}, {"namespace", "a b"}};
@@ -558,9 +576,9 @@ TEST(Responses, ToolsMayBeInNamespacesOrTakeText) {
   const std::string patched = R"({"input":"+ x"})";
   for (const auto& [name, arguments, wanted] : std::vector<std::tuple<const char*, std::string, Json>>{
            {"a.b", "{}", {{"type", "function_call"}, {"name", "a.b"}, {"arguments", "{}"}}},
-           {"web.search",
+           {"web.of.search",
             "{}",
-            {{"type", "function_call"}, {"namespace", "web"}, {"name", "search"}, {"arguments", "{}"}}},
+            {{"type", "function_call"}, {"namespace", "web.of"}, {"name", "search"}, {"arguments", "{}"}}},
            {"docs.patch",
             patched,
             {{"type", "custom_tool_call"}, {"namespace", "docs"}, {"name", "patch"}, {"input", "+ x"}}},

@@ -94,6 +94,18 @@ TEST_F(FleetStanding, OfAKeyOutlivesItsConnections) {
   EXPECT_NE(fleet_.usable_drafter("d"), nullptr);
 }
 
+TEST_F(FleetStanding, DoesNotPauseTheOnlyDrafterThatJoinsAgain) {
+  join("a", "honest/x");
+  join("b", "liar/1");
+  rounds("a", true, 100);
+  rounds("b", false, 100);
+  EXPECT_EQ(fleet_.usable_drafter("b"), nullptr);
+  fleet_.remove("b");
+  fleet_.remove("a");
+  join("b", "liar/1");
+  EXPECT_NE(fleet_.usable_drafter("b"), nullptr);
+}
+
 TEST_F(FleetStanding, OfABadDrafterHasRoomBesideThoseOfManyBetterOnes) {
   join("a", "honest/x");
   rounds("a", true, 100);

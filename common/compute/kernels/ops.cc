@@ -39,6 +39,12 @@ float* reserve(AlignedArray<float>& scratch, std::int64_t count) {
   return scratch.data();
 }
 
+/// Per-thread memory of an attention task.
+float* attend_scratch(std::int64_t count) {
+  thread_local AlignedArray<float> scratch;
+  return reserve(scratch, count);
+}
+
 /// Keys per span of a row's attention, for every thread alike. A span covers the published models' sliding window, and
 /// its scores stay in the cache.
 constexpr std::int64_t kKeySpan = 1024;
@@ -287,8 +293,7 @@ void attend(Matrix<const float> q, std::span<const AttendRow> rows, Matrix<float
   const bool is_small = plan.multiplications < kMultiplicationsPerTeam;
   const auto in_pieces = [&](std::int64_t count, auto work) {
     team_run(count, is_small ? count : 1, [&](std::int64_t begin, std::int64_t end) {
-      thread_local AlignedArray<float> scratch;
-      float* const scores = reserve(scratch, plan.score_floats() + 2 * floats);
+      float* const scores = attend_scratch(plan.score_floats() + 2 * floats);
       std::vector<AttendQuery> queries;
       for (std::int64_t i = begin; i < end; ++i) work(i, scores, scores + plan.score_floats(), queries);
     });

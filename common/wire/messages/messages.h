@@ -524,7 +524,8 @@ struct NeedKv {
   static void fields(auto& v, auto& m) { v("have", m.have, kPositions); }
 };
 
-/// Coordinator -> verifier: verifies drafts. The message's base is the position of tokens[0].
+/// Coordinator -> verifier: verifies drafts. The message's base is the position of tokens[0]. Of a round that the
+/// verifier has answered only session and round count: it sends the verdict again.
 struct Verify {
   std::vector<TokenId> tokens;  ///< the last emitted token, then the drafts
   /// First position whose donor rows the drafter needs: the Verdict carries the rows from here to its end, and the
@@ -547,7 +548,8 @@ struct Verify {
 /// Verifier -> coordinator: answers a Prefill (then `accepted` is 0) and a Verify.
 struct Verdict {
   std::int32_t accepted = 0;              ///< drafts kept
-  TokenId next_token = 0;                 ///< the bonus token, or the replacement of the first rejected draft
+  TokenId next_token = 0;                 ///< the bonus token or the replacement of the first rejected draft; or a last
+                                          ///< accepted draft, if no token can be chosen after it
   Position committed = 0;                 ///< number of valid K/V rows
   std::optional<WireTensor> hidden = {};  ///< [hidden_size], the row that produced next_token; if K/V were asked for
   KvRows kv = {};                         ///< from the Verify's kv_from on; of a Prefill, the rows not yet sent
