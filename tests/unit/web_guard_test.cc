@@ -67,8 +67,9 @@ TEST(WebGuard, WhatNothingCanMatchIsNamed) {
   for (const char* host :
        {"", "llm.example:8000", "llm.example:", "https://llm.example", "llm.example/", "*.example", "a b", "[::1]"})
     EXPECT_NE(wrong_host(host), "") << host;
-  for (const char* origin : {"*", "null", "file://", "https://chat.example", "HTTPS://chat.example", "http://localhost:3000",
-                             "http://[::1]:3000", "chrome-extension://abcdef", "https://chat.example:80"}) {
+  for (const char* origin : {"*", "null", "file://", "https://chat.example", "HTTPS://chat.example",
+                             "http://localhost:3000", "http://[::1]:3000", "chrome-extension://abcdef",
+                             "https://chat.example:80"}) {
     EXPECT_EQ(wrong_origin(origin), "");
     EXPECT_FALSE(WebGuard({}, {origin}).check_origin(origin, "localhost")) << origin;
   }

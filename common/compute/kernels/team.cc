@@ -78,7 +78,8 @@ class Team {
   ~Team() { dismiss(); }
 
   int size() const { return size_; }
-  /// Surplus threads stay, and sleep until the team grows again; missing threads are started, or tried again, when the size changes.
+  /// Surplus threads stay, and sleep until the team grows again. Missing threads are started, or tried again, when
+  /// the size changes.
   void resize(int size) { size_ = size; }
 
   void run(std::int64_t count, std::int64_t grain, detail::TeamWork* call, const void* work) {
