@@ -221,11 +221,6 @@ Json message_item(const std::string& id, const char* status) {
 /// @param tools  the request's: the called one determines namespace and type (see read_tool())
 Json call_item(const Json& tools, const std::string& id, const std::string& call_id, const std::string& name,
                const std::string& arguments) {
-  const auto named = [](const Json& list, const char* type, const std::string& wanted) {
-    return std::find_if(list.begin(), list.end(), [&](const Json& tool) {
-      return member(tool, "type") == type && member(tool, "name") == wanted;
-    });
-  };
   Json item = {{"id", id}, {"status", "completed"}, {"call_id", call_id}, {"name", name}};
   const Json* list = &tools;
   const auto space = std::find_if(tools.begin(), tools.end(), [&](const Json& tool) {
@@ -237,7 +232,9 @@ Json call_item(const Json& tools, const std::string& id, const std::string& call
     item["name"] = name.substr(of.size() + 1);
     list = &member(*space, "tools");
   }
-  const bool custom = named(*list, "custom", item["name"]) != list->end();
+  const bool custom = std::any_of(list->begin(), list->end(), [&](const Json& tool) {
+    return member(tool, "type") == "custom" && member(tool, "name") == item["name"];
+  });
   item["type"] = custom ? "custom_tool_call" : "function_call";
   if (!custom) return item["arguments"] = arguments, item;
   const Json input = member(parse_json(arguments), "input");
