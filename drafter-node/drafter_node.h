@@ -7,6 +7,7 @@
 
 #include "common/base/option.h"
 #include "common/compute/kernels/linear.h"
+#include "common/model/gemma4/draft_vocabulary.h"
 #include "common/wire/transport/endpoint.h"
 #include "common/wire/transport/worker.h"
 #include "drafter-node/drafter_core.h"
@@ -29,8 +30,8 @@ struct DrafterOptions {
   WorkerOptions worker = {};
   /// Of a forward pass; 0: every core. An assistant gains by more in long sequences only (docs/lab/amx.md, "Drafter").
   int threads = kThreadsOfFamily;
-  std::string draft_vocabulary = "all";  ///< see draft_vocabulary.h
-  std::string wire = "auto";             ///< a WireForm
+  std::int64_t draft_vocabulary = kDraftVocabularySize;  ///< tokens of a DraftVocabulary; 0: none
+  std::string wire = "auto";                             ///< a WireForm
   std::int64_t memory_mib = 0;           ///< for K/V of its own, of all sessions; 0: a quarter of the free memory
   /// For measurements: longer forward passes, as added_time() takes them; a row is a sequence.
   std::vector<double> added_draft_us = {};
@@ -50,7 +51,9 @@ void declare_options(Visitor&& visit, DrafterOptions& options) {
         {"Threads of the drafter's forward pass; 0: every core; -1: one for an assistant, every core for --draft-model",
          {kThreadsOfFamily, kThreadsMax}});
   visit("--draft-vocabulary", options.draft_vocabulary,
-        {.help = "Draft only the tokens in FILE, or the first N of the assistant's draft_vocabulary.txt; all: no limit",
+        {.help = "Number of tokens that an assistant without ordered embeddings scores, the last used ones; while more "
+                 "than 2 % of the target's tokens are others it scores all; 0: always all",
+         .range = {0, 1 << 30},
          .of_cluster = true});
   visit("--wire", options.wire,
         {.help = "Rounding of K/V and hidden rows on their way to the drafter: exact, int8, int4; auto: int8 while the "

@@ -45,7 +45,8 @@ struct DraftTarget {
 Result<DraftTarget> open_target(const DrafterOptions& options);
 
 /// The target's assistant. It needs the target's rows: donor K/V of the sequence, and one hidden row per round.
-std::unique_ptr<DraftModel> make_draft_model(std::unique_ptr<Assistant> assistant);
+/// @param kept  file that keeps the draft vocabulary, if the assistant has one, from one run to the next; empty: none
+std::unique_ptr<DraftModel> make_draft_model(std::unique_ptr<Assistant> assistant, std::filesystem::path kept = {});
 
 /// A block drafter: it needs hidden rows of the target and has K/V of its own. One pass serves a whole round, since the
 /// scores of the block's positions are kept until the sequence or its last token changes; further steps add the Markov

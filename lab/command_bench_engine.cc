@@ -42,8 +42,13 @@ struct ShapeModels {
   std::unique_ptr<Backbone> backbone(std::int64_t rows_max) const {
     return or_throw(Backbone::load(backbone_config, backbone_weights, rows_max));
   }
-  std::unique_ptr<Assistant> assistant() const {
-    return or_throw(Assistant::load(assistant_config, assistant_weights, backbone_config, *backbone_weights));
+  /// @param draft_vocabulary  as for Assistant; it suffices, as if texts used few tokens
+  std::unique_ptr<Assistant> assistant(std::int64_t draft_vocabulary = kDraftVocabularySize) const {
+    std::unique_ptr<Assistant> model = or_throw(
+        Assistant::load(assistant_config, assistant_weights, backbone_config, *backbone_weights, draft_vocabulary));
+    if (DraftVocabulary* const learning = model->draft_vocabulary(); learning != nullptr)
+      learning->learn(std::vector<TokenId>(1000, 0), /*answer=*/true);
+    return model;
   }
 };
 
@@ -196,11 +201,11 @@ class Profile {
 constexpr int kDraftThreads = 1;
 
 /// Returns the milliseconds of one greedy draft step.
-double draft_step_ms(const ShapeModels& models, Position context, int threads) {
+double draft_step_ms(const ShapeModels& models, Position context, int threads, std::int64_t draft_vocabulary) {
   double best = 1e9;
   std::thread([&] {
     set_team_size(threads);
-    const std::unique_ptr<Assistant> assistant = models.assistant();
+    const std::unique_ptr<Assistant> assistant = models.assistant(draft_vocabulary);
     DonorReplica replica = assistant->make_replica();
     fill_context(replica, context);
     CounterRng rng(7);
@@ -288,7 +293,7 @@ void bench_engine(const EngineFlags& flags) {
   const ForwardTimes times = time_forwards(flags, counts, *backbone);
   const double one_row_ms = times.ms.at(1), decode = 1e3 / one_row_ms;
   const double share = static_cast<double>(backbone->weight_bytes()) * decode / 1e9 / times.read_bandwidth_gb_s;
-  Row forward_ms, t_ratio, prefill, draft_ms, draft_ms_2_threads, profile;
+  Row forward_ms, t_ratio, prefill, draft_ms, draft_ms_2_threads, draft_ms_all_tokens, profile;
   for (const auto& [count, ms] : times.ms) {
     forward_ms.push_back({std::to_string(count), ms});
     if (count != 1) t_ratio.push_back({std::to_string(count), ms / one_row_ms});
@@ -297,8 +302,10 @@ void bench_engine(const EngineFlags& flags) {
   for (const std::int64_t length : flags.prefill)
     prefill.push_back({std::to_string(length), prefill_tok_s(*backbone, length, flags.repeat)});
   for (const Position context : kDraftContexts) {
-    draft_ms.push_back({std::to_string(context), draft_step_ms(models, context, kDraftThreads)});
-    draft_ms_2_threads.push_back({std::to_string(context), draft_step_ms(models, context, 2)});
+    const std::string name = std::to_string(context);
+    draft_ms.push_back({name, draft_step_ms(models, context, kDraftThreads, kDraftVocabularySize)});
+    draft_ms_2_threads.push_back({name, draft_step_ms(models, context, 2, kDraftVocabularySize)});
+    draft_ms_all_tokens.push_back({name, draft_step_ms(models, context, 2, 0)});
   }
   Row report = subject(flags.shape, models);
   report.add({{"gemm", backbone->gemm_implementation()},
@@ -310,7 +317,8 @@ void bench_engine(const EngineFlags& flags) {
               {"t_ratio", t_ratio},
               {"prefill_tok_s", prefill},
               {"draft_step_ms", draft_ms},
-              {"draft_step_ms_2_threads", draft_ms_2_threads}});
+              {"draft_step_ms_2_threads", draft_ms_2_threads},
+              {"draft_step_ms_2_threads_all_tokens", draft_ms_all_tokens}});
   if (flags.profile) report.push_back({"profile", profile});
   write_report(flags.shape.report, report, key_lines(report));
 }

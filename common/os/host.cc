@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <limits>
@@ -167,6 +168,17 @@ void use_share_of_cores(int rank, int count) {
     log_warn("event=memory_not_bound nodes={:#x} reason=\"{}\"", nodes, std::generic_category().message(errno));
   // Freed memory of the heap may hold weights later. Where this is refused too, the warning above says enough.
   if (others != 0) syscall(SYS_migrate_pages, 0, 65, &others, &nodes);
+}
+
+fs::path cache_folder() {
+  const auto below = [](const char* variable, const char* folder) {
+    const char* const value = std::getenv(variable);
+    return value == nullptr || *value == '\0' ? fs::path() : fs::path(value) / folder;
+  };
+  for (const fs::path& path :
+       {below("OUTRIDER_CACHE", ""), below("XDG_CACHE_HOME", "outrider"), below("HOME", ".cache/outrider")})
+    if (!path.empty()) return path;
+  return {};
 }
 
 std::vector<std::string> process_stat(std::string_view pid) {

@@ -104,7 +104,7 @@ void DrafterSeats::forward(KvRows kv, const PeerId& from) {
     if (!continues(replica)) continue;
     KvRows rows = rows_from(kv, replica.end);
     const auto begin = sequence_.tokens.begin();
-    if (takes_hidden_rows(replica.place.worker()->hello.facts)) rows.tokens = {begin + rows.from, begin + rows.to};
+    rows.tokens = {begin + rows.from, begin + rows.to};
     send(replica, std::move(rows));
   }
 }

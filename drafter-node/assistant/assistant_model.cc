@@ -1,10 +1,15 @@
+#include <algorithm>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "common/base/check.h"
 #include "common/model/checkpoint/model_files.h"
 #include "common/model/checkpoint/pack.h"
 #include "common/model/gemma4/assistant.h"
-#include "common/model/gemma4/draft_vocabulary.h"
+#include "common/os/durable_file.h"
+#include "common/os/files.h"
+#include "common/os/host.h"
 #include "common/os/logging.h"
 #include "drafter-node/families.h"
 
@@ -34,26 +39,60 @@ void append(DonorReplica& replica, const KvRows& kv) {
 }
 
 struct AssistantSequence final : DraftSequence {
-  explicit AssistantSequence(DonorReplica made) : replica(std::move(made)) {}
-  void extend(const KvRows& rows) override { append(replica, rows); }
+  AssistantSequence(DonorReplica made, DraftVocabulary* learning)
+      : replica(std::move(made)), vocabulary(learning) {}
+  void extend(const KvRows& rows) override {
+    const auto known = static_cast<std::size_t>(std::max<Position>(replica.length - rows.from, 0));
+    if (vocabulary != nullptr && known < rows.tokens.size())
+      vocabulary->learn(std::span(rows.tokens).subspan(known), is_answer);
+    append(replica, rows);
+  }
   Position length() const override { return replica.length; }
 
   DonorReplica replica;
+  DraftVocabulary* vocabulary;  ///< the assistant's; null: none
+  bool is_answer = false;       ///< the prompt is complete
 };
+
+/// Returns the file that keeps the draft vocabulary of a target, and of its quantized copies: they have one embedding
+/// table. Empty: nowhere.
+std::filesystem::path vocabulary_file(std::uint64_t embedding_fingerprint) {
+  const std::filesystem::path cache = cache_folder();
+  if (cache.empty()) return {};
+  return cache / "draft-vocabulary" / fmt::format("{:016x}.txt", embedding_fingerprint);
+}
 
 class AssistantModel final : public DraftModel {
  public:
-  explicit AssistantModel(std::unique_ptr<Assistant> assistant) : assistant_(std::move(assistant)) {}
+  /// @param kept  the draft vocabulary's file; empty: none
+  AssistantModel(std::unique_ptr<Assistant> assistant, std::filesystem::path kept)
+      : assistant_(std::move(assistant)), kept_(std::move(kept)) {
+    if (assistant_->draft_vocabulary() == nullptr) kept_.clear();
+    if (kept_.empty()) return;
+    const Result<std::string> text = read_text(kept_);
+    if (!text) return;  // the first start
+    if (const auto ok = assistant_->draft_vocabulary()->restore(*text); !ok)
+      log_warn("event=draft_vocabulary_ignored file={} error=\"{}\"", kept_.string(), ok.error().message);
+  }
+  ~AssistantModel() override {
+    if (kept_.empty()) return;
+    std::error_code failed;  // replace_text() then says why
+    if (create_directories(kept_.parent_path(), failed))
+      permissions(kept_.parent_path(), std::filesystem::perms::owner_all, failed);
+    if (const auto ok = replace_text(kept_, assistant_->draft_vocabulary()->to_text()); !ok)
+      log_info("event=draft_vocabulary_not_kept error=\"{}\"", ok.error().message);
+  }
   DraftTraits traits() const override { return {}; }
   std::int64_t vocab_size() const override { return assistant_->config().text.vocab_size; }
   std::unique_ptr<DraftSequence> open() const override {
-    return std::make_unique<AssistantSequence>(assistant_->make_replica());
+    return std::make_unique<AssistantSequence>(assistant_->make_replica(), assistant_->draft_vocabulary());
   }
   bool step_each(std::span<const DraftPoint> points, const VisitPoint& visit, const std::function<void()>&) override {
     std::vector<DraftNode> nodes;
     for (const DraftPoint& point : points) {
-      nodes.push_back({point.path.back(), point.state, static_cast<const AssistantSequence*>(point.sequence)->replica,
-                       point.goes_on});
+      auto& sequence = *static_cast<AssistantSequence*>(point.sequence);
+      sequence.is_answer = true;
+      nodes.push_back({point.path.back(), point.state, sequence.replica, point.goes_on});
     }
     assistant_->step_each(nodes, visit);
     return true;
@@ -61,26 +100,27 @@ class AssistantModel final : public DraftModel {
 
  private:
   std::unique_ptr<Assistant> assistant_;
+  std::filesystem::path kept_;
 };
 
 }  // namespace
 
-std::unique_ptr<DraftModel> make_draft_model(std::unique_ptr<Assistant> assistant) {
-  return std::make_unique<AssistantModel>(std::move(assistant));
+std::unique_ptr<DraftModel> make_draft_model(std::unique_ptr<Assistant> assistant, std::filesystem::path kept) {
+  return std::make_unique<AssistantModel>(std::move(assistant), std::move(kept));
 }
 
 Result<LoadedDrafter> load_assistant_drafter(const DrafterOptions& options) {
   if (options.worker.verify_weights) RETURN_IF_ERROR(verify_packs({options.assistant}));
   ASSIGN_OR_RETURN(DraftTarget target, open_target(options));
   ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(options.assistant));
-  ASSIGN_OR_RETURN(const std::vector<TokenId> vocabulary,
-                   draft_vocabulary(options.draft_vocabulary, options.assistant, target.config.vocab_size));
   ASSIGN_OR_RETURN(std::unique_ptr<Assistant> assistant,
-                   Assistant::load(files, target.config, *target.weights, options.weight_type, vocabulary));
+                   Assistant::load(files, target.config, *target.weights, options.weight_type,
+                                   options.draft_vocabulary));
   for (const std::string& note : assistant->config().text.notes) {
     log_warn("event=metadata_overruled model={} note=\"{}\"", options.assistant.string(), note);
   }
-  target.drafter.model = make_draft_model(std::move(assistant));
+  target.drafter.model =
+      make_draft_model(std::move(assistant), vocabulary_file(target.weights->embedding_fingerprint()));
   target.drafter.path = options.assistant.string();
   return std::move(target.drafter);
 }

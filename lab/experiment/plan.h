@@ -10,6 +10,7 @@
 
 #include "common/base/fields.h"
 #include "common/base/result.h"
+#include "common/model/gemma4/draft_vocabulary.h"
 #include "lab/json.h"
 #include "lab/link.h"
 
@@ -42,7 +43,7 @@ struct Axes {
   int drafter_threads = 1;                 ///< of the assistant's
   std::string drafter_isa = kDetectedIsa;  ///< of every drafter, for OUTRIDER_ISA
   double drafter_cpu_share = 1;            ///< of the remote drafters: share of the time that they may run (CpuShare)
-  std::string draft_vocabulary = "all";    ///< of every drafter: a number, a file or all (draft_vocabulary.h)
+  int draft_vocabulary = kDraftVocabularySize;  ///< DrafterOptions::draft_vocabulary of every drafter
   std::string wire = "exact";              ///< rounding of rows on their way to the drafter (a WireForm)
   int verifiers = 1;                       ///< sharing the clients' sequences
   int drafters = 1;                        ///< workers, each with a link of its own
@@ -66,7 +67,7 @@ struct Axes {
     v("drafter_threads", m.drafter_threads, kThreads);
     v("drafter_isa", m.drafter_isa);
     v("drafter_cpu_share", m.drafter_cpu_share, Range<double>{0.01, 1});
-    v("draft_vocabulary", m.draft_vocabulary);
+    v("draft_vocabulary", m.draft_vocabulary, Range<int>{0, 1 << 30});
     v("wire", m.wire);
     v("verifiers", m.verifiers, Range<int>{1, 64});
     v("drafters", m.drafters, Range<int>{1, 64});

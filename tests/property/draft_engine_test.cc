@@ -373,44 +373,95 @@ TEST_P(DraftEngineProperty, RoundedRowsDraftWhatTheyStandFor) {
   EXPECT_GT(rounded, 40);
 }
 
-TEST_P(DraftEngineProperty, ADraftVocabularyIsAllThatIsDraftedWithTheWholeHeadsScores) {
+/// Rows with the tokens of an answer, at the start of a new sequence: the first two are its prompt.
+std::vector<DraftWork> answer(CounterRng& rng, SessionId id, const DonorReplica& replica, std::size_t size,
+                              std::span<const TokenId> tokens) {
+  DraftWork prompt{.session = id, .kv = random_rows(rng, replica, 0, 2, size)};
+  DraftWork rest{.session = id, .kv = random_rows(rng, replica, 2, 2 + static_cast<Position>(tokens.size()), size)};
+  prompt.kv.tokens = {tokens[0], tokens[0]};
+  rest.kv.tokens.assign(tokens.begin(), tokens.end());
+  return {prompt, rest};
+}
+
+TEST_P(DraftEngineProperty, ADenseHeadScoresTheLastUsedTokensWhileTheySuffice) {
+  constexpr std::int64_t kSize = 40;
   const std::unique_ptr<Assistant> whole = load_assistant(GetParam());
+  std::unique_ptr<Assistant> narrow = load_assistant(GetParam(), kSize);
+  DraftVocabulary* const vocabulary = narrow->draft_vocabulary();
+  ASSERT_EQ(vocabulary == nullptr, whole->config().use_ordered_embeddings);
+  if (vocabulary == nullptr) return;
   CounterRng rng(9);
-  std::vector<TokenId> vocabulary = random_tokens(rng, 40, whole->config().text);
-  std::ranges::sort(vocabulary, std::greater<>());
-  vocabulary.erase(std::unique(vocabulary.begin(), vocabulary.end()), vocabulary.end());
-  std::unique_ptr<Assistant> narrow = load_assistant(GetParam(), vocabulary);
+  const std::size_t size = GetParam().type == WeightType::kF32 ? 4 : 2;
+  const DonorReplica empty = whole->make_replica();
   std::vector<Text> texts;
   for (std::uint64_t i = 1; i <= 20; ++i) texts.push_back(random_text(rng, SessionId{i}, *whole, GetParam().type, ""));
   DonorReplica replica = whole->make_replica();
   LayerKv* const layers[] = {&replica.sliding, &replica.full};
-  const KvRows rows = random_rows(rng, replica, 0, 4, GetParam().type == WeightType::kF32 ? 4 : 2);
+  const KvRows rows = random_rows(rng, replica, 0, 4, size);
   for (std::size_t donor = 0; donor < 2; ++donor)
     layers[donor]->write_raw(0, 4, rows.donors[donor].key.data.bytes().data(),
                              rows.donors[donor].value.data.bytes().data());
   replica.length = 4;
   const std::vector<float> state(static_cast<std::size_t>(whole->config().backbone_hidden_size), 0.5f);
-  const DraftNode node{vocabulary[0], state, replica};
-  std::map<TokenId, float> scores;  // the whole head's, or where it has centroids, of the tokens that these chose
-  whole->step_each({&node, 1}, [&](std::size_t, std::span<const TokenId> ids, std::span<const float> all, auto) {
-    for (std::size_t i = 0; i < all.size(); ++i) scores[ids.empty() ? static_cast<TokenId>(i) : ids[i]] = all[i];
+  const DraftNode node{3, state, replica};
+  std::vector<float> all;
+  whole->step_each({&node, 1}, [&](std::size_t, std::span<const TokenId> ids, std::span<const float> scores, auto) {
+    ASSERT_TRUE(ids.empty());
+    all.assign(scores.begin(), scores.end());
   });
-  narrow->step_each({&node, 1}, [&](std::size_t, std::span<const TokenId> ids, std::span<const float> some, auto) {
-    ASSERT_EQ(std::vector(ids.begin(), ids.end()), vocabulary);
-    if (whole->config().use_ordered_embeddings) return;
-    for (std::size_t i = 0; i < ids.size(); ++i) ASSERT_NEAR(some[i], scores.at(ids[i]), 1e-4) << ids[i];
-  });
+  Assistant& head = *narrow;
+  const auto scored = [&] {
+    std::vector<TokenId> tokens;
+    head.step_each({&node, 1}, [&](std::size_t, std::span<const TokenId> ids, std::span<const float> some, auto) {
+      tokens.assign(ids.begin(), ids.end());
+      for (std::size_t i = 0; i < some.size(); ++i)
+        ASSERT_NEAR(some[i], all[ids.empty() ? i : static_cast<std::size_t>(ids[i])], 1e-4) << i;
+    });
+    return tokens;
+  };
+  EXPECT_TRUE(scored().empty()) << "nothing was learned yet";
+
+  // An answer of 40 random tokens, again and again, between a draft's first two rows and the end of its sequence.
+  std::vector<TokenId> used = random_tokens(rng, 400, whole->config().text);
+  std::ranges::sort(used);
+  used.erase(std::unique(used.begin(), used.end()), used.end());
+  for (std::size_t i = used.size(); i > 1; --i) std::swap(used[i - 1], used[rng.below(i)]);
+  used.resize(kSize);
   DraftEngine engine(make_draft_model(std::move(narrow)), {});
+  std::uint64_t session = 1000;
+  const auto learn = [&](std::span<const TokenId> tokens, int times) {
+    for (int i = 0; i < times; ++i) {
+      const SessionId id{++session};
+      const std::vector<DraftWork> work = answer(rng, id, empty, size, tokens);
+      Text text = texts[0];
+      text.work = {work[0], texts[0].work.back()};
+      text.work.back().session = text.turn.session = id;
+      text.work.back().base = text.turn.base = 2;
+      begin(engine, text);
+      Text* const one = &text;
+      pass(engine, {&one, 1});
+      engine.run(work[1]);
+      engine.run({.kind = DraftWork::Kind::kRelease, .session = id});
+    }
+  };
+  learn(used, 40);
+  EXPECT_TRUE(vocabulary->suffices());
+  std::ranges::sort(used);
+  EXPECT_EQ(scored(), used);
   for (Text& text : texts) {
     text.work.back().draft.known.clear();
     begin(engine, text);
     for (Text* const one = &text; !text.over;) pass(engine, {&one, 1});
     for (const Candidates& drafts : text.drafts) {
-      const auto known = [&](TokenId id) { return std::ranges::find(vocabulary, id) != vocabulary.end(); };
+      const auto known = [&](TokenId id) { return std::ranges::binary_search(used, id); };
       EXPECT_TRUE(std::ranges::all_of(drafts.tokens, known));
       for (const Distribution& q : drafts.q) EXPECT_TRUE(std::ranges::all_of(q.ids, known));
     }
   }
+  const std::vector<TokenId> others = random_tokens(rng, 80, whole->config().text);
+  learn(others, 1);
+  EXPECT_FALSE(vocabulary->suffices());
+  EXPECT_TRUE(scored().empty());
 }
 
 // The grammar goes on over drafts while other texts' passes are between them, and is taken back when its text is.

@@ -350,26 +350,5 @@ TEST(Q4Weights, KeepWhatIsOffTheGridAsItIsAlsoInAPack) {
   EXPECT_TRUE(same_bits(products[1], products[3]));
 }
 
-TEST(Q4Weights, OfADraftVocabularyOffTheGridScoreAsWithoutOne) {
-  const ModelFiles files = model_at(in_source("tests/goldens/e4b/assistant"));
-  const AssistantConfig config = load_assistant_config(files).value();
-  ASSERT_TRUE(config.use_ordered_embeddings);
-  const auto weights = open_weights(files, WeightType::kQ4).value();
-  std::vector<TokenId> vocabulary(static_cast<std::size_t>(config.text.vocab_size));
-  std::iota(vocabulary.begin(), vocabulary.end(), 0);
-  DraftHead with = DraftHead::load(WeightReader(*weights, ""), config, vocabulary).value(),
-            without = DraftHead::load(WeightReader(*weights, ""), config, {}).value();
-  Tensor n(1, config.text.hidden_size);
-  CounterRng rng(5);
-  for (float& value : n.view()[0].span()) value = static_cast<float>(2 * rng.uniform() - 1);
-  const std::vector<float> all = with.scores(n.view());
-  const float largest = std::abs(*std::ranges::max_element(all, {}, [](float x) { return std::abs(x); }));
-  without.score_each(n.view(), [&](std::int64_t, std::span<const TokenId> ids, std::span<const float> scores) {
-    ASSERT_FALSE(ids.empty());
-    for (std::size_t i = 0; i < ids.size(); ++i)
-      EXPECT_NEAR(all[static_cast<std::size_t>(ids[i])], scores[i], 1e-4f * largest) << ids[i];
-  });
-}
-
 }  // namespace
 }  // namespace outrider

@@ -178,7 +178,7 @@ TEST(CellPlan, ACellsAxesAreOptionsOfTheRoles) {
                   .shards = 2,
                   .drafter_threads = 2,
                   .drafter_isa = "scalar",
-                  .draft_vocabulary = "64",
+                  .draft_vocabulary = 64,
                   .wire = "int4",
                   .verifiers = 2,
                   .drafters = 3,
@@ -192,7 +192,7 @@ TEST(CellPlan, ACellsAxesAreOptionsOfTheRoles) {
                              "shards": 2, "synthetic_acceptance": [0.5]}])"));
   EXPECT_EQ(plan->at("drafters"),
             Json::parse(R"([{"hosts": "small", "cpuset": "0-1", "dtype": "f32", "count": 3, "threads": 2,
-                             "draft_vocabulary": "64", "wire": "int4", "added_draft_us": [1500.0],
+                             "draft_vocabulary": 64, "wire": "int4", "added_draft_us": [1500.0],
                              "environment": {"OUTRIDER_ISA": "scalar"}}])"));
 }
 

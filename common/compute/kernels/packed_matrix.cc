@@ -138,12 +138,20 @@ PackedWeights select_outputs(const PackedWeights& weights, std::span<const std::
   if (format.is_elements()) {
     const WeightLayout layout = WeightLayout::parse(weights.layout, weights.in, weights.out).value();
     const std::vector<std::int64_t> in_offset = layout.offsets(0), out_offset = layout.offsets(1);
+    std::vector<std::int64_t> runs;  // first inputs of runs that lie together
+    for (std::int64_t i = 0, next = -1; i < weights.in; ++i) {
+      const std::int64_t offset = in_offset[static_cast<std::size_t>(i)];
+      if (offset != next) runs.push_back(i);
+      next = offset + 1;
+    }
+    runs.push_back(weights.in);
     team_for(count, kInputsPerPiece / weights.in + 1, [&](std::int64_t o) {
       const std::int64_t first = out_offset[static_cast<std::size_t>(outputs[static_cast<std::size_t>(o)])];
       std::byte* to = memory->data() + o * weights.in * format.unit_bytes;
-      for (std::int64_t i = 0; i < weights.in; ++i, to += format.unit_bytes) {
-        const std::int64_t from = in_offset[static_cast<std::size_t>(i)] + first;
-        std::memcpy(to, weights.bytes.data() + from * format.unit_bytes, static_cast<std::size_t>(format.unit_bytes));
+      for (std::size_t r = 0; r + 1 < runs.size(); ++r) {
+        const std::int64_t from = in_offset[static_cast<std::size_t>(runs[r])] + first;
+        std::memcpy(to + runs[r] * format.unit_bytes, weights.bytes.data() + from * format.unit_bytes,
+                    static_cast<std::size_t>((runs[r + 1] - runs[r]) * format.unit_bytes));
       }
     });
   } else {

@@ -25,39 +25,21 @@ void DonorReplica::extend(const Backbone& backbone, const KvCache& cache, Positi
 // ---- head ----
 
 Result<DraftHead> DraftHead::load(const WeightReader& weights, const AssistantConfig& config,
-                                  std::span<const TokenId> vocabulary) {
+                                  std::int64_t draft_vocabulary) {
   DraftHead head;
   head.vocab_size_ = config.text.vocab_size;
   head.hidden_size_ = config.text.hidden_size;
-  head.vocabulary_.assign(vocabulary.begin(), vocabulary.end());
   if (!config.use_ordered_embeddings) {
     ASSIGN_OR_RETURN(head.dense_, weights.linear(head.hidden_size_, {{"model.embed_tokens", head.vocab_size_}}));
-    if (!vocabulary.empty()) head.dense_ = head.dense_.select(vocabulary);
+    if (draft_vocabulary > 0 && draft_vocabulary < head.vocab_size_)
+      head.vocabulary_.emplace(draft_vocabulary, head.vocab_size_);
     return head;
   }
   ASSIGN_OR_RETURN(std::vector<TokenId> ordering,
                    weights.source().permutation("masked_embedding.token_ordering", head.vocab_size_));
-  ASSIGN_OR_RETURN(RowTable rows,
+  ASSIGN_OR_RETURN(head.rows_,
                    weights.source().ordered_rows("model.embed_tokens.weight", head.hidden_size_, ordering));
-  if (!vocabulary.empty()) {
-    std::vector<std::int64_t> place(ordering.size());
-    for (std::size_t i = 0; i < ordering.size(); ++i)
-      place[static_cast<std::size_t>(ordering[i])] = static_cast<std::int64_t>(i);
-    std::vector<std::byte> gathered;
-    for (const TokenId token : vocabulary) {
-      const auto row = rows.row(place[static_cast<std::size_t>(token)]);
-      gathered.insert(gathered.end(), row.begin(), row.end());
-    }
-    const auto part = WeightRows::of(rows.dtype, gathered.data(), std::ssize(vocabulary));
-    // What is off the 4-bit grid keeps its precision, as it does without a vocabulary.
-    const TensorEntry chosen{"", rows.dtype, {std::ssize(vocabulary), head.hidden_size_}, gathered, {}};
-    const bool off_grid = weights.source().type() == WeightType::kQ4 && !is_on_q4_grid(chosen);
-    const WeightType type = off_grid ? WeightType::kBf16 : weights.source().type();
-    head.dense_ = Linear::pack(type, head.hidden_size_, {&part, 1});
-    return head;
-  }
   head.ordering_ = std::move(ordering);
-  head.rows_ = std::move(rows);
   ASSIGN_OR_RETURN(head.centroids_,
                    weights.linear(head.hidden_size_, {{"masked_embedding.centroids", config.num_centroids}}));
   head.top_k_ = config.centroid_intermediate_top_k;
@@ -109,12 +91,17 @@ TokenId best_draft(std::span<const TokenId> ids, std::span<const float> scores) 
 void DraftHead::score_each(
     Matrix<const float> n,
     const std::function<void(std::int64_t, std::span<const TokenId>, std::span<const float>)>& visit) {
-  const Linear& product = top_k_ == 0 ? dense_ : centroids_;
+  const bool few = vocabulary_ && vocabulary_->suffices();
+  if (few && part_version_ != vocabulary_->version()) {
+    part_ = dense_.select(vocabulary_->ids());
+    part_version_ = vocabulary_->version();
+  }
+  const Linear& product = top_k_ > 0 ? centroids_ : few ? part_ : dense_;
   const Matrix<float> all = scores_.view(n.size(0), product.out_features());
   product.forward(n, all);
   for (std::int64_t r = 0; r < n.size(0); ++r) {
     if (top_k_ == 0) {
-      visit(r, vocabulary_, all[r].span());
+      visit(r, few ? vocabulary_->ids() : std::span<const TokenId>(), all[r].span());
     } else {
       score_candidates(n[r].span(), all[r].span());
       visit(r, candidate_ids_, candidate_scores_);
@@ -139,6 +126,7 @@ std::size_t DraftHead::weight_bytes() const {
 
 void DraftHead::report_buffers(const BufferSink& sink) const {
   report_linear(sink, "draft_weights.head", dense_);
+  report_linear(sink, "draft_weights.draft_vocabulary", part_);
   report_linear(sink, "draft_weights.centroids", centroids_);
   report_vector(sink, "draft_weights.token_ordering", ordering_);
   if (rows_.rows > 0) rows_.report(sink, "draft_weights.head_rows");
@@ -151,7 +139,7 @@ void DraftHead::report_buffers(const BufferSink& sink) const {
 
 Result<std::unique_ptr<Assistant>> Assistant::load(const ModelFiles& files, const TextConfig& backbone,
                                                    const WeightSource& backbone_weights, WeightType type,
-                                                   std::span<const TokenId> draft_vocabulary) {
+                                                   std::int64_t draft_vocabulary) {
   ASSIGN_OR_RETURN(AssistantConfig config, load_assistant_config(files));
   ASSIGN_OR_RETURN(const std::optional<WeightType> packed, packed_type(files.path()));
   const bool fits = packed && activation_dtype(*packed) == activation_dtype(type);
@@ -163,7 +151,7 @@ Result<std::unique_ptr<Assistant>> Assistant::load(const ModelFiles& files, cons
 Result<std::unique_ptr<Assistant>> Assistant::load(AssistantConfig assistant_config,
                                                    std::shared_ptr<const WeightSource> source,
                                                    const TextConfig& backbone, const WeightSource& backbone_weights,
-                                                   std::span<const TokenId> draft_vocabulary) {
+                                                   std::int64_t draft_vocabulary) {
   std::unique_ptr<Assistant> model(new Assistant());
   model->config_ = std::move(assistant_config);
   const AssistantConfig& config = model->config_;

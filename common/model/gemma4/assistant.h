@@ -9,6 +9,7 @@
 #include "common/model/gemma4/backbone.h"
 #include "common/model/gemma4/config.h"
 #include "common/model/gemma4/decoder_layer.h"
+#include "common/model/gemma4/draft_vocabulary.h"
 #include "common/model/gemma4/embedding.h"
 #include "common/model/gemma4/rope.h"
 
@@ -55,13 +56,16 @@ using VisitNode = std::function<void(std::size_t node, std::span<const TokenId> 
 /// Returns the token with the highest score; the lowest id among equals. @param ids, scores  as in VisitNode
 TokenId best_draft(std::span<const TokenId> ids, std::span<const float> scores);
 
-/// The drafter's tied head. It scores the whole vocabulary, with ordered embeddings only the tokens of the best
-/// centroids (gemma4.md 4.3), or with a draft vocabulary only its tokens, with or without centroids.
+/// The drafter's tied head. With ordered embeddings it scores the tokens of the best centroids (gemma4.md 4.3), else
+/// those of a draft vocabulary while that suffices, else the whole vocabulary.
 class DraftHead {
  public:
-  /// @param vocabulary  distinct tokens, whose rows are copied; empty: no draft vocabulary
+  /// @param draft_vocabulary  its size; 0, or at least vocab_size: none
   static Result<DraftHead> load(const WeightReader& weights, const AssistantConfig& config,
-                                std::span<const TokenId> vocabulary);
+                                std::int64_t draft_vocabulary = 0);
+
+  /// Null: there is none.
+  DraftVocabulary* draft_vocabulary() { return vocabulary_ ? &*vocabulary_ : nullptr; }
 
   /// Calls visit(row, ids, scores) for each row of n [rows, hidden_size], normed.
   void score_each(
@@ -79,8 +83,10 @@ class DraftHead {
   void score_candidates(std::span<const float> n, std::span<const float> centroid_scores);
 
   std::int64_t vocab_size_ = 0, hidden_size_ = 0;
-  Linear dense_;                             ///< dense head, or a draft vocabulary's
-  std::vector<TokenId> vocabulary_;          ///< tokens of its rows; empty: all in order
+  Linear dense_;  ///< all rows, unless the head is ordered
+  std::optional<DraftVocabulary> vocabulary_;
+  Linear part_;                              ///< the rows of vocabulary_, as of part_version_
+  std::int64_t part_version_ = 0;
   std::int64_t top_k_ = 0, group_size_ = 0;  ///< ordered head: tokens per centroid
   Linear centroids_;
   std::vector<TokenId> ordering_;  ///< [num_centroids * group_size_], tokens by centroid
@@ -112,13 +118,13 @@ class Assistant {
   /// @param backbone  the target: its embedding table (kept open) and its donors' shapes. An assistant of another
   /// backbone is refused.
   /// @param type  of a checkpoint's weights. A pack has its own, beside a backbone of any type but f32
-  /// @param draft_vocabulary  the only tokens that it drafts (draft_vocabulary.h); empty: any
+  /// @param draft_vocabulary  as for DraftHead
   static Result<std::unique_ptr<Assistant>> load(const ModelFiles& files, const TextConfig& backbone,
                                                  const WeightSource& backbone_weights, WeightType type,
-                                                 std::span<const TokenId> draft_vocabulary = {});
+                                                 std::int64_t draft_vocabulary = 0);
   static Result<std::unique_ptr<Assistant>> load(AssistantConfig config, std::shared_ptr<const WeightSource> weights,
                                                  const TextConfig& backbone, const WeightSource& backbone_weights,
-                                                 std::span<const TokenId> draft_vocabulary = {});
+                                                 std::int64_t draft_vocabulary = 0);
 
   DonorReplica make_replica() const;
 
@@ -140,6 +146,8 @@ class Assistant {
                   const StepVariant& variant = {});
 
   const AssistantConfig& config() const { return config_; }
+  /// See DraftHead.
+  DraftVocabulary* draft_vocabulary() { return head_.draft_vocabulary(); }
   std::size_t weight_bytes() const;
   void report_buffers(const BufferSink& sink) const;
 

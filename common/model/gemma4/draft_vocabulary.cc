@@ -1,43 +1,75 @@
 #include "common/model/gemma4/draft_vocabulary.h"
 
-#include <optional>
-#include <unordered_set>
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <vector>
 
 #include <fmt/format.h>
 
+#include "common/base/check.h"
 #include "common/base/text.h"
-#include "common/os/files.h"
 
 namespace outrider {
 
-Result<std::vector<TokenId>> draft_vocabulary(const std::string& wanted, const std::filesystem::path& assistant,
-                                              std::int64_t vocab_size) {
-  if (wanted == "all") return std::vector<TokenId>();
-  const std::optional<std::int64_t> most = to_number<std::int64_t>(wanted);
-  if (most && (*most < 1 || *most > vocab_size)) {
-    return Error(Errc::kOutOfRange, "draft vocabulary of {} tokens, wanted 1 to {}, a file, or all", *most, vocab_size);
+DraftVocabulary::DraftVocabulary(std::int64_t size, std::int64_t vocab_size)
+    : size_(size), last_use_(static_cast<std::size_t>(vocab_size)), chosen_(last_use_.size()) {
+  CHECK(size >= 1 && size <= vocab_size, "{} of {} tokens", size, vocab_size);
+  for (std::size_t id = 0; id < last_use_.size(); ++id) last_use_[id] = -1 - static_cast<std::int64_t>(id);
+  select();
+}
+
+void DraftVocabulary::learn(std::span<const TokenId> tokens, bool answer) {
+  static const double kKept = std::exp2(-1 / kHalfLife);
+  for (const TokenId token : tokens) {
+    const auto id = static_cast<std::size_t>(token);
+    const bool missed = !chosen_[id];
+    stale_ |= missed;
+    last_use_[id] = ++clock_;
+    if (answer) missed_ = kKept * missed_ + (missed ? 1 - kKept : 0);
   }
-  const std::filesystem::path folder = is_directory(assistant) ? assistant : assistant.parent_path();
-  const std::filesystem::path file = most ? folder / kDraftVocabularyFile : std::filesystem::path(wanted);
-  const Result<std::string> text = read_text(file);
-  if (!text) {
-    return Error(text.error().code, "{} (`outrider draft-vocabulary` makes a draft vocabulary of texts)",
-                 text.error().message);
-  }
-  std::vector<TokenId> ids;
-  std::unordered_set<TokenId> seen;
-  for (const std::string& line : lines_of(*text)) {
-    if (most && std::ssize(ids) == *most) break;
-    const std::optional<std::int64_t> id = to_number<std::int64_t>(line);
-    if (!id || *id < 0 || *id >= vocab_size || !seen.insert(static_cast<TokenId>(*id)).second) {
-      return file_error(Errc::kMalformed, file, "line {} is '{}', wanted an id below {} that is there once",
-                        ids.size() + 1, line.substr(0, 40), vocab_size);
+  // Prompts of any length are added at once, with the first tokens of their answer.
+  if (answer && stale_ && clock_ >= selected_at_ + kRenewal) select();
+}
+
+void DraftVocabulary::select() {
+  std::vector<TokenId> all(last_use_.size());
+  std::iota(all.begin(), all.end(), 0);
+  std::ranges::nth_element(all, all.begin() + (size_ - 1), std::greater<>(),
+                           [&](TokenId id) { return last_use_[static_cast<std::size_t>(id)]; });
+  ids_.assign(all.begin(), all.begin() + size_);
+  std::ranges::sort(ids_);
+  chosen_.assign(chosen_.size(), false);
+  for (const TokenId id : ids_) chosen_[static_cast<std::size_t>(id)] = true;
+  ++version_;
+  selected_at_ = clock_;
+  stale_ = false;
+}
+
+std::string DraftVocabulary::to_text() {
+  if (stale_) select();
+  return fmt::format("{}\n{}\n", missed_, fmt::join(ids_, "\n"));
+}
+
+Result<void> DraftVocabulary::restore(std::string_view text) {
+  const std::vector<std::string> lines = lines_of(text);
+  const auto missed = to_number<double>(lines.empty() ? "" : lines[0]);
+  if (!missed || !(*missed >= 0 && *missed <= 1))
+    return Error(Errc::kMalformed, "line 1 is '{}', wanted a share", lines.empty() ? "" : lines[0].substr(0, 40));
+  std::vector<TokenId> tokens;
+  for (std::size_t i = 1; i < lines.size(); ++i) {
+    const auto id = to_number<TokenId>(lines[i]);
+    if (!id || *id < 0 || *id >= std::ssize(last_use_)) {
+      return Error(Errc::kMalformed, "line {} is '{}', wanted a token below {}", i + 1, lines[i].substr(0, 40),
+                   last_use_.size());
     }
-    ids.push_back(static_cast<TokenId>(*id));
+    tokens.push_back(*id);
   }
-  if (ids.empty() || (most && std::ssize(ids) < *most))
-    return file_error(Errc::kMalformed, file, "{} ids, wanted {} or more", ids.size(), most.value_or(1));
-  return ids;
+  learn(tokens, /*answer=*/false);
+  missed_ = *missed;
+  select();
+  return {};
 }
 
 }  // namespace outrider
