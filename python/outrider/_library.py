@@ -40,6 +40,8 @@ def _load() -> Any:
         raise ImportError(f"outrider: {path} cannot be loaded ({error}); OUTRIDER_LIBRARY names another") from error
     if library.outrider_abi_version() != library.OUTRIDER_ABI_VERSION:
         raise ImportError(f"outrider: {path} has ABI {library.outrider_abi_version()}, wanted {library.OUTRIDER_ABI_VERSION}")
+    for name in dir(library):
+        getattr(library, name)  # else cffi makes it at its first use, under a lock that the caller of a finalizer may hold
     return library
 
 

@@ -141,7 +141,7 @@ class _Reply:
 
     def __init__(self) -> None:
         self.events: queue.SimpleQueue[dict[str, Any] | BaseException | None] = queue.SimpleQueue()
-        self.stopped = threading.Event()
+        self.stopped = False
         self.thread = threading.current_thread()  #: that asks
         self._user = ffi.new_handle(self)
 
@@ -161,16 +161,16 @@ class _Reply:
     def take(self, event: bytes) -> int:
         """One event. Returns other than 0 to end the request."""
         self.events.put(json.loads(event))
-        return int(self.stopped.is_set())
+        return int(self.stopped)
 
     def stop(self) -> None:
         """Ends the request soon, also before its first event."""
-        self.stopped.set()
+        self.stopped = True
         lib.outrider_stop(self._user)
 
     def close(self) -> None:
         """Ends the request, and waits until nobody works at it any more."""
-        self.stopped.set()
+        self.stopped = True
         while self.thread.is_alive():
             self.stop()  # again: the request may have been about to begin
             self.thread.join(0.1)
@@ -238,7 +238,7 @@ class Stream:
 
     def __next__(self) -> str:
         """The next piece of text, never empty. Raises the OutriderError that ended the answer."""
-        while not self._reply.stopped.is_set():
+        while not self._reply.stopped:
             event = self._reply.events.get()
             if isinstance(event, BaseException):
                 self.close()

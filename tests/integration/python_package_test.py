@@ -289,6 +289,19 @@ class Lifetimes(unittest.TestCase):
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "True\n", ""))
 
+    def test_a_stream_may_be_collected_while_cffi_works(self):
+        program = textwrap.dedent("""
+            import gc, outrider
+            from outrider._library import ffi
+            stream = outrider.Pair().stream("Tell me a story.", max_tokens=4000, ignore_eos=True)
+            stream.itself = stream
+            del stream
+            with ffi._lock:  # as in ffi.new() of a type that is new
+                gc.collect()
+            """)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
+
     def test_a_stream_ends_before_its_first_piece(self):
         coordinator = subprocess.Popen([OUTRIDER, "coordinator", "--listen", "tcp://127.0.0.1:*"], stdout=subprocess.PIPE, text=True)
         self.addCleanup(coordinator.stdout.close)
