@@ -145,6 +145,7 @@ bool Dispatch::failed(std::uint32_t line, Failure failure, double chance, TimePo
   const bool too_much = failure == Failure::kTooMuch;
   if (!too_much && (tries.count == 0 || replies_ > tries.replies)) ++tries.count;
   tries.replies = replies_;
+  last_failure_ = now;
   if (failure == Failure::kOfLine) {
     ++tries.answered;
     last_failure_of_line_ = now;

@@ -100,10 +100,11 @@ class Dispatch {
   int under_way() const { return under_way_; }
   int concurrency() const { return search_.limit(); }
   std::int64_t retries() const { return retries_; }
-  /// Returns true after kSilenceMax without a result or a refusal, while lines are unsent or without any answer. Last
-  /// lines that get only failures are given up by failed().
+  /// Returns true if a line still failed after kSilenceMax without a result or a refusal, while lines are unsent or
+  /// without any answer. Last lines that get only failures are given up by failed(). A line in progress may take any
+  /// time: a server that is gone fails it.
   bool outage(TimePoint now) const {
-    return silent(now) && (next_ < lines_.size() || now - last_failure_of_line_ > kSilenceMax);
+    return silent(last_failure_) && (next_ < lines_.size() || now - last_failure_of_line_ > kSilenceMax);
   }
 
  private:
@@ -127,7 +128,7 @@ class Dispatch {
   std::unordered_map<std::uint32_t, Tries> tries_;  ///< of failed lines
   int under_way_ = 0, failures_in_row_ = 0;
   std::int64_t retries_ = 0, replies_ = 0;
-  TimePoint not_before_{}, last_reply_, last_failure_of_line_{};
+  TimePoint not_before_{}, last_reply_, last_failure_{}, last_failure_of_line_{};
 };
 
 }  // namespace outrider

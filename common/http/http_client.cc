@@ -1,5 +1,6 @@
 #include "common/http/http_client.h"
 
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -12,6 +13,7 @@
 #include <optional>
 #include <system_error>
 #include <thread>
+#include <tuple>
 
 #include <fmt/format.h>
 #include <boost/asio/io_context.hpp>
@@ -75,7 +77,14 @@ Result<tcp::socket> connect(const HttpCall& call) {
       else if (poll(&state, 1, static_cast<int>(to_ms(kPollInterval))) > 0)
         getsockopt(socket.native_handle(), SOL_SOCKET, SO_ERROR, &failed, &size);
     }
-    if (failed == 0) return socket;
+    if (failed != 0) continue;
+    // A host that vanished is noticed, however long a reply may take.
+    for (const auto& [level, option, value] : {std::tuple(SOL_SOCKET, SO_KEEPALIVE, 1),
+                                               {IPPROTO_TCP, TCP_KEEPIDLE, 60},
+                                               {IPPROTO_TCP, TCP_KEEPINTVL, 10},
+                                               {IPPROTO_TCP, TCP_KEEPCNT, 6}})
+      setsockopt(socket.native_handle(), level, option, &value, sizeof value);
+    return socket;
   }
   if (failed == ETIMEDOUT) return Error{Errc::kTimeout, "timed out"};
   return Error{Errc::kIo, std::generic_category().message(failed)};

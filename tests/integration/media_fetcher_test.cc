@@ -374,6 +374,24 @@ TEST(HttpClient, TakesOneFileHandleForACall) {
   EXPECT_LE(two - one, 2) << "a call's, and the server's";
 }
 
+// A reply may take hours, and a host that has lost its power sends no end.
+TEST(HttpClient, AsksWhetherTheHostIsStillThere) {
+  RawHost host([](int peer) { RawHost::say(peer, "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n."); });
+  int asks = 0;
+  ASSERT_TRUE(call_http({.url = parse_http_url("http://" + host.here + "/").value(),
+                         .addresses = {"127.0.0.1"},
+                         .admit = [&](const HttpAnswer&, std::int64_t) {
+                           for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+                             int on = 0;
+                             socklen_t size = sizeof on;
+                             getsockopt(std::stoi(entry.path().filename()), SOL_SOCKET, SO_KEEPALIVE, &on, &size);
+                             asks += on;
+                           }
+                           return Result<std::int64_t>(1);
+                         }}));
+  EXPECT_EQ(asks, 1);
+}
+
 /// An address of this machine that never answers who connects to it, as one behind a wall: its queue is full.
 struct SilentAddress {
   explicit SilentAddress(std::uint16_t port) {

@@ -491,6 +491,20 @@ TEST(BatchDispatch, LastLinesThatAreAnsweredWithFailuresAloneAreGivenUpAfterAWhi
   EXPECT_EQ(end_of(Failure::kNobody), 0) << "an outage is no line's fault";
 }
 
+TEST(BatchDispatch, LongAnswersAreNoOutageAlsoAfterAFailure) {
+  Dispatch dispatch({1, 2, 3}, 2, at(0));
+  EXPECT_EQ(dispatch.next(at(0)), 1u);
+  EXPECT_FALSE(dispatch.outage(at(4000)));
+  EXPECT_TRUE(dispatch.failed(1, Failure::kNobody, 0.5, at(4000)));
+  EXPECT_TRUE(dispatch.outage(at(4000)));
+  EXPECT_EQ(dispatch.next(at(5000)), 1u);
+  dispatch.done(1, 1, at(6000));
+  EXPECT_EQ(dispatch.next(at(6000)), 2u);
+  EXPECT_TRUE(dispatch.failed(2, Failure::kNobody, 0.5, at(6001)));
+  EXPECT_EQ(dispatch.next(at(6002)), 2u);
+  EXPECT_FALSE(dispatch.outage(at(9000)));
+}
+
 TEST(BatchDispatch, AnOutageInTheMiddleEndsTheJobAndNoLine) {
   std::vector<std::uint32_t> lines(1000);
   for (std::uint32_t i = 0; i < 1000; ++i) lines[i] = i;
