@@ -251,8 +251,10 @@ Json take_lock(const fs::path& dir, Json lock) {
   for (const char* part : {"plan", "machine", "program", "cluster"}) {
     const Json seen = before.is_object() ? before.value(part, Json::object()) : Json::object();
     const Json wanted = lock.value(part, Json::object());
-    for (const auto& [key, value] : wanted.items()) {
-      if (seen.value(key, Json()) != value)
+    Json keys = wanted;
+    keys.update(seen);
+    for (const auto& [key, ignored] : keys.items()) {
+      if (seen.value(key, Json()) != wanted.value(key, Json()))
         throw CommandError("{}: {}.{} has changed: one folder is for one plan, machine and program", path.string(),
                            part, key);
     }

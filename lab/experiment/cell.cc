@@ -95,6 +95,11 @@ std::vector<double> ratios(const std::vector<double>& a, const std::vector<doubl
   return result;
 }
 
+/// Returns the time from when a request was due to its first token.
+double first_token_ms(const Sample& sample) {
+  return sample.waited_s * 1e3 + static_cast<double>(sample.answer.metrics.prefill_ns) / 1e6;
+}
+
 /// Returns the 50th, 90th and 99th percentiles of milliseconds.
 Json quantiles_json(const std::vector<double>& ms) {
   return {{"p50", quantile(ms, 0.5)}, {"p90", quantile(ms, 0.9)}, {"p99", quantile(ms, 0.99)}};
@@ -108,12 +113,12 @@ Json arm_json(ExperimentArm arm, const Axes& axes, const Measured& measured) {
   const RequestMetrics& metrics = sums.metrics;
   const Acceptance acceptance{metrics.drafted_per_position, metrics.accepted_per_position};
   Acceptance ahead;
-  std::vector<double> latency_ms, first_token_ms;
+  std::vector<double> latency_ms, to_first_token_ms;
   for (const Sample& sample : measured.samples) {
     if (sample.arm != arm) continue;
     ahead.add(sample.ahead);
     latency_ms.push_back(sample.latency_s * 1e3);
-    first_token_ms.push_back(sample.waited_s * 1e3 + static_cast<double>(sample.answer.metrics.prefill_ns) / 1e6);
+    to_first_token_ms.push_back(first_token_ms(sample));
   }
   const double drafted = static_cast<double>(metrics.drafted_tokens - metrics.ngram.drafted_tokens);
   return {{"tok_per_sec", median(rates)},
@@ -121,7 +126,7 @@ Json arm_json(ExperimentArm arm, const Axes& axes, const Measured& measured) {
           {"repeats", rates},
           {"wall_tok_per_sec", median(walls)},
           {"latency_ms", quantiles_json(latency_ms)},
-          {"time_to_first_token_ms", quantiles_json(first_token_ms)},
+          {"time_to_first_token_ms", quantiles_json(to_first_token_ms)},
           {"rounds", metrics.rounds},
           {"drafted_tokens", metrics.drafted_tokens},
           {"accepted_tokens", metrics.accepted_tokens},
@@ -331,7 +336,7 @@ std::vector<Json> request_lines(std::size_t cell, int attempt, const Measured& m
                      {"waited_ms", sample.waited_s * 1e3},
                      {"latency_ms", sample.latency_s * 1e3},
                      {"queue_time_ms", ms(metrics.queue_ns)},
-                     {"time_to_first_token_ms", ms(metrics.prefill_ns)},
+                     {"time_to_first_token_ms", first_token_ms(sample)},
                      {"generation_time_ms", ms(metrics.decode_ns)},
                      {"num_spec_steps", metrics.rounds},
                      {"num_draft_tokens", metrics.drafted_tokens},

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <thread>
 
@@ -24,13 +25,27 @@ std::string whole(const std::filesystem::path& path) {
   return text.str();
 }
 
-/// Returns the ticks of this process or a child of it; 0 for any other.
-double ticks_of_ours(const std::string& pid) {
-  const std::string own = std::to_string(getpid());
-  const std::vector<std::string> stat = process_stat(pid);
+/// Returns the ticks of this process and its descendants: a verifier's shards are its children, not ours.
+double ticks_of_ours() {
   constexpr std::size_t kParent = 1, kUserTime = 11, kSystemTime = 12;
-  if (stat.size() <= kSystemTime || (pid != own && stat[kParent] != own)) return 0;
-  return std::stod(stat[kUserTime]) + std::stod(stat[kSystemTime]);
+  std::multimap<std::string, std::string> children;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
+    const std::string pid = entry.path().filename().string();
+    if (std::isdigit(static_cast<unsigned char>(pid[0])) == 0) continue;
+    const std::vector<std::string> stat = process_stat(pid);
+    if (stat.size() > kParent) children.emplace(stat[kParent], pid);
+  }
+  double ticks = 0;
+  std::vector<std::string> ours = {std::to_string(getpid())};
+  while (!ours.empty()) {
+    const auto [first, last] = children.equal_range(ours.back());
+    const std::vector<std::string> stat = process_stat(ours.back());
+    ours.pop_back();
+    if (stat.size() > kSystemTime) ticks += std::stod(stat[kUserTime]) + std::stod(stat[kSystemTime]);
+    for (auto child = first; child != last; ++child) ours.push_back(child->second);
+  }
+  return ticks;
 }
 
 /// Returns the first value of `key` in lines "key : value".
@@ -63,11 +78,7 @@ CpuTicks parse_proc_stat(const std::string& text) {
 
 CpuTicks CpuTicks::now() {
   CpuTicks ticks = parse_proc_stat(whole("/proc/stat"));
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
-    const std::string name = entry.path().filename().string();
-    if (std::isdigit(static_cast<unsigned char>(name[0])) != 0) ticks.ours += ticks_of_ours(name);
-  }
+  ticks.ours = ticks_of_ours();
   return ticks;
 }
 

@@ -10,7 +10,7 @@ namespace outrider {
 /// CPU times counted by the kernel, in ticks of all cores together.
 struct CpuTicks {
   double busy = 0, idle = 0, steal = 0;
-  double ours = 0;  ///< of this process and its children
+  double ours = 0;  ///< of this process and its descendants
 
   /// Reads this machine's; all are 0 if /proc cannot be read.
   static CpuTicks now();
@@ -21,7 +21,7 @@ CpuTicks parse_proc_stat(const std::string& text);
 /// The load of the machine while a cell was measured.
 struct MachineUse {
   double steal = 0;      ///< share of the cores' time that the hypervisor gave to others
-  double others = 0;     ///< share taken by processes other than this one and its children
+  double others = 0;     ///< share taken by processes other than this one and its descendants
   double load = 0;       ///< of one minute, at the end
   double clock_mhz = 0;  ///< mean of the cores at the end; 0: unknown
   double read_gb_s_before = 0, read_gb_s_after = 0;

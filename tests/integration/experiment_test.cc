@@ -12,6 +12,7 @@
 #include "common/os/durable_file.h"
 #include "common/os/files.h"
 #include "lab/experiment/journal.h"
+#include "lab/statistics.h"
 #include "tests/support/program.h"
 #include "tests/support/temporary_dir.h"
 
@@ -87,6 +88,14 @@ TEST(Experiment, AKilledSweepResumesWithNoCellLostOrMeasuredTwice) {
   Program report({"experiment", "report", out});
   EXPECT_EQ(describe(report.wait()), "exit 0");
   EXPECT_NE(read_text(dir / "out/report.html")->find("When does a remote drafter pay?"), std::string::npos);
+
+  // As if the cells were those of a running cluster.
+  Json lock = Json::parse(*read_text(dir / "out/lock.json"));
+  lock["cluster"] = {{"verifiers", 1}};
+  ASSERT_TRUE(replace_text(dir / "out/lock.json", lock.dump()));
+  Program here({"experiment", plan, "--out", out, "--resume"});
+  EXPECT_EQ(describe(here.wait()), "exit 1");
+  EXPECT_NE(here.err().find("lock.json: cluster.verifiers has changed"), std::string::npos) << here.err();
 }
 
 TEST(Experiment, AnOpenLoopCountsFromTheArrivalAndArrivalsAreTheSameForAllArms) {
@@ -98,9 +107,11 @@ TEST(Experiment, AnOpenLoopCountsFromTheArrivalAndArrivalsAreTheSameForAllArms) 
   Program program({"experiment", plan, "--out", (dir / "out").string()});
   ASSERT_EQ(describe(program.wait()), "exit 0") << program.err();
   std::map<std::int64_t, std::map<std::string, std::multiset<double>>> arrivals;  // by repeat and arm
+  std::vector<double> first_tokens;
   for (const Json& request : lines_of(dir / "out/requests.jsonl")) {
     arrivals[request["repeat"]][request["arm"]].insert(request["arrival_s"].get<double>());
     EXPECT_GE(request["waited_ms"].get<double>(), 0);
+    if (request["arm"] == "plain") first_tokens.push_back(request["time_to_first_token_ms"]);
     EXPECT_GE(request["latency_ms"].get<double>(),
               request["waited_ms"].get<double>() + request["generation_time_ms"].get<double>());
   }
@@ -114,6 +125,7 @@ TEST(Experiment, AnOpenLoopCountsFromTheArrivalAndArrivalsAreTheSameForAllArms) 
   EXPECT_TRUE(cell["predicted"].is_null());
   EXPECT_EQ(cell["texts_equal"], true);
   EXPECT_GT(cell["arms"]["remote"]["latency_ms"]["p99"], cell["arms"]["remote"]["latency_ms"]["p50"]);
+  EXPECT_DOUBLE_EQ(cell["arms"]["plain"]["time_to_first_token_ms"]["p50"], median(first_tokens));
   EXPECT_NE(read_text(dir / "out/report.html")->find("come by the clock"), std::string::npos);
 }
 
