@@ -221,11 +221,12 @@ void bench_pair(const BenchFlags& flags) {
                 {"clients", flags.clients},
                 {"synthetic", !flags.verifier.synthetic_acceptance.empty()},
                 {"runs", rows}};
-  if (flags.connect.empty())  // else unknown
+  if (flags.connect.empty()) {  // else unknown
     report.add({{"dtype", to_string(options.weight_type)}, {"processes", options.processes ? 3 : 1}});
+    report.add(machine_row(flags.verifier.threads));
+  }
   const std::filesystem::path& draft_model = flags.drafter.draft_model;
   if (!draft_model.empty()) report.push_back({"draft_model", draft_model.string()});
-  report.add(machine_row(thread_count(flags.verifier.threads)));
   if (!flags.verifier.synthetic_acceptance.empty())
     report.push_back({"synthetic_acceptance", flags.verifier.synthetic_acceptance});
   if (!errors.empty()) report.push_back({"median_prediction_error", median(errors)});
@@ -271,8 +272,11 @@ void add_bench_command(Command& app) {
       command->add_option("--connect", flags->connect,
                           "Measure the cluster of the coordinator at tcp://HOST:PORT, which must run the same pair");
   connect->excludes(processes);
-  for (const char* option : {"--rtt", "--threads", "--dtype", "--draft-model", "--wire"}) connect->excludes(option);
+  for (const char* option : {"--rtt", "--threads", "--dtype", "--verify-weights", "--added-verify-us", "--draft-model",
+                             "--wire", "--drafter-threads", "--added-draft-us"})
+    connect->excludes(option);
   add_security_options(*command, flags->security, /*listens=*/false);
+  for (const char* option : {"--key", "--coordinator-key", "--insecure"}) command->get_option(option)->needs(connect);
   flags->report.add_to(*command);
   command->callback([flags] { bench_pair(*flags); });
 }

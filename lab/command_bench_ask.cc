@@ -104,8 +104,10 @@ void bench_ask(const AskFlags& flags) {
                 {"questions", questions.size()},
                 {"questions_cut_short_by_the_context", too_long},
                 {"categories", rows}};
-  if (flags.cluster.connect.empty()) report.push_back({"dtype", to_string(options.weight_type)});
-  report.add(machine_row(thread_count(options.verifier.threads)));
+  if (flags.cluster.connect.empty()) {  // else unknown
+    report.push_back({"dtype", to_string(options.weight_type)});
+    report.add(machine_row(options.verifier.threads));
+  }
   write_report(flags.report, report, key_lines(report) + table(rows));
 }
 

@@ -336,6 +336,8 @@ struct SpeculativeFlags {
                          fmt::join(acceptance, ","));
     }
     if (draft_length == 0) draft_length = std::ssize(acceptance);
+    if (draft_length > kDraftLengthMax)
+      throw CommandError("--synthetic-acceptance has {} rates, wanted at most {}", draft_length, kDraftLengthMax);
     if (draft_length > std::ssize(acceptance))
       throw CommandError("--draft-length {}, but --synthetic-acceptance has {} rates", draft_length, acceptance.size());
   }

@@ -25,9 +25,10 @@ namespace {
 namespace fs = std::filesystem;
 
 void examine(const fs::path& path) {
-  if (fs::exists(path / "pair.json")) {
+  const bool packed = fs::exists(path / "pair.json");
+  if (packed || fs::exists(path / "backbone")) {
     const PairPaths pair = or_throw(pair_paths(path));
-    std::printf("%s: pair.json fits the packs beside it\n", path.string().c_str());
+    if (packed) std::printf("%s: pair.json fits the packs beside it\n", path.string().c_str());
     examine(pair.backbone);
     examine(pair.assistant);
     return;

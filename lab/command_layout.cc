@@ -143,6 +143,8 @@ void report_buffers(Layout& layout, const LayoutFlags& flags, const Backbone& ba
 void layout(const LayoutFlags& flags) {
   init_logging("outrider", "warn");
   const PairPaths pair = flags.model.pair();
+  if (!ModelFlags::has_assistant(pair))
+    throw CommandError("{} has no assistant beside it, wanted --assistant", pair.backbone.string());
   const WeightType type = flags.model.weight_type(pair);
   const ModelFiles files = open_model(pair.backbone), assistant_files = open_model(pair.assistant);
   const TextConfig config = or_throw(load_text_config(files));

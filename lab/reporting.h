@@ -37,7 +37,7 @@ std::string key_lines(const Json& object, int indent = 2);
 
 /// @param wanted  0: every core
 int thread_count(int wanted);
-/// The numbers of a report depend on these.
+/// The numbers of a report depend on these. @param threads  0: a verifier's choice
 Row machine_row(int threads);
 
 /// Prints a command's report, as text or as JSON, and writes it to the file that was asked for.

@@ -387,6 +387,22 @@ TEST(BadInput, OptionsOfWorkersBesideACoordinatorElsewhere) {
       expect_refused(program, {"--connect", option});
     }
   }
+  for (const char* option : {"--added-draft-us", "--added-verify-us", "--drafter-threads"}) {
+    Program bench({"bench", "pair", "--connect", "tcp://127.0.0.1:1", option, "1"});
+    expect_refused(bench, {"--connect", option});
+  }
+}
+
+TEST(BadInput, MoreRatesThanARoundHasDrafts) {
+  std::vector<std::string> command = {"bench", "speculative", "--shape", "nano", "--synthetic-acceptance"};
+  command.insert(command.end(), 33, "0.5");
+  Program bench(command);
+  expect_refused(bench, {"33 rates, wanted at most 32"});
+}
+
+TEST(BadInput, TheLayoutOfABackboneAlone) {
+  Program layout({"layout", "--backbone", nano_pair().backbone.string(), "--no-assistant"});
+  expect_refused(layout, {"has no assistant beside it, wanted --assistant"});
 }
 
 TEST(BadInput, RecordedAnswersThatAreNotThere) {

@@ -111,6 +111,12 @@ TEST(Doctor, SaysWhatToExpectOfDrafts) {
 }
 
 // Memory is what most people ask for, and a model has hundreds of tensors.
+TEST(Doctor, ExaminesBothModelsOfAPair) {
+  Program doctor({"doctor", nano_pair().backbone.parent_path().string()});
+  EXPECT_EQ(describe(doctor.wait()), "exit 0") << doctor.err();
+  EXPECT_EQ(lines_with(doctor.out(), {"tensors, all within their files"}).size(), 2u) << doctor.out();
+}
+
 TEST(Inspect, SaysWhatMemoryIsTakenBeforeTheTensors) {
   Program inspect({"inspect", source_dir() / "models/nano"});
   EXPECT_EQ(describe(inspect.wait()), "exit 0");
