@@ -73,8 +73,8 @@ outrider_status pair_open_local(const char* target, const char* assistant, const
 /* Uses the pair of a running coordinator ("outrider coordinator") and the workers that joined it.
  * address  tcp://HOST:PORT; of several with commas between, the first that answers. Another machine wants keys at their
  *          default places (docs/security.md).
- * target   directory with the target's tokenizer.json and generation_config.json, and with its chat
- *          template (chat_template.jinja or tokenizer_config.json), or config.json to guess it from.
+ * target   directory with the target's config.json, tokenizer.json and generation_config.json, and with its chat
+ *          template (chat_template.jinja or tokenizer_config.json) if it has one.
  * OUTRIDER_PEER_GONE when nobody answers within 3 s. */
 outrider_status pair_open_remote(const char* address, const char* target, outrider_pair** pair, outrider_error* error);
 

@@ -16,6 +16,7 @@ namespace {
 Result<TextSide> load_text(const std::filesystem::path& backbone) {
   ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(backbone));
   ASSIGN_OR_RETURN(TextSide text, TextSide::load(files));
+  if (text.context_max == 0) return Error(Errc::kNotFound, "{}: has no config.json", backbone.string());
   if (!text.chat_format.warning.empty()) {
     log_warn("event=chat_format_guessed note=\"{}\"", text.chat_format.warning);
   }

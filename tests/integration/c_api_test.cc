@@ -523,6 +523,11 @@ TEST_F(Misuse, OfOpening) {
   expect(pair_open_remote("nonsense", target.c_str(), &none, &error), "nonsense");
   expect(pair_open_remote("tcp://127.0.0.1:1", target.c_str(), nullptr, &error), "pair is NULL");
   EXPECT_EQ(pair_open_remote("tcp://127.0.0.1:1", target.c_str(), &none, &error), OUTRIDER_PEER_GONE);
+  const TemporaryDir dir;  // such a directory has no context, so that every request would be too long for it
+  for (const char* file : {"tokenizer.json", "tokenizer_config.json", "generation_config.json"})
+    fs::create_symlink(fs::path(target) / file, dir / file);
+  EXPECT_EQ(pair_open_remote("tcp://127.0.0.1:1", dir.path().c_str(), &none, &error), OUTRIDER_NOT_FOUND);
+  EXPECT_NE(std::string(error.message).find("has no config.json"), std::string::npos) << error.message;
   EXPECT_EQ(pair_open_local("/nowhere", nullptr, nullptr, 0, &none, &error), OUTRIDER_NOT_FOUND) << error.message;
   EXPECT_EQ(pair_open_local(target.c_str(), "/nowhere", nullptr, 0, &none, &error), OUTRIDER_NOT_FOUND)
       << error.message;
