@@ -134,7 +134,8 @@ std::vector<std::vector<TokenId>> ask_all(const std::vector<Asker>& clients, con
 }
 
 /// Asks every prompt `repeat` times, plainly and with drafts. One client does so prompt by prompt, so that a noisy
-/// neighbour affects both alike; several clients ask all prompts plainly first. @param progress  of questions
+/// neighbour affects both alike; several clients ask all prompts plainly or with drafts, in turns. @param progress  of
+/// questions
 void measure(Run& run, const std::vector<Asker>& clients, const std::vector<Question>& prompts, const BenchFlags& flags,
              Progress& progress) {
   const auto check = [&](const std::string& prompt, const std::vector<TokenId>& alone,
@@ -151,8 +152,10 @@ void measure(Run& run, const std::vector<Asker>& clients, const std::vector<Ques
       }
       continue;
     }
-    const auto alone = ask_all(clients, prompts, {}, run.plain),
-               drafted = ask_all(clients, prompts, run.wanted, run.speculative);
+    std::vector<std::vector<TokenId>> alone, drafted;
+    if (i % 2 == 0) alone = ask_all(clients, prompts, {}, run.plain);
+    drafted = ask_all(clients, prompts, run.wanted, run.speculative);
+    if (i % 2 != 0) alone = ask_all(clients, prompts, {}, run.plain);
     for (std::size_t t = 0; t < alone.size(); ++t) check(flags.prompts[t % prompts.size()], alone[t], drafted[t]);
   }
 }
