@@ -1,21 +1,23 @@
 #!/usr/bin/env python3
-"""Outrider beside llama.cpp on one machine: tokens per second, plain and with drafts at equal acceptance.
+"""Outrider beside llama.cpp and OpenVINO on one machine: tokens per second, plain and with drafts at equal acceptance.
 
-    lab/benchmarks/beside_llama.py --llama-server PATH --gguf TARGET.gguf --assistant ASSISTANT.gguf \\
+    lab/benchmarks/beside_llama.py --gguf TARGET.gguf --assistant ASSISTANT.gguf [--llama-server PATH] \\
         [--outrider build/outrider] [--shape e4b] [--dtypes int4 int8] [--threads 2 8 16] [--turns 3]
 
 llama.cpp runs its server on the two GGUF files, with its MTP drafts, and accepts drafts at the rates of --rates
 (--spec-synth-rates). Outrider runs the same target GGUF plainly, where it is to be found as --gguf, and `bench
-speculative` on random weights of --shape, whose time does not depend on the weights' values, with the same rates. All
-arms take turns; each figure is the median over the turns. Beside them: the memory's read bandwidth, before and after.
-SIGTERM or Ctrl-C ends the turns early, and the table shows the arms measured so far.
+speculative` on random weights of --shape, whose time does not depend on the weights' values, with the same rates.
+OpenVINO runs the matrix products of --gguf alone (openvino_products.py), beside whole passes of `bench engine`.
+All arms take turns; each figure is the median over the turns. Beside them: the memory's read bandwidth, before and
+after. SIGTERM or Ctrl-C ends the turns early, and the table shows the arms measured so far.
 
-llama-server: Debian's llama.cpp, or built of the source in PyPI's llama-cpp-python (`pip download --no-deps --no-binary
-:all: llama-cpp-python==0.3.36`): cmake -S vendor/llama.cpp -B B -DLLAMA_OPENSSL=OFF && cmake --build B -t llama-server
+Both come from PyPI into ~/.cache/outrider: OpenVINO's wheel, and llama.cpp's source in llama-cpp-python. Its server is
+built there, unless --llama-server names another (Debian's llama.cpp).
 """
 import argparse
 import itertools
 import json
+import pathlib
 import re
 import signal
 import socket
@@ -29,6 +31,44 @@ from collections import defaultdict
 from contextlib import contextmanager
 
 STARTED_S = 600  # ends a run whose server does not come up
+CACHE = pathlib.Path.home() / ".cache" / "outrider"
+LLAMA = "llama-cpp-python==0.3.36 --hash=sha256:832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
+OPENVINO = ("openvino==2026.4.0"  # the wheels for Python 3.11, 3.12 and 3.13
+            " --hash=sha256:71ee4e65a914044a510af43da16f3279c8f9dae22cbc8eac63d4a785c4a9c03f"
+            " --hash=sha256:75245768f656afffd49078cee55b50b9501bb6778798aec3cc30e5613a86e370"
+            " --hash=sha256:186abfe5f355c33f19b50fe48340f9af0110e92fd279b7358a023fcbd225c380")
+
+
+def run(*command, **options):
+    return subprocess.run(list(map(str, command)), check=True, text=True, **options).stdout
+
+
+def pinned(python, requirement, *command):
+    """Runs pip on one requirement, whose hash pip checks."""
+    run(python, "-m", "pip", *command, "--quiet", "--no-deps", "--require-hashes", "-r", "/dev/stdin",
+        input=requirement, stdout=sys.stderr)
+
+
+def fetch_llama_server():
+    folder = CACHE / "beside-llama.cpp-0.3.36"
+    server = folder / "build" / "bin" / "llama-server"
+    if not server.exists():
+        pinned(sys.executable, LLAMA, "download", "--no-binary", "llama-cpp-python", "--dest", folder)
+        run("tar", "-xzf", folder / "llama_cpp_python-0.3.36.tar.gz", "-C", folder, "--strip-components=1")
+        run("cmake", "-S", folder / "vendor/llama.cpp", "-B", folder / "build", "-DCMAKE_BUILD_TYPE=Release",
+            "-DLLAMA_OPENSSL=OFF", stdout=sys.stderr)
+        run("cmake", "--build", folder / "build", "--target", "llama-server", "--parallel", stdout=sys.stderr)
+    return server
+
+
+def fetch_openvino():
+    """The Python that has it."""
+    folder = CACHE / "beside-openvino-2026.4.0"
+    python = folder / "bin" / "python"
+    run(sys.executable, "-m", "venv", folder)
+    run(python, "-m", "pip", "install", "--quiet", "numpy", stdout=sys.stderr)
+    pinned(python, OPENVINO, "install")
+    return python
 
 
 def ask(port, path, body=None):
@@ -84,37 +124,53 @@ def llama(arguments, threads, drafts):
         return figures
 
 
+def openvino_products(arguments, threads, dtype):
+    program = pathlib.Path(__file__).with_name("openvino_products.py")
+    return json.loads(run(arguments.openvino, program, dtype, threads, input=json.dumps(arguments.model),
+                          stdout=subprocess.PIPE))
+
+
 def outrider_json(arguments, *words):
-    return json.loads(subprocess.run([arguments.outrider, *words, "--json"], check=True, stdout=subprocess.PIPE).stdout)
+    return json.loads(run(arguments.outrider, *words, "--json", stdout=subprocess.PIPE))
+
+
+def outrider_bench(arguments, threads, dtype, which, *words):
+    return outrider_json(arguments, "bench", which, "--shape", arguments.shape, "--layers",
+                         len(arguments.model["layers"]), "--dtype", dtype, "--threads", threads, *words)
+
+
+def outrider_passes(arguments, threads, dtype):
+    """Whole passes, in the units of openvino_products.py."""
+    report = outrider_bench(arguments, threads, dtype, "engine", "--rows", 1, 5, "--prefill", 512)
+    return {"ms, 1 row": report["forward_ms"]["1"], "ms, 5 rows": report["forward_ms"]["5"],
+            "prompt tok/s": report["prefill_tok_s"]["512"]}
 
 
 def outrider_on_gguf(arguments, threads, dtype):
     ids = ",".join(map(str, prompt_of(32)))
     answer = outrider_json(arguments, "run", "--backbone", arguments.gguf, "--no-assistant", "--prompt-ids", ids,
-                           "--max-tokens", str(arguments.tokens), "--min-tokens", str(arguments.tokens), "--dtype", dtype,
-                           "--draft-length", "0", "--threads", str(threads))
+                           "--max-tokens", arguments.tokens, "--min-tokens", arguments.tokens, "--dtype", dtype,
+                           "--draft-length", 0, "--threads", threads)
     return {"tok/s": answer["metrics"]["speculative_tok_per_sec"]}
 
 
 def outrider_rounds(arguments, threads, dtype):
-    report = outrider_json(arguments, "bench", "speculative", "--shape", arguments.shape, "--dtype", dtype, "--threads",
-                           str(threads), "--synthetic-acceptance", *map(str, arguments.rates))
+    report = outrider_bench(arguments, threads, dtype, "speculative", "--synthetic-acceptance", *arguments.rates)
     return {"tok/s": report["speculative_tok_per_sec"], "plain tok/s": report["backbone_only_tok_per_sec"]}
 
 
 def bandwidth(arguments):
-    text = subprocess.run([arguments.outrider, "doctor"], check=True, stdout=subprocess.PIPE, text=True).stdout
-    found = re.search(r"([\d.]+) GB/s", text)
+    found = re.search(r"([\d.]+) GB/s", run(arguments.outrider, "doctor", stdout=subprocess.PIPE))
     return float(found[1]) if found else float("nan")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--llama-server", required=True)
+    parser.add_argument("--llama-server", help="a build of llama.cpp other than PyPI's source")
     parser.add_argument("--gguf", required=True, help="of the target")
     parser.add_argument("--assistant", required=True, help="GGUF of its assistant")
     parser.add_argument("--outrider", default="build/outrider")
-    parser.add_argument("--shape", default="e4b", help="the target's, for `bench speculative`")
+    parser.add_argument("--shape", default="e4b", help="the target's, for `bench`, with as many layers")
     parser.add_argument("--dtypes", nargs="+", default=["int4", "int8"])
     parser.add_argument("--threads", nargs="+", type=int, default=[2])
     parser.add_argument("--rates", nargs="+", type=float, default=[0.84, 0.60, 0.39, 0.27],
@@ -122,6 +178,9 @@ def main():
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--turns", type=int, default=3)
     arguments = parser.parse_args()
+    arguments.model = outrider_json(arguments, "inspect", arguments.gguf)
+    arguments.llama_server = arguments.llama_server or fetch_llama_server()
+    arguments.openvino = fetch_openvino()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
     arms = {"llama.cpp, plain": lambda t: llama(arguments, t, drafts=False),
@@ -129,6 +188,9 @@ def main():
     for dtype in arguments.dtypes:
         arms[f"Outrider {dtype}, the GGUF, plain"] = lambda t, d=dtype: outrider_on_gguf(arguments, t, d)
         arms[f"Outrider {dtype}, {len(arguments.rates)} drafts"] = lambda t, d=dtype: outrider_rounds(arguments, t, d)
+        arms[f"Outrider {dtype}, whole passes"] = lambda t, d=dtype: outrider_passes(arguments, t, d)
+        if dtype in ("int4", "int8"):
+            arms[f"OpenVINO {dtype}, products alone"] = lambda t, d=dtype: openvino_products(arguments, t, d)
     read = [bandwidth(arguments)]
     figures = defaultdict(list)
     try:
