@@ -206,6 +206,8 @@ TEST_F(AnswerOptions, LogprobsAreTheSameBitsForEveryDraftLength) {
         EXPECT_EQ(drafted.logprobs, plain.logprobs) << "draft length " << draft_length;
         accepted += drafted.metrics.accepted_tokens;
       }
+      request.policy = DraftPolicy::kTree;
+      EXPECT_EQ(answer(client, request).logprobs, plain.logprobs) << "trees";
     }
   }
   EXPECT_GT(accepted, 50);

@@ -168,7 +168,7 @@ class ClusterKilled(unittest.TestCase):
             elif answer.broken and killed and wanted.startswith(answer.text):
                 self.counts["broken with the server"] += 1
                 time.sleep(0.1)
-            elif not answer.text and answer.error.startswith("503") and "has not answered for 3 s" in answer.error:
+            elif not answer.text and (answer.error or "").startswith("503") and "has not answered for 3 s" in answer.error:
                 self.counts["refused by a new server without a coordinator"] += 1
                 time.sleep(0.1)
             else:

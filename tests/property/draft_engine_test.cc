@@ -2,7 +2,9 @@
 #include "drafter-node/draft_engine.h"
 
 #include <cstring>
+#include <string_view>
 
+#include "common/base/token_tree.h"
 #include "common/compute/tensor/decode.h"
 #include "common/model/checkpoint/model_files.h"
 #include "common/model/gemma4/assistant.h"
@@ -204,6 +206,48 @@ TEST_P(DraftEngineProperty, DraftsAreTheAssistantsOwn) {
     ASSERT_EQ(text.drafts.size(), 1u);
     EXPECT_EQ(text.drafts[0].tokens, assistant->draft({draft.token, hidden, replica, 5}));
   }
+}
+
+// Or rejection would not keep the distribution: a tree's drafts are drawn from the q that goes with them, each node's
+// children with noise of their own.
+TEST_P(DraftEngineProperty, ATreesDraftsAreDrawnFromTheirQ) {
+  const std::unique_ptr<Assistant> assistant = load_assistant(GetParam());
+  DraftEngine engine(make_draft_model(load_assistant(GetParam())), {});
+  CounterRng rng(10);
+  std::int64_t branched = 0, alike = 0;
+  for (std::uint64_t i = 1; i <= 12; ++i) {
+    Text text = random_text(rng, SessionId{i}, *assistant, GetParam().type, "");
+    Draft& draft = text.work.back().draft;
+    draft = {.token = draft.token,
+             .draft_length = 15,
+             .hidden = draft.hidden,
+             .sampling = SamplingParams{.temperature = 1.5f, .seed = i, .rule = SamplingRule::kRejection},
+             .index = 3,
+             .tree = true};
+    begin(engine, text);
+    for (Text* const one = &text; !text.over;) pass(engine, {&one, 1});
+    const Candidates& made = text.drafts.at(0);
+    ASSERT_EQ(made.q.size(), made.tokens.size());
+    const TokenTree tree(std::ssize(made.tokens), made.depths);
+    for (std::int64_t row = 0; row < tree.rows(); ++row) {
+      std::vector<TokenId> siblings;
+      for (const std::int64_t child : tree.children(row)) {
+        siblings.push_back(made.tokens[static_cast<std::size_t>(child) - 1]);
+        EXPECT_EQ(made.q[static_cast<std::size_t>(child) - 1], made.q[static_cast<std::size_t>(row)]);
+      }
+      if (siblings.empty()) continue;
+      const std::vector<TokenId> drawn =
+          draw_distinct(made.q[static_cast<std::size_t>(row)], Noise(i, 3 + tree.depth(row), Noise::Stream::kDraft),
+                        siblings.size());
+      if (row == tree.depth(row)) {  // along the first choices, as a chain
+        EXPECT_EQ(siblings, drawn) << "text " << i << ", row " << row;
+      } else {
+        ++branched, alike += siblings == drawn;
+      }
+    }
+  }
+  EXPECT_GT(branched, 10);
+  EXPECT_LT(alike, branched);
 }
 
 // Several outcomes are drafted for in one pass, and each gets the drafts of steps that are taken for it alone.
@@ -509,6 +553,38 @@ TEST(DraftEngine, TextsOfAGrammarInOnePassGetWhatTheyGetAlone) {
   }
   engine.run({.kind = DraftWork::Kind::kRelease, .session = texts[0].turn.session});
   compare(rng, engine, std::move(texts));
+}
+
+TEST(DraftEngine, EachPathOfATreeFollowsTheGrammar) {
+  const TestPair nano{"nano", "models/nano/backbone", "models/nano/assistant", WeightType::kBf16};
+  const Tokenizer tokenizer = Tokenizer::load(model_at(in_source(nano.backbone))).value();
+  GrammarCompiler grammars([&] { return Result(grammar_vocabulary(tokenizer, tokenizer.vocab_size())); });
+  const std::string grammar = "root ::= [abc] [xyz] [123] [789]";
+  ASSERT_TRUE(compiled(grammars, grammar));
+  std::unique_ptr<Assistant> assistant = load_assistant(nano);
+  CounterRng rng(12);
+  Text text = random_text(rng, SessionId{1}, *assistant, nano.type, "");
+  Draft& draft = text.work.back().draft;
+  draft = {.token = draft.token,
+           .draft_length = 15,
+           .hidden = draft.hidden,
+           .sampling = SamplingParams{.temperature = 1.5f, .grammar = grammar},
+           .tree = true};
+  DraftEngine engine(make_draft_model(std::move(assistant)), {tokenizer.find("<eos>").value()}, &grammars);
+  begin(engine, text);
+  for (Text* const one = &text; !text.over;) pass(engine, {&one, 1});
+  const Candidates& made = text.drafts.at(0);
+  const TokenTree tree(std::ssize(made.tokens), made.depths);
+  EXPECT_GT(tree.height(), 1);
+  for (std::int64_t row = 1; row < tree.rows(); ++row) {
+    std::vector<TokenId> path;
+    for (const std::int64_t on_the_way : tree.path(row))
+      if (on_the_way > 0) path.push_back(made.tokens[static_cast<std::size_t>(on_the_way) - 1]);
+    const std::string said = tokenizer.decode(path, /*skip_special=*/true);
+    ASSERT_LE(said.size(), 4u) << said;
+    for (std::size_t i = 0; i < said.size(); ++i)
+      EXPECT_TRUE(std::string_view("abcxyz123789").substr(3 * i, 3).find(said[i]) != std::string_view::npos) << said;
+  }
 }
 
 }  // namespace

@@ -83,6 +83,26 @@ TEST_F(Audits, ThatWaitForRoomAreNotTriedWithEveryMessage) {
   EXPECT_NE(find<Prefill>(out().send, "w"), nullptr);
 }
 
+TEST_F(Audits, GiveWayToThoseWhoWait) {
+  Hello full = hello(Role::kVerifier), small = full;
+  full.name = "v", small.name = "w";
+  full.capacity.sessions_max = 1;
+  small.capacity = {.kv_cost = {.bytes_per_position = 100}, .kv_bytes_max = 1000};
+  core_.on_message("v", {.body = full}, now_);
+  ask();
+  core_.on_message("w", {.body = small}, now_);
+  // Too long for w.
+  const Generate long_one{.prompt = {1}, .max_tokens = 15, .wait_ms = 1000};
+  core_.on_message("other", {.session = SessionId{1}, .body = long_one}, now_);
+  ASSERT_EQ(core_.status().waiting, 1);
+  answer();
+  EXPECT_EQ(find<Prefill>(out().send, "w"), nullptr);
+  for (int beats = 0; beats < 2; ++beats) core_.on_tick(now_ += LinkConfig().heartbeat_interval);
+  const auto later = out().send;
+  EXPECT_NE(find<Prefill>(later, "v"), nullptr);
+  EXPECT_NE(find<Prefill>(later, "w"), nullptr);
+}
+
 TEST_F(Audits, ADifferenceNamesBothVerifiers) {
   join("v");
   join("w");

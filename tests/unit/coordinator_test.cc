@@ -662,6 +662,81 @@ TEST_F(Coordinator, AnUnsoundAnswerIsHeldAgainstItsDrafter) {
   EXPECT_EQ(core_.fleet().workers().at("e").reputation.yield(), 0.5);
 }
 
+// Or its sequences would go on at a verifier of other bits, or a drafter of other tokens.
+TEST_F(Coordinator, AWorkerThatIntroducesItselfAsSomethingElseIsAnother) {
+  const Hello first = hello(Role::kVerifier);
+  std::vector<Hello> others(5, first);
+  others[0].role = Role::kEncoder;
+  others[1].facts.context_max = 21;
+  others[2].numeric_class = "ones";
+  others[3].encoding_class = "soft-ones";
+  others[4].needs = DraftInput::kTokens;
+  for (const Hello& other : others) {
+    restart(core_, {.instance = 50});
+    for (const Hello& said : {first, first, other}) core_.on_message("v", {.body = said}, now_);
+    const auto says_so = [](const Notice& notice) { return notice.text.find("something else") != std::string::npos; };
+    EXPECT_EQ(std::ranges::count_if(core_.take_notices(), says_so), 1) << &other - others.data();
+  }
+}
+
+// It would compute the trunk of a tree anew for each step of a branch.
+TEST_F(Coordinator, ADrafterThatNeedsTokensIsAskedForNoTree) {
+  join("v", Role::kVerifier);
+  core_.on_message("t", {.body = token_hello()}, now_);
+  core_.on_message("c",
+                   {.session = SessionId{9},
+                    .body = Generate{.prompt = {1, 2, 3},
+                                     .max_tokens = 10,
+                                     .draft_length = 3,
+                                     .wait_ms = 1000,
+                                     .policy = DraftPolicy::kTree}},
+                   now_);
+  verdict(0, 0, 40, 3);
+  const auto out = sent();
+  ASSERT_NE(find<Draft>(out, "t"), nullptr);
+  EXPECT_FALSE(find<Draft>(out, "t")->tree);
+}
+
+// How much a draft is worth is measured time, which must not have a say in a text.
+TEST_F(Coordinator, TreesThatHaveASayInTheTextAreNotCutByTime) {
+  for (const SamplingRule rule : {SamplingRule::kMatch, SamplingRule::kRejection, SamplingRule::kTypical}) {
+    restart(core_, {.instance = 50});
+    join("v", Role::kVerifier);
+    join("d", Role::kDrafter);
+    core_.on_message("c",
+                     {.session = SessionId{9},
+                      .body = Generate{.prompt = {1, 2, 3},
+                                       .max_tokens = 17,
+                                       .draft_length = 3,
+                                       .wait_ms = 1000,
+                                       .sampling = {.temperature = 1, .rule = rule},
+                                       .policy = DraftPolicy::kTree}},
+                     now_);
+    verdict(0, 0, 40, 3);
+    double worth = 0;
+    Message message;
+    for (std::uint32_t round = 1; round < 10; ++round) {
+      const auto asked = sent();
+      ASSERT_NE(find<Draft>(asked, "d", &message), nullptr);
+      worth = std::max(worth, std::get<Draft>(message.body).worth);
+      message.body = Candidates{.tokens = {41, 42, 43}, .draft_ns = 3'000'000, .depths = {1, 2, 1}};
+      core_.on_message("d", message, now_ += milliseconds(3));
+      now_ += milliseconds(10);
+      const Position end = 3 + static_cast<Position>(round);
+      core_.on_message("v",
+                       {.session = SessionId{50},
+                        .round = RoundId{round},
+                        .body = Verdict{.next_token = 44,
+                                        .committed = end,
+                                        .hidden = zeros({2}),
+                                        .kv = rows(end - 1, end),
+                                        .verify_ns = 10'000'000}},
+                       now_);
+    }
+    EXPECT_EQ(worth > 0, rule == SamplingRule::kMatch) << to_string(rule) << " " << worth;
+  }
+}
+
 // As over a link that is too long: its answers come, all of them for rounds that are over.
 TEST_F(Coordinator, ADrafterThatIsAlwaysLateIsAskedEverMoreRarely) {
   for (const Role role : {Role::kVerifier, Role::kDrafter}) {
@@ -875,7 +950,10 @@ TEST_F(Coordinator, BytesOfALongMessageAreASignOfLife) {
     core_.on_tick(now_);
     const auto out = sent();
     EXPECT_EQ(find<Failed>(out, "c"), nullptr);
-    if (const Prefill* again = find<Prefill>(out, "v")) ++asked, spared = !again->kv_from;
+    if (const Prefill* again = find<Prefill>(out, "v")) {
+      ++asked, spared = !again->kv_from;
+      EXPECT_GE(i, 20) << "2 s are no long time for rows";
+    }
   }
   EXPECT_EQ(asked, 1) << "the answer is on its way: asking again would only lengthen it";
   EXPECT_TRUE(spared) << "the drafter's rows are what takes so long";
@@ -1424,6 +1502,37 @@ TEST_F(Admission, SoftTokensNeedAVerifiersMemoryInPlaceOfThePixels) {
                    now_);
   EXPECT_NE(find<Prefill>(core_.take_outgoing(), "v"), nullptr);
   EXPECT_EQ(reserved(), 10 * 100 + 6 * 4);
+}
+
+// The verifier's own towers make them of the pixels, where there are some.
+TEST_F(Admission, SoftTokensTooLargeToBeSentAreLeftToTheVerifier) {
+  const WireTensor large = zeros({(16 << 20) + 1, 2});  // 128 MiB and a row
+  for (const bool no_towers : {false, true}) {
+    restart(core_, {.instance = 50});
+    Hello verifier = hello(Role::kVerifier);
+    verifier.no_towers = no_towers;
+    if (no_towers) verifier.encoding_class.clear();
+    core_.on_message("v", {.body = verifier}, now_);
+    core_.on_message("e", {.body = hello(Role::kEncoder)}, now_);
+    Generate generate{.prompt = {1, 1, 1, 1}, .max_tokens = 7, .stop_ids = {}, .wait_ms = 1000};
+    generate.media = {{.first = 1, .content = zeros({4})}};
+    core_.on_message("a", {.session = SessionId{10}, .body = std::move(generate)}, now_);
+    core_.on_message("e", {.session = SessionId{50}, .base = 1, .body = Encoded{{.first = 1, .content = large}}}, now_);
+    const auto out = core_.take_outgoing();
+    const Prefill* prefill = find<Prefill>(out, "v");
+    const Failed* failed = find<Failed>(out, "a");
+    ASSERT_EQ(prefill != nullptr, !no_towers);
+    ASSERT_EQ(failed != nullptr, no_towers);
+    if (prefill != nullptr) {
+      EXPECT_EQ(prefill->media[0].content.shape, std::vector<std::int64_t>{4});
+    }
+    if (failed != nullptr) {
+      EXPECT_EQ(failed->code, Errc::kUnsupported);
+      EXPECT_NE(failed->message.find("become 134217736 bytes of soft tokens, wanted at most 134217728"),
+                std::string::npos)
+          << failed->message;
+    }
+  }
 }
 
 TEST_F(Admission, AnAnswerOfWhateverLengthLeavesRoomForItsMedia) {

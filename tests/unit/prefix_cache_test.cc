@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -121,6 +122,48 @@ TEST_F(PromptReuse, GivesItsMemoryToSessionsLongestUnusedFirst) {
   EXPECT_EQ(released_, (std::vector<std::uint64_t>{2, 1, 4}));
   EXPECT_EQ(core_->kv_bytes(), 5000);
   EXPECT_EQ(core_->cached_bytes(), 0);
+}
+
+// Room for one of two; for neither, and then what is cached stays.
+TEST_F(PromptReuse, KeepsNoMoreStartsThanThereIsRoomFor) {
+  for (const auto& [room, kept] : {std::pair(3000, 1), {1500, 0}}) {
+    start(16'000 + room);
+    prefill(5, std::vector<TokenId>(10, 99));
+    run();
+    free(5);
+    const auto begin_with = [&](std::uint64_t session, TokenId first, std::size_t size, TokenId rest) {
+      std::vector<TokenId> tokens(20);
+      std::iota(tokens.begin(), tokens.end(), first);
+      tokens.resize(size, rest);
+      prefill(session, tokens);
+    };
+    begin_with(1, 1, 50, 90);
+    begin_with(2, 31, 50, 91);
+    run();
+    begin_with(3, 1, 30, 92);
+    begin_with(4, 31, 30, 93);
+    const auto work = run();
+    EXPECT_EQ(std::ranges::count_if(work, [](const VerifyWork& item) { return item.keep_as.has_value(); }), kept);
+    EXPECT_EQ(core_->cached_bytes(), kept == 1 ? 2000 : 1000);
+  }
+}
+
+// 28 rows are written, of which the last eight, rejected drafts, may be rolled back (KvCache::holds).
+TEST_F(PromptReuse, DraftsThatWereRejectedMoveARingOn) {
+  prefill(1, count_to(20));
+  run();
+  core_->on_message({.session = SessionId{1},
+                     .round = RoundId{1},
+                     .base = 20,
+                     .body = Verify{.tokens = std::vector<TokenId>(8, 60)}},
+                    TimePoint{});
+  run();
+  for (const TokenId common : {20, 19}) {
+    std::vector<TokenId> tokens = count_to(common);
+    tokens.resize(30, 50 + common);
+    prefill(static_cast<std::uint64_t>(common), tokens);
+    EXPECT_EQ(run()[0].reuse.has_value(), common == 20) << common;
+  }
 }
 
 // A verifier was silent for too long: its coordinator gives it its sequences again.

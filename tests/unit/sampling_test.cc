@@ -76,6 +76,7 @@ TEST(Distribution, TopPKeepsTheFewestTokensThatReachIt) {
   EXPECT_EQ(ids(0.6f), (std::vector<TokenId>{1, 3}));
   EXPECT_EQ(ids(0.8f), (std::vector<TokenId>{1, 2, 3}));
   EXPECT_EQ(ids(0.95f), (std::vector<TokenId>{0, 1, 2, 3}));
+  EXPECT_EQ(distribution({0, 0}, {.temperature = 1, .top_p = 0.5f}).ids, std::vector<TokenId>{0}) << "reached exactly";
 }
 
 TEST(Distribution, TopPOfALongRowIsThatOfASort) {
@@ -180,11 +181,37 @@ TEST(Rejection, ADraftThatQCannotDrawIsNeverKeptByQ) {
 }
 
 TEST(Rejection, AnEmptyResidualFallsBackToTheTarget) {
+  // As after rounding: q is at least p everywhere, so that nothing is left of p.
   Distribution p, q, scratch;
   p.add(1, 1);
   q.add(1, 1);
-  q.add(2, 1e-12f);
   EXPECT_EQ(accept_or_replace(p, q, std::array<TokenId, 1>{2}, 7, 0, &scratch), 1);
+  EXPECT_TRUE(scratch.ids.empty());
+}
+
+TEST(Rejection, ADraftThatIsToldAgainAndAgainIsNoSampleOfQ) {
+  // It cannot be.
+  Distribution p, q, scratch;
+  p.add(2, 1);
+  q.add(1, 9);
+  q.add(2, 1);
+  q.add(3, 1);
+  for (std::int64_t i = 0; i < 50; ++i)
+    EXPECT_EQ(accept_or_replace(p, q, std::array<TokenId, 3>{1, 1, 1}, 7, i, &scratch), 2);
+}
+
+TEST(Draw, SeveralAreTheFirstOfTheSameRace) {
+  Distribution d;
+  for (TokenId id = 0; id < 50; ++id) d.add(id, 1 + static_cast<float>(id % 7));
+  for (std::int64_t i = 0; i < 200; ++i) {
+    const Noise noise(3, i, Noise::Stream::kDraft);
+    const std::vector<TokenId> drawn = draw_distinct(d, noise, 4);
+    Distribution left = d;
+    for (const TokenId token : drawn) {
+      ASSERT_EQ(token, draw(left, noise)) << i;
+      left.weights[static_cast<std::size_t>(token)] = 0;
+    }
+  }
 }
 
 // ---- sampler ----
@@ -243,6 +270,12 @@ TEST(Sampler, DraftsDoNotChangeTheTextBeforeAnError) {
   EXPECT_EQ(decoded(std::vector<TokenId>{5, 6}, {}), plain);
   EXPECT_EQ(decoded(std::vector<TokenId>{5, 6, 5, 6}, {}), plain);
   EXPECT_EQ(decoded(std::vector<TokenId>{6, 5, 5, 6, 5, 1}, std::vector<std::int32_t>{1, 2, 1, 2, 3, 4}), plain);
+}
+
+TEST(Sampler, ABiasChangesTheGreedyChoiceToo) {
+  SamplingScratch scratch;
+  Sampler sampler({.logit_bias = {{0, 5}}}, {}, 0);
+  EXPECT_EQ(sampler.choose(std::vector<float>{1, 2}, scratch).value(), 0);
 }
 
 TEST(Sampler, AVocabularyThatIsMaskedWholeIsAnError) {
