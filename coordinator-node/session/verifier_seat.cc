@@ -76,8 +76,9 @@ Result<void> VerifierSeat::check(const Verdict& verdict, bool prefill) const {
   const std::int32_t vocab_size = hello().facts.vocab_size;
   const std::int64_t drafts = prefill ? 0 : round.drafts.size(), row = prefill ? 0 : round.row_of(verdict);
   const Position committed = prefill ? sequence_.committed() : sequence_.base() + verdict.accepted + 1;
-  if (row < 0 || row > drafts || verdict.accepted != round.drafts.tree().depth(row) || verdict.committed != committed ||
-      verdict.next_token < 0 || verdict.next_token >= vocab_size) {
+  if (verdict.next_token < 0 || verdict.next_token >= vocab_size)
+    return Error(Errc::kMalformed, "token {}, wanted a token id below {}", verdict.next_token, vocab_size);
+  if (row < 0 || row > drafts || verdict.accepted != round.drafts.tree().depth(row) || verdict.committed != committed) {
     return Error(Errc::kMalformed, "it accepted {} of {} drafts, the last of row {}, and committed {}, wanted {}",
                  verdict.accepted, drafts, row, verdict.committed, committed);
   }
