@@ -580,6 +580,33 @@ TEST(LateDrafter, TeachesTheSameWaitWhateverItWasAskedFor) {
   }
 }
 
+// What a drafter with K/V of its own computes instead of drafts is no cost of drafts.
+TEST(LateDrafter, TeachesNothingWhileItCatchesUp) {
+  for (const Hello& drafter : {hello(Role::kDrafter), token_hello()}) {
+    SCOPED_TRACE(drafter.name);
+    TimePoint now{seconds(100)};
+    HeardCoordinator core({.instance = 50});
+    core.on_message("v", {.body = hello(Role::kVerifier)}, now);
+    core.on_message("d", {.body = drafter}, now);
+    const Generate request{.prompt = {1, 2, 3}, .max_tokens = 10, .draft_length = 4, .wait_ms = 1000};
+    core.on_message("c", {.session = SessionId{9}, .body = request}, now);
+    Verdict verdict{.next_token = 40, .committed = 3, .hidden = zeros({2}), .kv = rows(0, 3)};
+    core.on_message("v", {.session = SessionId{50}, .body = verdict}, now);
+    Message message;
+    ASSERT_NE(find<Draft>(core.take_outgoing(), "d", &message), nullptr);
+    now += milliseconds(100);
+    message.body = NeedKv{.have = 3};
+    core.on_message("d", message, now);
+    ASSERT_NE(find<Verify>(core.take_outgoing(), "v"), nullptr);
+    now += milliseconds(10);
+    verdict = {.next_token = 41, .committed = 4, .verify_ns = 10'000'000};
+    core.on_message("v", {.session = SessionId{50}, .round = RoundId{1}, .body = verdict}, now);
+    const Estimates& costs = core.fleet().workers().at("v").costs_with(drafter.needs);
+    EXPECT_NEAR(round_terms(costs, DraftSource::kAssistant, 4, 1).drafting_s(),
+                drafter.needs == DraftInput::kTokens ? 0 : 0.1, 0.01);
+  }
+}
+
 TEST_F(Coordinator, SilentDrafterCostsOneWarningAndNoText) {
   begin_drafting();
   sent();
