@@ -1,5 +1,7 @@
 #include "drafter-node/drafter_node.h"
 
+#include <algorithm>
+
 #include "common/compute/kernels/isa.h"
 #include "common/compute/kernels/team.h"
 #include "common/model/checkpoint/model_files.h"
@@ -16,13 +18,15 @@
 
 namespace outrider {
 Result<void> run_drafter(TransportContext& context, const DrafterOptions& options, std::stop_token stop) {
-  const bool whole = !options.draft_model.empty();
-  const int threads = options.threads == kThreadsOfFamily ? int{!whole} : options.threads;
-  if (threads > 0) set_team_size(threads);
+  if (options.threads > 0) set_team_size(options.threads);
   ASSIGN_OR_RETURN(const WireForm wire, parse_wire_form(options.wire));
   LentBackbone* const lent = options.lent;
   if (lent != nullptr && !lent->wait(stop)) return {};
   ASSIGN_OR_RETURN(LoadedDrafter loaded, load_drafter(options));
+  if (options.threads == kThreadsOfFamily && loaded.step_bytes > 0) {
+    const auto worth = static_cast<int>(std::min<std::size_t>(loaded.step_bytes / kBytesPerThread, kThreadsMax));
+    set_team_size(std::clamp(worth, 1, team_size()));
+  }
   ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(loaded.tokenizer));
   GrammarCompiler grammars([&files, size = loaded.facts.vocab_size]() -> Result<GrammarVocabulary> {
     ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::load(files));
@@ -38,7 +42,7 @@ Result<void> run_drafter(TransportContext& context, const DrafterOptions& option
                              : available_memory_bytes().value_or(std::numeric_limits<std::int64_t>::max()) / 4;
   DraftEngine engine(std::move(loaded.model), std::move(loaded.stop_ids), &grammars);
   log_info("event=loaded model={} dtype={} isa={} threads={}", loaded.path, to_string(options.weight_type),
-           to_string(active_isa()), threads);
+           to_string(active_isa()), team_size());
 
   ASSIGN_OR_RETURN(std::string name, chosen_name(options.worker, node_name("drafter")));
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));

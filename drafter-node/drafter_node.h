@@ -16,8 +16,10 @@ namespace outrider {
 
 class LentBackbone;
 
-/// Default of DrafterOptions::threads: 1 for an assistant, every core for a whole model.
+/// Default of DrafterOptions::threads: as many as an assistant's weights are worth, every core for a draft model.
 inline constexpr int kThreadsOfFamily = -1;
+/// Weights of a draft step that are worth another thread (docs/lab/drafter.md).
+inline constexpr std::size_t kBytesPerThread = 3 << 20;
 
 struct DrafterOptions {
   std::filesystem::path assistant = {};
@@ -28,7 +30,7 @@ struct DrafterOptions {
   WeightType weight_type = WeightType::kBf16;
   std::string join = {};  ///< the coordinator's address
   WorkerOptions worker = {};
-  /// Of a forward pass; 0: every core. An assistant gains by more in long sequences only (docs/lab/amx.md, "Drafter").
+  /// Of a forward pass; 0: every core.
   int threads = kThreadsOfFamily;
   std::int64_t draft_vocabulary = kDraftVocabularySize;  ///< tokens of a DraftVocabulary; 0: none
   std::string wire = "auto";                             ///< a WireForm
@@ -48,7 +50,8 @@ void declare_options(Visitor&& visit, DrafterOptions& options) {
              "a .gguf file, a pack, a name on the hub, or a pair's directory, whose assistant drafts for its model",
          .of_cluster = true});
   visit("--threads", options.threads,
-        {"Threads of the drafter's forward pass; 0: every core; -1: one for an assistant, every core for --draft-model",
+        {"Threads of the drafter's forward pass; 0: every core; -1: one for each 3 MiB that an assistant reads in a "
+         "draft step, every core for --draft-model",
          {kThreadsOfFamily, kThreadsMax}});
   visit("--draft-vocabulary", options.draft_vocabulary,
         {.help = "Number of tokens that an assistant without ordered embeddings scores, the last used ones; while more "

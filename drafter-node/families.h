@@ -25,6 +25,7 @@ struct LoadedDrafter {
   std::string path;                 ///< for logs
   std::vector<TokenId> stop_ids;    ///< end the model's own answers
   std::filesystem::path tokenizer;  ///< path of the tokenizer for grammars
+  std::size_t step_bytes = 0;       ///< weights that a draft step reads, if they are few; 0: worth every core
 };
 
 /// Loads a drafter of the family that the options name.

@@ -119,6 +119,7 @@ Result<LoadedDrafter> load_assistant_drafter(const DrafterOptions& options) {
   for (const std::string& note : assistant->config().text.notes) {
     log_warn("event=metadata_overruled model={} note=\"{}\"", options.assistant.string(), note);
   }
+  target.drafter.step_bytes = assistant->weight_bytes();
   target.drafter.model =
       make_draft_model(std::move(assistant), vocabulary_file(target.weights->embedding_fingerprint()));
   target.drafter.path = options.assistant.string();

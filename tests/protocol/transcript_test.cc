@@ -35,24 +35,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// K/V rows that every donor has in full, or as far as its window reaches, are written `kv=from..to`.
-std::string shorten_rows(std::string text) {
-  for (std::size_t at = 0; (at = text.find("kv={", at)) != std::string::npos; ++at) {
-    std::size_t end = at + 3;
-    for (int depth = 0; end == at + 3 || depth > 0; ++end) depth += text[end] == '{' ? 1 : text[end] == '}' ? -1 : 0;
-    const KvRows kv = std::get<KvChunk>(parse_message("kv_chunk " + text.substr(at, end - at)).body).kv;
-    if (kv == rows(kv.from, kv.to)) text.replace(at, end - at, fmt::format("kv={}..{}", kv.from, kv.to));
-  }
-  return text;
-}
-std::string lengthen_rows(std::string text) {
-  const std::size_t at = text.find("kv="), dots = text.find("..", at);
-  if (at == std::string::npos || text[at + 3] == '{' || dots == std::string::npos) return text;
-  const std::size_t end = std::min(text.find(' ', at), text.size());
-  const KvRows kv = rows(std::stoll(text.substr(at + 3)), std::stoll(text.substr(dots + 2)));
-  return text.replace(at, end - at, to_text({.body = KvChunk{kv}}).substr(std::string("kv_chunk ").size()));
-}
-
 /// `1 2 3 4` as `1..4`, `7 7 7` as `7*3`.
 std::string token_text(const std::vector<TokenId>& tokens) {
   std::string text;
@@ -70,6 +52,28 @@ std::string token_text(const std::vector<TokenId>& tokens) {
     i += rising > 2 ? rising : same > 2 ? same : 1;
   }
   return "[" + text + "]";
+}
+
+/// K/V rows that every donor has in full, or as far as its window reaches, are written `kv=from..to`, and then their
+/// tokens, if there are any.
+std::string shorten_rows(std::string text) {
+  for (std::size_t at = 0; (at = text.find("kv={", at)) != std::string::npos; ++at) {
+    std::size_t end = at + 3;
+    for (int depth = 0; end == at + 3 || depth > 0; ++end) depth += text[end] == '{' ? 1 : text[end] == '}' ? -1 : 0;
+    KvRows kv = std::get<KvChunk>(parse_message("kv_chunk " + text.substr(at, end - at)).body).kv;
+    const std::vector<TokenId> tokens = std::exchange(kv.tokens, {});
+    if (kv != rows(kv.from, kv.to)) continue;
+    const std::string with = tokens.empty() ? "" : fmt::format(" tokens={}", token_text(tokens));
+    text.replace(at, end - at, fmt::format("kv={}..{}{}", kv.from, kv.to, with));
+  }
+  return text;
+}
+std::string lengthen_rows(std::string text) {
+  const std::size_t at = text.find("kv="), dots = text.find("..", at);
+  if (at == std::string::npos || text[at + 3] == '{' || dots == std::string::npos) return text;
+  const std::size_t end = std::min(text.find(' ', at), text.size());
+  const KvRows kv = rows(std::stoll(text.substr(at + 3)), std::stoll(text.substr(dots + 2)));
+  return text.replace(at, end - at, to_text({.body = KvChunk{kv}}).substr(std::string("kv_chunk ").size()));
 }
 
 /// The words `name=number` of a command.
