@@ -159,7 +159,9 @@ bool Dispatch::failed(std::uint32_t line, Failure failure, double chance, TimePo
     search_.refused(now);
     last_reply_ = now;
   }
-  const Duration longest = std::min<Duration>(kWaitMax, kWaitFirst * (1 << std::min(failures_in_row_++, 10)));
+  // All lines under way meet the same outage: until one may be sent again, their failures count as one.
+  if (failures_in_row_ == 0 || now >= not_before_) ++failures_in_row_;
+  const Duration longest = std::min<Duration>(kWaitMax, kWaitFirst * (1 << std::min(failures_in_row_ - 1, 10)));
   const auto wait = std::chrono::duration_cast<Duration>(longest * (0.5 + 0.5 * chance));
   not_before_ = std::max(not_before_, now + wait / 4);
   later_.push({now + wait, line});

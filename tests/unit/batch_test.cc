@@ -519,6 +519,27 @@ TEST(BatchDispatch, AnOutageInTheMiddleEndsTheJobAndNoLine) {
   }
 }
 
+TEST(BatchDispatch, LinesThatFailTogetherAreOneFailure) {
+  std::vector<std::uint32_t> lines(100);
+  std::iota(lines.begin(), lines.end(), 0u);
+  Dispatch dispatch(lines, 100, at(0));
+  const auto send_all = [&](double time) {
+    int sent = 0;
+    while (dispatch.next(at(time))) ++sent;
+    return sent;
+  };
+  EXPECT_EQ(send_all(0), 100);
+  for (const std::uint32_t line : lines) EXPECT_TRUE(dispatch.failed(line, Failure::kNobody, 0.5, at(3)));
+  EXPECT_EQ(send_all(3.1), 0);
+  EXPECT_EQ(send_all(3.2), 100);
+  for (const std::uint32_t line : lines) EXPECT_TRUE(dispatch.failed(line, Failure::kNobody, 0.5, at(6)));
+  EXPECT_EQ(send_all(6.2), 0) << "the second failure waits longer";
+  EXPECT_EQ(send_all(6.4), 100);
+  dispatch.done(0, 1, at(7));
+  EXPECT_TRUE(dispatch.failed(1, Failure::kNobody, 0.5, at(7))) << "the first one since a reply";
+  EXPECT_EQ(send_all(7.2), 1);
+}
+
 /// Tokens per second of all lines that a server has under way.
 using RateOf = std::function<double(int under_way)>;
 
