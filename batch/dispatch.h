@@ -101,10 +101,10 @@ class Dispatch {
   int concurrency() const { return search_.limit(); }
   std::int64_t retries() const { return retries_; }
   /// Returns true if a line still failed after kSilenceMax without a result or a refusal, while lines are unsent or
-  /// without any answer. Last lines that get only failures are given up by failed(). A line in progress may take any
-  /// time: a server that is gone fails it.
-  bool outage(TimePoint now) const {
-    return silent(last_failure_) && (next_ < lines_.size() || now - last_failure_of_line_ > kSilenceMax);
+  /// without any answer. Last lines that get only failures are given up by failed(). A line in progress may take as
+  /// long as it needs: a server that is gone fails it.
+  bool outage() const {
+    return silent(last_failure_) && (next_ < lines_.size() || last_failure_ - last_failure_of_line_ > kSilenceMax);
   }
 
  private:

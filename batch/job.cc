@@ -262,7 +262,7 @@ Result<void> BatchJob::work_through(const BatchAnswer& answer, const BatchContro
       if (!recorded && !error) error = recorded.error();
     }
     if (const Result<void> state = journal_->state(); !state && !error) error = state.error();
-    if (!error && stop == BatchStop::kGoOn && dispatch.outage(now())) {
+    if (!error && stop == BatchStop::kGoOn && dispatch.outage()) {
       const std::string problem = counts().last_problem;
       error = Error(Errc::kPeerGone, "nobody has answered for {:.0f} minutes{}{}",
                     to_seconds(Dispatch::kSilenceMax) / 60, problem.empty() ? "" : ": ", problem);

@@ -1,7 +1,5 @@
 #include "drafter-node/drafter_node.h"
 
-#include <algorithm>
-
 #include "common/compute/kernels/isa.h"
 #include "common/compute/kernels/team.h"
 #include "common/model/checkpoint/model_files.h"
@@ -23,10 +21,8 @@ Result<void> run_drafter(TransportContext& context, const DrafterOptions& option
   LentBackbone* const lent = options.lent;
   if (lent != nullptr && !lent->wait(stop)) return {};
   ASSIGN_OR_RETURN(LoadedDrafter loaded, load_drafter(options));
-  if (options.threads == kThreadsOfFamily && loaded.step_bytes > 0) {
-    const auto worth = static_cast<int>(std::min<std::size_t>(loaded.step_bytes / kBytesPerThread, kThreadsMax));
-    set_team_size(std::clamp(worth, 1, team_size()));
-  }
+  if (options.threads == kThreadsOfFamily && loaded.step_bytes > 0)
+    set_team_size(threads_worth(loaded.step_bytes, team_size()));
   ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(loaded.tokenizer));
   GrammarCompiler grammars([&files, size = loaded.facts.vocab_size]() -> Result<GrammarVocabulary> {
     ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::load(files));

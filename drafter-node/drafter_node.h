@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <filesystem>
 #include <stop_token>
 #include <string>
@@ -18,8 +20,11 @@ class LentBackbone;
 
 /// Default of DrafterOptions::threads: as many as an assistant's weights are worth, every core for a draft model.
 inline constexpr int kThreadsOfFamily = -1;
-/// Weights of a draft step that are worth another thread (docs/lab/drafter.md).
-inline constexpr std::size_t kBytesPerThread = 3 << 20;
+/// Returns the number of threads that an assistant is worth, at most `cores`: one for each 3 MiB of the weights that a
+/// draft step reads (docs/lab/drafter.md, "How many threads?").
+inline int threads_worth(std::size_t step_bytes, int cores) {
+  return static_cast<int>(std::clamp<std::size_t>(step_bytes / (3 << 20), 1, static_cast<std::size_t>(cores)));
+}
 
 struct DrafterOptions {
   std::filesystem::path assistant = {};
@@ -50,8 +55,8 @@ void declare_options(Visitor&& visit, DrafterOptions& options) {
              "a .gguf file, a pack, a name on the hub, or a pair's directory, whose assistant drafts for its model",
          .of_cluster = true});
   visit("--threads", options.threads,
-        {"Threads of the drafter's forward pass; 0: every core; -1: one for each 3 MiB that an assistant reads in a "
-         "draft step, every core for --draft-model",
+        {"Threads of the drafter's forward pass; 0: every core; -1: one for each 3 MiB of an assistant's "
+         "weights, every core for --draft-model",
          {kThreadsOfFamily, kThreadsMax}});
   visit("--draft-vocabulary", options.draft_vocabulary,
         {.help = "Number of tokens that an assistant without ordered embeddings scores, the last used ones; while more "

@@ -18,6 +18,7 @@
 #include "common/model/gemma4/backbone.h"
 #include "common/os/logging.h"
 #include "common/pair/pair_files.h"
+#include "drafter-node/drafter_node.h"
 #include "lab/in_process_pair.h"
 #include "lab/random_weights.h"
 #include "lab/read_bandwidth.h"
@@ -349,10 +350,10 @@ struct RoundTimes {
   std::int64_t tokens = 0;
 };
 
-/// The assistant's matrices are too small for a second thread to pay. oneDNN generates code for its threads.
+/// Runs `work` with as many threads as the drafter would have. @param threads  the verifier's
 template <typename Work>
-auto on_draft_threads(int threads, Work work) {
-  set_team_size(kDraftThreads);
+auto on_draft_threads(const Assistant& assistant, int threads, Work work) {
+  set_team_size(threads_worth(assistant.weight_bytes(), threads));
   auto result = work();
   set_team_size(threads);
   return result;
@@ -360,7 +361,8 @@ auto on_draft_threads(int threads, Work work) {
 
 /// Times a plain step, the parts of a round by themselves, and a round, all from the same state and in turns, since the
 /// machine may be noisy.
-void time_round(InProcessPair& pair, const SpeculativeFlags& flags, int threads, double coin, RoundTimes& times) {
+void time_round(InProcessPair& pair, const Assistant& assistant, const SpeculativeFlags& flags, int threads,
+                double coin, RoundTimes& times) {
   const auto choose = [](const Backbone::Output& output, std::int64_t rows) {
     TokenId token = 0;
     for (std::int64_t r = 0; r < rows; ++r) token = static_cast<TokenId>(argmax(output.logits[r].span()));
@@ -376,14 +378,15 @@ void time_round(InProcessPair& pair, const SpeculativeFlags& flags, int threads,
   };
   times.plain.push_back(forward_ms(0));
   times.verify.push_back(forward_ms(flags.draft_length));
-  times.draft_step.push_back(on_draft_threads(threads, [&] {
+  times.draft_step.push_back(on_draft_threads(assistant, threads, [&] {
     const TimePoint start = now();
     pair.draft(1);
     return ms_since(start);
   }));
 
   const TimePoint start = now();
-  const std::vector<TokenId> drafts = on_draft_threads(threads, [&] { return pair.draft(flags.draft_length); });
+  const std::vector<TokenId> drafts =
+      on_draft_threads(assistant, threads, [&] { return pair.draft(flags.draft_length); });
   times.draft_per_token.push_back(ms_since(start) / static_cast<double>(flags.draft_length));
   const Backbone::Output& output = pair.verify(drafts);
   // The random number decides how many drafts are accepted; its cost is an argmax of each kept row and the next.
@@ -425,7 +428,7 @@ void bench_speculative(SpeculativeFlags flags) {
   const int threads = thread_count(flags.shape.verifier.threads);
   set_team_size(threads);
   const std::unique_ptr<Backbone> backbone = models.backbone(kRowsMax);
-  const std::unique_ptr<Assistant> assistant = on_draft_threads(threads, [&] { return models.assistant(); });
+  const std::unique_ptr<Assistant> assistant = models.assistant();
   InProcessPair pair(*backbone, assistant.get());
   fill_context(pair.cache(), flags.shape.context);
   fill_context(pair.replica(), flags.shape.context);
@@ -434,7 +437,9 @@ void bench_speculative(SpeculativeFlags flags) {
 
   CounterRng coin(1);
   RoundTimes warm_up, times;  // the first round maps pages and grows buffers
-  for (int i = 0; i <= flags.rounds; ++i) time_round(pair, flags, threads, coin.uniform(), i == 0 ? warm_up : times);
+  for (int i = 0; i <= flags.rounds; ++i) {
+    time_round(pair, *assistant, flags, threads, coin.uniform(), i == 0 ? warm_up : times);
+  }
   report_speculative(flags, models, times);
 }
 

@@ -26,11 +26,11 @@ namespace fs = std::filesystem;
 
 void examine(const fs::path& path) {
   const bool packed = fs::exists(path / "pair.json");
-  if (packed || fs::exists(path / "backbone")) {
+  if (packed || (fs::exists(path / "backbone") && !fs::exists(path / "config.json"))) {
     const PairPaths pair = or_throw(pair_paths(path));
     if (packed) std::printf("%s: pair.json fits the packs beside it\n", path.string().c_str());
     examine(pair.backbone);
-    examine(pair.assistant);
+    if (fs::exists(pair.assistant)) examine(pair.assistant);
     return;
   }
   if (is_pack(path)) {

@@ -173,7 +173,7 @@ void use_share_of_cores(int rank, int count) {
 fs::path cache_folder() {
   const auto below = [](const char* variable, const char* folder) {
     const char* const value = std::getenv(variable);
-    return value == nullptr || *value == '\0' ? fs::path() : fs::path(value) / folder;
+    return value == nullptr || *value != '/' ? fs::path() : fs::path(value) / folder;
   };
   for (const fs::path& path :
        {below("OUTRIDER_CACHE", ""), below("XDG_CACHE_HOME", "outrider"), below("HOME", ".cache/outrider")})

@@ -32,7 +32,7 @@ std::vector<int> share_of_cores(int rank, int count, const std::filesystem::path
 void use_share_of_cores(int rank, int count);
 
 /// Returns the folder of files that may be lost: OUTRIDER_CACHE, else `outrider` in XDG_CACHE_HOME or in ~/.cache.
-/// Empty if none of these variables is set.
+/// Empty if none of these variables is an absolute path.
 std::filesystem::path cache_folder();
 
 /// Returns the fields of /proc/PID/stat from the third on, the state (proc(5)); empty: no such process.

@@ -77,7 +77,7 @@ Result<void> VerifierSeat::check(const Verdict& verdict, bool prefill) const {
   const std::int64_t drafts = prefill ? 0 : round.drafts.size(), row = prefill ? 0 : round.row_of(verdict);
   const Position committed = prefill ? sequence_.committed() : sequence_.base() + verdict.accepted + 1;
   if (verdict.next_token < 0 || verdict.next_token >= vocab_size)
-    return Error(Errc::kMalformed, "token {}, wanted a token id below {}", verdict.next_token, vocab_size);
+    return Error(Errc::kMalformed, "token {}, wanted a token id from 0 to {}", verdict.next_token, vocab_size - 1);
   if (row < 0 || row > drafts || verdict.accepted != round.drafts.tree().depth(row) || verdict.committed != committed) {
     return Error(Errc::kMalformed, "it accepted {} of {} drafts, the last of row {}, and committed {}, wanted {}",
                  verdict.accepted, drafts, row, verdict.committed, committed);

@@ -70,15 +70,17 @@ class AssistantModel final : public DraftModel {
     if (assistant_->draft_vocabulary() == nullptr) kept_.clear();
     if (kept_.empty()) return;
     const Result<std::string> text = read_text(kept_);
-    if (!text) return;  // the first start
-    if (const auto ok = assistant_->draft_vocabulary()->restore(*text); !ok)
-      log_warn("event=draft_vocabulary_ignored file={} error=\"{}\"", kept_.string(), ok.error().message);
+    const Result<void> restored = text ? assistant_->draft_vocabulary()->restore(*text) : text.error();
+    if (!restored && restored.error().code != Errc::kNotFound)  // not the first start
+      log_warn("event=draft_vocabulary_ignored file={} error=\"{}\"", kept_.string(), restored.error().message);
+    restored_ = assistant_->draft_vocabulary()->learned();
   }
   ~AssistantModel() override {
-    if (kept_.empty()) return;
+    // A drafter that learned nothing does not overwrite what another one learned.
+    if (kept_.empty() || assistant_->draft_vocabulary()->learned() == restored_) return;
     std::error_code failed;  // replace_text() then says why
-    if (create_directories(kept_.parent_path(), failed))
-      permissions(kept_.parent_path(), std::filesystem::perms::owner_all, failed);
+    create_directories(kept_.parent_path(), failed);
+    permissions(kept_.parent_path(), std::filesystem::perms::owner_all, failed);
     if (const auto ok = replace_text(kept_, assistant_->draft_vocabulary()->to_text()); !ok)
       log_info("event=draft_vocabulary_not_kept error=\"{}\"", ok.error().message);
   }
@@ -101,6 +103,7 @@ class AssistantModel final : public DraftModel {
  private:
   std::unique_ptr<Assistant> assistant_;
   std::filesystem::path kept_;
+  std::int64_t restored_ = 0;  ///< DraftVocabulary::learned() at the start
 };
 
 }  // namespace

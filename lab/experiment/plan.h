@@ -10,7 +10,6 @@
 
 #include "common/base/fields.h"
 #include "common/base/result.h"
-#include "common/model/gemma4/draft_vocabulary.h"
 #include "lab/json.h"
 #include "lab/link.h"
 
@@ -43,7 +42,7 @@ struct Axes {
   int drafter_threads = 1;                 ///< of the assistant's
   std::string drafter_isa = kDetectedIsa;  ///< of every drafter, for OUTRIDER_ISA
   double drafter_cpu_share = 1;            ///< of the remote drafters: share of the time that they may run (CpuShare)
-  int draft_vocabulary = kDraftVocabularySize;  ///< DrafterOptions::draft_vocabulary of every drafter
+  int draft_vocabulary = 0;                ///< of every drafter; 0: cells do not depend on earlier texts
   std::string wire = "exact";              ///< rounding of rows on their way to the drafter (a WireForm)
   int verifiers = 1;                       ///< sharing the clients' sequences
   int drafters = 1;                        ///< workers, each with a link of its own

@@ -271,13 +271,13 @@ TEST(JsonOutput, OfBenchEngineHasRatiosAndShares) {
             (std::set<std::string>{"shape", "dtype", "layers", "layers_of_shape", "isa", "threads", "onednn", "gemm",
                                    "context", "read_bandwidth_gb_s", "weight_bytes_per_token", "decode_tok_s",
                                    "bandwidth_share", "forward_ms", "t_ratio", "prefill_tok_s", "draft_step_ms",
-                                   "draft_step_ms_2_threads", "profile"}));
+                                   "draft_step_ms_2_threads", "draft_step_ms_2_threads_all_tokens", "profile"}));
   expect_numbers(object, {"read_bandwidth_gb_s", "weight_bytes_per_token", "decode_tok_s", "bandwidth_share"});
   EXPECT_EQ(object["threads"], 1);
   EXPECT_EQ(object["layers"], object["layers_of_shape"]);
   EXPECT_EQ(keys_of(object["t_ratio"]), (std::set<std::string>{"2", "5"}));
   EXPECT_EQ(keys_of(object["prefill_tok_s"]), (std::set<std::string>{"20", "130"}));
-  for (const char* steps : {"draft_step_ms", "draft_step_ms_2_threads"})
+  for (const char* steps : {"draft_step_ms", "draft_step_ms_2_threads", "draft_step_ms_2_threads_all_tokens"})
     EXPECT_EQ(keys_of(object[steps]), (std::set<std::string>{"512", "8192"})) << steps;
   const double ms = object["forward_ms"]["1"], decode = object["decode_tok_s"],
                bandwidth = object["read_bandwidth_gb_s"], bytes = object["weight_bytes_per_token"];

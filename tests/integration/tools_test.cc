@@ -110,13 +110,22 @@ TEST(Doctor, SaysWhatToExpectOfDrafts) {
   EXPECT_GE(std::stod(found[2]), 1) << out;
 }
 
-// Memory is what most people ask for, and a model has hundreds of tensors.
 TEST(Doctor, ExaminesBothModelsOfAPair) {
   Program doctor({"doctor", nano_pair().backbone.parent_path().string()});
   EXPECT_EQ(describe(doctor.wait()), "exit 0") << doctor.err();
   EXPECT_EQ(lines_with(doctor.out(), {"tensors, all within their files"}).size(), 2u) << doctor.out();
 }
 
+TEST(Doctor, AFolderWithAConfigurationIsAModelWhateverElseItHolds) {
+  const TemporaryDir dir;
+  create_directory(dir.path() / "backbone");
+  std::ofstream(dir.path() / "config.json") << "{}";
+  Program doctor({"doctor", dir.path().string()});
+  EXPECT_EQ(describe(doctor.wait()), "exit 1");
+  EXPECT_NE(doctor.err().find(dir.path().string()), std::string::npos) << doctor.err();
+}
+
+// Memory is what most people ask for, and a model has hundreds of tensors.
 TEST(Inspect, SaysWhatMemoryIsTakenBeforeTheTensors) {
   Program inspect({"inspect", source_dir() / "models/nano"});
   EXPECT_EQ(describe(inspect.wait()), "exit 0");

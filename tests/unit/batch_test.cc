@@ -444,7 +444,7 @@ TEST(BatchDispatch, AnOutageIsNoLinesFaultAndAPoisonousLineIs) {
     while (!(line = outage.next(at(time)))) time += 1;
     EXPECT_TRUE(outage.failed(*line, Failure::kNobody, 0.5, at(time)));
   }
-  EXPECT_TRUE(outage.outage(at(time)));
+  EXPECT_TRUE(outage.outage());
 
   std::vector<std::uint32_t> lines(1000);
   for (std::uint32_t i = 0; i < 1000; ++i) lines[i] = i;
@@ -471,7 +471,7 @@ TEST(BatchDispatch, LastLinesThatAreAnsweredWithFailuresAloneAreGivenUpAfterAWhi
     Dispatch dispatch({1, 2, 3}, 8, at(0));
     double time = 0;
     int given_up = 0, tries = 0;
-    while (!dispatch.outage(at(time)) && given_up < 2) {
+    while (!dispatch.outage() && given_up < 2) {
       EXPECT_LT(time, 1e5);
       time += 1;
       const auto line = dispatch.next(at(time));
@@ -494,15 +494,25 @@ TEST(BatchDispatch, LastLinesThatAreAnsweredWithFailuresAloneAreGivenUpAfterAWhi
 TEST(BatchDispatch, LongAnswersAreNoOutageAlsoAfterAFailure) {
   Dispatch dispatch({1, 2, 3}, 2, at(0));
   EXPECT_EQ(dispatch.next(at(0)), 1u);
-  EXPECT_FALSE(dispatch.outage(at(4000)));
+  EXPECT_FALSE(dispatch.outage());
   EXPECT_TRUE(dispatch.failed(1, Failure::kNobody, 0.5, at(4000)));
-  EXPECT_TRUE(dispatch.outage(at(4000)));
+  EXPECT_TRUE(dispatch.outage());
   EXPECT_EQ(dispatch.next(at(5000)), 1u);
   dispatch.done(1, 1, at(6000));
   EXPECT_EQ(dispatch.next(at(6000)), 2u);
   EXPECT_TRUE(dispatch.failed(2, Failure::kNobody, 0.5, at(6001)));
   EXPECT_EQ(dispatch.next(at(6002)), 2u);
-  EXPECT_FALSE(dispatch.outage(at(9000)));
+  EXPECT_FALSE(dispatch.outage());
+}
+
+TEST(BatchDispatch, ALongLastAnswerIsNoOutageAfterAFailureOfItsOwn) {
+  Dispatch dispatch({1}, 1, at(0));
+  EXPECT_EQ(dispatch.next(at(0)), 1u);
+  EXPECT_TRUE(dispatch.failed(1, Failure::kOfLine, 0.5, at(700)));
+  EXPECT_EQ(dispatch.next(at(701)), 1u);
+  EXPECT_FALSE(dispatch.outage());
+  EXPECT_TRUE(dispatch.failed(1, Failure::kNobody, 0.5, at(1301)));
+  EXPECT_TRUE(dispatch.outage());
 }
 
 TEST(BatchDispatch, AnOutageInTheMiddleEndsTheJobAndNoLine) {
@@ -510,7 +520,7 @@ TEST(BatchDispatch, AnOutageInTheMiddleEndsTheJobAndNoLine) {
   for (std::uint32_t i = 0; i < 1000; ++i) lines[i] = i;
   Dispatch dispatch(lines, 4, at(0));
   double time = 0;
-  while (!dispatch.outage(at(time))) {
+  while (!dispatch.outage()) {
     ASSERT_LT(time, 1e5);
     time += 1;
     if (const auto line = dispatch.next(at(time))) {

@@ -81,6 +81,9 @@ TEST(DraftVocabulary, GoesOnFromAnEarlierOnesText) {
   ASSERT_TRUE(next.restore(earlier.to_text()).has_value());
   EXPECT_TRUE(next.suffices());
   EXPECT_EQ(ids_of(next), (std::vector<TokenId>{0, 7, 8, 9}));
+  DraftVocabulary smaller(2, 1000);
+  ASSERT_TRUE(smaller.restore(earlier.to_text()).has_value());
+  EXPECT_EQ(ids_of(smaller), (std::vector<TokenId>{7, 8})) << "the lowest ids";
   for (const char* wrong : {"", "2\n7\n", "-1\n", "nan\n", "x\n7", "0.01\n7\nseven\n", "0.01\n1000\n", "0.01\n-1\n",
                             "0.01\n\n"}) {
     const auto refused = next.restore(wrong);

@@ -126,7 +126,6 @@ std::size_t DraftHead::weight_bytes() const {
 
 void DraftHead::report_buffers(const BufferSink& sink) const {
   report_linear(sink, "draft_weights.head", dense_);
-  report_linear(sink, "draft_weights.draft_vocabulary", part_);
   report_linear(sink, "draft_weights.centroids", centroids_);
   report_vector(sink, "draft_weights.token_ordering", ordering_);
   if (rows_.rows > 0) rows_.report(sink, "draft_weights.head_rows");

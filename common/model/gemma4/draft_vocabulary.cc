@@ -66,6 +66,7 @@ Result<void> DraftVocabulary::restore(std::string_view text) {
     }
     tokens.push_back(*id);
   }
+  std::ranges::reverse(tokens);  // the lowest ids count as used last, as at the start
   learn(tokens, /*answer=*/false);
   missed_ = *missed;
   select();

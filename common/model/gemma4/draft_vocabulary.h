@@ -30,9 +30,11 @@ class DraftVocabulary {
   bool suffices() const { return missed_ <= kMissedMost; }
   /// Ascending.
   std::span<const TokenId> ids() const { return ids_; }
-  /// Another one each time that ids() change; never 0.
+  /// Changes whenever ids() change; never 0.
   std::int64_t version() const { return version_; }
 
+  /// Number of learned tokens, restored ones included.
+  std::int64_t learned() const { return clock_; }
   /// Returns the missed share and ids(), up to date, one a line. Ascending ids tell nothing of the texts' order.
   std::string to_text();
   /// Begins with what an earlier to_text() returned. @return kMalformed, with nothing changed

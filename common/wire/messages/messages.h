@@ -129,7 +129,7 @@ inline const char* to_string(DraftInput input) {
 }
 
 /// Drafter input for the committed positions [from, to): donor K/V, one entry per donor in handshake order, or the
-/// tokens there (DraftInput). Hidden rows come to a drafter with their tokens. from == to with neither means "nothing".
+/// tokens there (DraftInput). Rows come to a drafter with their tokens. from == to with neither means "nothing".
 struct KvRows {
   Position from = 0, to = 0;
   std::vector<DonorDelta> donors = {};
