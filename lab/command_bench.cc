@@ -134,8 +134,8 @@ std::vector<std::vector<TokenId>> ask_all(const std::vector<Asker>& clients, con
 }
 
 /// Asks every prompt `repeat` times, plainly and with drafts. One client does so prompt by prompt, so that a noisy
-/// neighbour affects both alike; several clients ask all prompts one way and then the other, and the repeats alternate which
-/// way comes first. @param progress  of questions
+/// neighbour affects both alike. Several clients ask all prompts one way and then the other, and the repeats alternate
+/// which way comes first. @param progress  of questions
 void measure(Run& run, const std::vector<Asker>& clients, const std::vector<Question>& prompts, const BenchFlags& flags,
              Progress& progress) {
   const auto check = [&](const std::string& prompt, const std::vector<TokenId>& alone,
