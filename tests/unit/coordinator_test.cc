@@ -706,7 +706,7 @@ TEST_F(Coordinator, AWorkerThatIntroducesItselfAsSomethingElseIsAnother) {
   }
 }
 
-// It would compute the trunk of a tree anew for each step of a branch.
+// Such a drafter would compute the trunk of a tree anew for each step of a branch.
 TEST_F(Coordinator, ADrafterThatNeedsTokensIsAskedForNoTree) {
   join("v", Role::kVerifier);
   core_.on_message("t", {.body = token_hello()}, now_);
@@ -724,8 +724,8 @@ TEST_F(Coordinator, ADrafterThatNeedsTokensIsAskedForNoTree) {
   EXPECT_FALSE(find<Draft>(out, "t")->tree);
 }
 
-// How much a draft is worth is measured time, which must not have a say in a text.
-TEST_F(Coordinator, TreesThatHaveASayInTheTextAreNotCutByTime) {
+// `worth` comes from measured times, which must not decide a text.
+TEST_F(Coordinator, TreesOnWhichTheTextDependsAreNotCutByTime) {
   for (const SamplingRule rule : {SamplingRule::kMatch, SamplingRule::kRejection, SamplingRule::kTypical}) {
     restart(core_, {.instance = 50});
     join("v", Role::kVerifier);
