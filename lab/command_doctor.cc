@@ -30,7 +30,7 @@ void examine(const fs::path& path) {
     const PairPaths pair = or_throw(pair_paths(path));
     if (packed) std::printf("%s: pair.json fits the packs beside it\n", path.string().c_str());
     examine(pair.backbone);
-    if (fs::exists(pair.assistant)) examine(pair.assistant);
+    if (ModelFlags::has_assistant(pair)) examine(pair.assistant);
     return;
   }
   if (is_pack(path)) {

@@ -9,12 +9,12 @@
 #include <cerrno>
 #include <clocale>
 #include <cstdio>
-#include <cstdlib>
 #include <cwchar>
 #include <fstream>
 #include <utility>
 
 #include "common/os/descriptor.h"
+#include "common/os/host.h"
 
 namespace outrider {
 namespace {
@@ -220,10 +220,8 @@ std::unique_ptr<LineInput> edited_lines(const std::string& prompt, std::vector<s
 }
 
 fs::path history_file(const std::string& name) {
-  const char* const state = std::getenv("XDG_STATE_HOME");
-  const char* const home = std::getenv("HOME");
-  if (state != nullptr && *state == '/') return fs::path(state) / "outrider" / name;
-  return home != nullptr && *home == '/' ? fs::path(home) / ".local/state/outrider" / name : fs::path();
+  const fs::path folder = user_folder("XDG_STATE_HOME", ".local/state");
+  return folder.empty() ? folder : folder / name;
 }
 
 }  // namespace outrider

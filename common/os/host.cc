@@ -170,15 +170,16 @@ void use_share_of_cores(int rank, int count) {
   if (others != 0) syscall(SYS_migrate_pages, 0, 65, &others, &nodes);
 }
 
+fs::path user_folder(const char* variable, const char* below_home) {
+  const char* const chosen = std::getenv(variable);
+  const char* const home = std::getenv("HOME");
+  if (chosen != nullptr && *chosen == '/') return fs::path(chosen) / "outrider";
+  return home != nullptr && *home == '/' ? fs::path(home) / below_home / "outrider" : fs::path();
+}
+
 fs::path cache_folder() {
-  const auto below = [](const char* variable, const char* folder) {
-    const char* const value = std::getenv(variable);
-    return value == nullptr || *value != '/' ? fs::path() : fs::path(value) / folder;
-  };
-  for (const fs::path& path :
-       {below("OUTRIDER_CACHE", ""), below("XDG_CACHE_HOME", "outrider"), below("HOME", ".cache/outrider")})
-    if (!path.empty()) return path;
-  return {};
+  const char* const cache = std::getenv("OUTRIDER_CACHE");
+  return cache != nullptr && *cache == '/' ? fs::path(cache) : user_folder("XDG_CACHE_HOME", ".cache");
 }
 
 std::vector<std::string> process_stat(std::string_view pid) {

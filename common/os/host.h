@@ -31,6 +31,9 @@ std::vector<int> share_of_cores(int rank, int count, const std::filesystem::path
 /// memory (seccomp), that is logged.
 void use_share_of_cores(int rank, int count);
 
+/// Returns the program's folder in one of the XDG base directories. Empty if neither variable is an absolute path.
+/// @param variable  of the directory, such as XDG_STATE_HOME @param below_home  its default, such as .local/state
+std::filesystem::path user_folder(const char* variable, const char* below_home);
 /// Returns the folder of files that may be lost: OUTRIDER_CACHE, else `outrider` in XDG_CACHE_HOME or in ~/.cache.
 /// Empty if none of these variables is an absolute path.
 std::filesystem::path cache_folder();
