@@ -14,6 +14,16 @@ Distribution all_on(TokenId token) {
 
 }  // namespace
 
+Result<void> check_candidates(const Candidates& drafts, std::int64_t most, std::int32_t vocab_size) {
+  const std::int64_t count = std::ssize(drafts.tokens);
+  if (count > most) return Error(Errc::kMismatch, "{} drafts, wanted at most {}", count, most);
+  if (!drafts.q.empty() && std::ssize(drafts.q) != count)
+    return Error(Errc::kMismatch, "distributions of {} drafts, wanted {}", drafts.q.size(), count);
+  if (const auto beyond = first_beyond(drafts.tokens, vocab_size))
+    return Error(Errc::kMismatch, "draft {}, wanted a token id below {}", *beyond, vocab_size);
+  return TokenTree(count, drafts.depths).check();
+}
+
 template <class T>
 std::vector<T> RoundDrafts::along(const std::vector<T>& each, std::int64_t row) const {
   std::vector<T> found;

@@ -8,6 +8,10 @@
 
 namespace outrider {
 
+/// Checks a drafter's drafts: at most `most`, each a token of the vocabulary, with one q each or none, as a chain or a
+/// sound tree.
+Result<void> check_candidates(const Candidates& drafts, std::int64_t most, std::int32_t vocab_size);
+
 /// The drafts of a round: the union of its sources' drafts, as a token tree (TokenTree). Equal tokens after equal paths
 /// are one draft, of the first source.
 struct RoundDrafts {

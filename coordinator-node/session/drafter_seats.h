@@ -43,6 +43,8 @@ class DrafterSeats {
     return one ? 1 : environment_.config.drafters_per_sequence;
   }
   bool can_draft() const;
+  /// Returns the number of drafters that make the drafts of all sequences, for each that this sequence has.
+  int at_work() const { return std::max(1, environment_.fleet.drafters_at_work() / wanted()); }
   /// @param verifier  the sequence's
   DrafterRequirements requirements(const Worker& verifier) const;
   /// Returns the input of the first drafter; without drafters, the input of the last one.

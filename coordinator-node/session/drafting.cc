@@ -18,25 +18,6 @@ SamplingParams for_drafter(SamplingParams sampling) {
   return sampling;
 }
 
-/// Returns the number of drafters that make the drafts of all sequences.
-int drafters_at_work(const Environment& environment, const DrafterSeats& drafters) {
-  return std::max(1, environment.fleet.drafters_at_work() / drafters.wanted());
-}
-
-/// Returns Draft::halves, if all sequences of the verifier draft as many tokens. @param verifier  may be null
-bool by_halves(const Worker* verifier, DraftInput needs, int draft_length, int drafters) {
-  if (verifier == nullptr || verifier->sessions < 2) return false;
-  const int others = verifier->sessions - 1;
-  const OtherWork other_work{.sequences = others,
-                             .rows = others * (draft_length + 1),
-                             .drafts = others * draft_length,
-                             .longest = draft_length,
-                             .drafters = drafters};
-  const Estimates& costs = verifier->costs_with(needs);
-  const RoundTerms terms = round_terms(costs, DraftSource::kAssistant, draft_length, draft_length + 1, other_work);
-  return together(costs, terms, other_work, draft_length).halves;
-}
-
 }  // namespace
 
 Drafting::Drafting(SessionState& state)
@@ -70,7 +51,7 @@ Next Drafting::begin() {
                                 .at_hand = at_hand != nullptr,
                                 .ahead = may_draft_ahead(),
                                 .tree = may_draft_trees(),
-                                .drafters = drafters_at_work(environment_, drafters_)}));
+                                .drafters = drafters_.at_work()}));
   if (round_.choice.source == DraftSource::kAssistant) return ask(round_.choice.length);
   drafters_.ahead.expect(0, 0);
   round_.drafts.add(0, round_.choice.source == DraftSource::kTable ? table : ngram, round_.choice.source,
@@ -116,7 +97,7 @@ Next Drafting::ask(std::int64_t draft_length) {
     round_.queued = round_.queued && replica->place.worker()->rounds > 0;
     const Position room = replica->place.worker()->context() - sequence_.base();
     if (!has_drafts || (guesses > 0 && at_hand <= room))
-      send_draft(*replica, std::min(std::max(draft_length, at_hand), room), guesses, has_drafts);
+      send_draft(*replica, static_cast<int>(std::min(std::max(draft_length, at_hand), room)), guesses, has_drafts);
   }
   if (!ready.empty() && (!has_drafts || guesses > 0)) round_.hidden.reset();
   if (!drafters_.awaits_drafts()) return {.what = Next::What::kEndDrafting};
@@ -125,16 +106,16 @@ Next Drafting::ask(std::int64_t draft_length) {
   return {};
 }
 
-void Drafting::send_draft(const DrafterSeats::Replica& replica, std::int64_t draft_length, int guesses,
-                          bool has_drafts) {
+void Drafting::send_draft(const DrafterSeats::Replica& replica, int draft_length, int guesses, bool has_drafts) {
   const Generate& request = sequence_.request;
   std::vector<TokenId> answer;
   if (request.sampling.follows_answer())
     answer.assign(sequence_.tokens.begin() + sequence_.prompt_size + replica.guided, sequence_.tokens.end());
   const bool known = !drafts_plainly_ && replica.guided > 0;
+  const Worker* verifier = verifier_.place().worker();
   state_.send(replica.peer(),
               Draft{.token = sequence_.tokens.back(),
-                    .draft_length = static_cast<std::int32_t>(draft_length),
+                    .draft_length = draft_length,
                     .hidden = replica.place.worker()->needs_rows() ? round_.hidden : std::nullopt,
                     .sampling = drafts_plainly_ || known ? std::nullopt : std::optional(for_drafter(request.sampling)),
                     .index = sequence_.answered(),
@@ -146,23 +127,13 @@ void Drafting::send_draft(const DrafterSeats::Replica& replica, std::int64_t dra
                     .tree = round_.choice.tree,
                     .worth = sequence_.output_depends_on_drafts() ? 0 : round_.choice.worth,
                     .stop_ids = known ? std::vector<TokenId>() : request.stop_ids,
-                    .halves = by_halves(verifier_.place().worker(), drafters_.needs(), static_cast<int>(draft_length),
-                                        drafters_at_work(environment_, drafters_))},
+                    .halves = verifier != nullptr && verifier->drafts_by_halves(drafters_.needs(), draft_length,
+                                                                                drafters_.at_work())},
               sequence_.base());
 }
 
 bool Drafting::is_sound(const PeerId& drafter, const Candidates& drafts, std::int64_t most) const {
-  const PairFacts& facts = *environment_.fleet.facts();
-  const auto check = [&]() -> Result<void> {
-    const std::int64_t count = std::ssize(drafts.tokens);
-    if (count > most) return Error(Errc::kMismatch, "{} drafts, wanted at most {}", count, most);
-    if (!drafts.q.empty() && std::ssize(drafts.q) != count)
-      return Error(Errc::kMismatch, "distributions of {} drafts, wanted {}", drafts.q.size(), count);
-    if (const auto beyond = first_beyond(drafts.tokens, facts.vocab_size))
-      return Error(Errc::kMismatch, "draft {}, wanted a token id below {}", *beyond, facts.vocab_size);
-    return TokenTree(count, drafts.depths).check();
-  };
-  const auto sound = check();
+  const auto sound = check_candidates(drafts, most, environment_.fleet.facts()->vocab_size);
   if (!sound) state_.warn_of_worker(drafter, sound.error().message + "; its drafts are dropped");
   return sound.has_value();
 }

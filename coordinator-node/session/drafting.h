@@ -47,7 +47,7 @@ class Drafting {
   Next go_on_without() const;
   /// Handles requested drafts. @param most  maximum number taken
   Next on_candidates(const PeerId& drafter, const Candidates& candidates, bool sound, std::int64_t most);
-  void send_draft(const DrafterSeats::Replica& replica, std::int64_t draft_length, int guesses, bool has_drafts);
+  void send_draft(const DrafterSeats::Replica& replica, int draft_length, int guesses, bool has_drafts);
   /// Checks that drafts are a chain or a tree of at most `most` tokens of the model, with a distribution each or none
   /// at all. Logs a warning otherwise.
   bool is_sound(const PeerId& drafter, const Candidates& drafts, std::int64_t most) const;
