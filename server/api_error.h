@@ -4,6 +4,9 @@
 
 namespace outrider {
 
+/// Status of a request whose client has left: nginx's.
+inline constexpr int kClientGone = 499;
+
 /// An error in OpenAI's form. The `type` follows from the status.
 struct ApiError {
   int status = 400;        ///< HTTP's

@@ -14,37 +14,17 @@
 #include "common/client/client_core.h"
 #include "common/client/text_side.h"
 #include "common/wire/transport/endpoint.h"
+#include "server/generation_task.h"
 #include "server/http_message.h"
 #include "server/openai.h"
 #include "server/request_trace.h"
 
 namespace outrider {
 
-/// FinishedRequest::status when the client has left: nginx's.
-inline constexpr int kClientGone = 499;
+class ChoiceSink;
 
 /// @return the error for a reply that is not awaited any more
 ApiError cut_off(bool server_ends);
-
-/// Facts of one choice that came to its end.
-struct FinishedChoice {
-  std::string finish_reason;
-  std::int64_t prompt_tokens = 0, generated_tokens = 0;
-  RequestMetrics metrics;
-};
-
-/// Facts of one generation request, with or without an answer.
-struct FinishedRequest {
-  int status = 200;  ///< or kClientGone; for a stream, its outcome, though its head had 200
-  std::int64_t prompt_tokens = 0, generated_tokens = 0;  ///< sums over choices
-  std::int64_t reasoning_tokens = 0;                     ///< generated tokens in thoughts
-  std::int64_t broken_tool_calls = 0;                    ///< became content; over choices
-  std::optional<Duration> time_to_first_token;           ///< from the whole request's arrival
-  std::vector<Duration> inter_token_gaps;  ///< between arrivals, each of one or more tokens: vLLM's inter-token latency
-  Duration total{};
-  RequestMetrics metrics;               ///< sums over `choices`
-  std::vector<FinishedChoice> choices;  ///< without those cut short
-};
 
 /// Gets the file of an http(s) URL in a request (media_fetcher.h).
 using FetchMedium = std::function<Result<std::string>(const std::string& url, const AdmitSound& admit,
@@ -75,9 +55,6 @@ struct ChatBackend {
   std::function<ApiResult<std::int64_t>(const HttpRequest& http, ApiResult<TokenizeRequest> prompt)> count;
   ApiDefaults defaults;
 };
-
-/// Returns a token's bytes in a text, perhaps part of a character; a control token is spelled out.
-std::string token_bytes(const Tokenizer& tokenizer, TokenId token);
 
 /// The endpoints of docs/http.md over a coordinator. Each request is a client of the coordinator, on behalf of the HTTP
 /// client. Only the coordinator has a queue. Must outlive the HttpServer that has its routes.
@@ -118,17 +95,14 @@ class ApiServer {
   Result<Client> connect() const;
 
  private:
-  struct Work;
   /// Memory of a prompt's token, per choice: here, in the message, and at a coordinator in this process.
   static constexpr std::int64_t kBytesPerPromptToken = 16;
-  class ChoiceReader;
-  class ChoiceSink;
-  class StreamingSink;
 
   /// For OpenAI's API.
   ApiResult<CompletionRequest> parse(const HttpRequest& http, bool chat) const;
-  /// Fills in `work`. @return the error if a request is refused
-  std::optional<ApiError> prepare(const HttpRequest& http, bool chat, ApiResult<CompletionRequest> asked, Work& work);
+  /// Fills in `task`. @return the error if a request is refused
+  std::optional<ApiError> prepare(const HttpRequest& http, bool chat, ApiResult<CompletionRequest> asked,
+                                  GenerationTask& task);
   /// Reserves memory for a parsed body before its text is tokenised; refuses media for a model without towers, whose
   /// vocabulary may have no tokens for them.
   std::optional<ApiError> count_body(const HttpRequest& http, const RequestSource& source,
@@ -145,22 +119,22 @@ class ApiServer {
   /// Reads a video, as a file or as pictures.
   Result<LoadedMedia> watch(const MediumFile& file, const AdmitPicture& admit) const;
   /// Refuses a request that exceeds the context or the memory. From here on the memory of its choices is reserved.
-  std::optional<ApiError> too_much(const HttpRequest& http, const Work& work) const;
+  std::optional<ApiError> too_much(const HttpRequest& http, const GenerationTask& task) const;
   /// Forbids the tokens of the word at the start of a text, and within one.
   void add_bad_word(const std::string& word, SamplingParams& sampling) const;
   /// Keeps the end of a prompt that may be too long, if requested.
   void keep_tail(const CompletionRequest& request, std::vector<TokenId>& prompt) const;
   ApiResult<std::vector<TokenId>> render(const RequestSource& source, const Conversation& conversation) const;
   /// Generates all choices concurrently and reports the request as finished. The first failure ends the others.
-  std::optional<ApiError> run(Work& work, ChoiceSink& sink, const std::function<bool()>& gone);
+  std::optional<ApiError> run(GenerationTask& task, ChoiceSink& sink, const std::function<bool()>& gone);
   /// Logs and reports a request, and passes its trace on.
-  void finish(Work& work, const std::optional<ApiError>& error) const;
+  void finish(GenerationTask& task, const std::optional<ApiError>& error) const;
   /// Runs a part of a request. If the part throws, the request is finished with status 500, and the exception goes on.
-  std::optional<ApiError> counted(Work& work, const std::function<std::optional<ApiError>()>& part) const;
-  std::optional<ApiError> generate_choices(Work& work, ChoiceSink& sink, const std::function<bool()>& gone);
+  std::optional<ApiError> counted(GenerationTask& task, const std::function<std::optional<ApiError>()>& part) const;
+  std::optional<ApiError> generate_choices(GenerationTask& task, ChoiceSink& sink, const std::function<bool()>& gone);
   /// @return the scope of prefix sharing for this request
-  std::string cache_scope(const Work& work) const;
-  Generate generate_of_choice(const Work& work, std::size_t index) const;
+  std::string cache_scope(const GenerationTask& task) const;
+  Generate generate_of_choice(const GenerationTask& task, std::size_t index) const;
   ApiError api_error(const Error& error) const;
   HttpReply models() const;
   HttpReply model() const;
