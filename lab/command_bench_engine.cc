@@ -190,7 +190,7 @@ class Profile {
                                     {".mlp_input", "norms"},       {".gate_up", "mlp"},
                                     {".product", "gelu"},          {".down", "mlp"},
                                     {".dense_normed", "norms"},    {".experts_input", "norms"},
-                                    {".router.weights", "router"}, {".experts_output", "experts"},
+                                    {".router.input", "router"},   {".experts_output", "experts"},
                                     {".experts_normed", "norms"},  {".after_feedforward", "norms"},
                                     {".after_ple", "ple"},         {"ple", "ple"},
                                     {"final_normed", "norms"},     {"logits", "head"},

@@ -24,6 +24,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -65,9 +66,10 @@ def fetch_openvino():
     """The Python that has it."""
     folder = CACHE / "beside-openvino-2026.4.0"
     python = folder / "bin" / "python"
-    run(sys.executable, "-m", "venv", folder)
-    run(python, "-m", "pip", "install", "--quiet", "numpy", stdout=sys.stderr)
-    pinned(python, OPENVINO, "install")
+    if not python.exists() or subprocess.run([python, "-c", "import openvino"], stderr=subprocess.DEVNULL).returncode:
+        run(sys.executable, "-m", "venv", folder)
+        run(python, "-m", "pip", "install", "--quiet", "numpy", stdout=sys.stderr)
+        pinned(python, OPENVINO, "install")
     return python
 
 
@@ -90,11 +92,13 @@ def llama_server(arguments, threads, drafts):
         rates = ",".join(map(str, arguments.rates))
         command += ["-md", arguments.assistant, "--spec-type", "draft-mtp", "--spec-draft-n-max", str(len(arguments.rates)),
                     "--spec-synth-rates", rates]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    log = tempfile.TemporaryFile("w+")  # a pipe that nobody reads would fill, and stop the server
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
     try:
         for _ in range(STARTED_S):
             if server.poll() is not None:
-                sys.exit(f"{' '.join(command)}:\n{server.stderr.read()[-2000:]}")
+                log.seek(0)
+                sys.exit(f"{' '.join(map(str, command))}:\n{log.read()[-2000:]}")
             try:
                 ask(port, "/health")
                 break
@@ -103,7 +107,7 @@ def llama_server(arguments, threads, drafts):
         yield port
     finally:
         server.kill()
-        server.communicate()
+        server.wait()
 
 
 def prompt_of(tokens):

@@ -484,6 +484,39 @@ std::vector<std::byte> relaid(const PackedWeights& image, WeightType type, Shape
   return bytes;
 }
 
+TEST_P(LinearTest, AGroupHasTheBitsThatItsMatrixGivesAlone) {
+  const auto [in, out] = shape();
+  if (shape().size() == kLargest.size()) GTEST_SKIP() << "a few of these take long, and do nothing special";
+  CounterRng rng(static_cast<std::uint64_t>(in * 41 + out));
+  // Rows for vectors and for tiles next to each other, one tile and more.
+  const std::vector<std::int64_t> counts = {1, 20, 3, 1, 9, 40, 2, 16};
+  std::vector<Linear> matrices;
+  std::vector<Linear::Group> groups;
+  for (std::size_t g = 0; g < counts.size(); ++g)
+    matrices.push_back(Linear::pack(type(), in, Stored(rng, shape(), DType::kF32, 1).refs));
+  std::int64_t all = 0;
+  for (std::size_t g = 0; g < counts.size(); ++g, all += counts[g - 1]) groups.push_back({&matrices[g], counts[g]});
+  AlignedArray<float> x(static_cast<std::size_t>((all + kGemmHeight) * in)),
+      y(static_cast<std::size_t>((all + kGemmHeight) * out));
+  std::ranges::copy(random_floats(rng, all * in), x.data());
+  const int threads = team_size();
+  for (const int team : {1, 3}) {
+    set_team_size(team);
+    std::ranges::fill(y.span(), std::numeric_limits<float>::quiet_NaN());
+    Linear::forward_groups(groups, {x.data(), {all, in}}, {y.data(), {all, out}});
+    std::int64_t first = 0;
+    for (const auto& [linear, count] : groups) {
+      std::vector<const float*> rows;
+      for (std::int64_t r = first; r < first + count; ++r) rows.push_back(x.data() + r * in);
+      const std::vector<float> alone = forward(*linear, rows);
+      ASSERT_EQ(std::memcmp(y.data() + first * out, alone.data(), alone.size() * sizeof(float)), 0)
+          << count << " rows from " << first << ", " << team << " threads, " << linear->implementation();
+      first += count;
+    }
+  }
+  set_team_size(threads);
+}
+
 TEST_P(LinearTest, SelectedOutputsAreThoseOfTheWhole) {
   const auto [in, out] = shape();
   CounterRng rng(static_cast<std::uint64_t>(in * 47 + out));
@@ -691,6 +724,12 @@ TEST(LinearImplementation, IsTheFastestThatIsExact) {
     EXPECT_TRUE(linear.implementation().starts_with(wanted(type)))
         << to_string(type) << ": " << linear.implementation() << ", oneDNN " << onednn_version();
   }
+}
+
+TEST(LinearImplementation, OfARouterIsSharedByManyThreads) {
+  const WeightRows ones{128, [](std::int64_t, std::span<float> row) { std::ranges::fill(row, 1.0f); }};
+  const Linear router = Linear::pack(WeightType::kF32, 2816, {&ones, 1});
+  EXPECT_TRUE(router.implementation().starts_with("plain ")) << router.implementation();
 }
 
 TEST(LinearForward, OfNoRowsDoesNothing) {

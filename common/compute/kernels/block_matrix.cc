@@ -43,82 +43,143 @@ class BlockMatrix final : public PackedMatrix {
       : PackedMatrix(std::move(weights), fmt::format("own {}", to_string(active_isa()))), kernels_(kernels) {}
 
   void multiply(const float* x, std::int64_t rows, float* y, std::int64_t y_stride) const override {
-    const PackedWeights& w = weights();
-    const bool tiles = rows > kernels_.vector_rows, q4 = w.type == WeightType::kQ4;
-    const Inputs inputs = q4 ? round_inputs(x, rows) : store_inputs(x, rows, tiles);
-    const std::int64_t steps = steps_of(w), blocks = divide_up(w.out, kBlockOutputs);
-    const bool expands = tiles && w.type == WeightType::kInt4;
-    const std::int64_t block_bytes = std::ssize(w.bytes) / blocks;
-    share_product(blocks, block_bytes, rows, q4 ? kQ4TileWalkRows : tiles ? 2 * kTileRows : kWalkRows,
-                  [&](std::int64_t block, std::int64_t first, std::int64_t count) {
-                    auto* const expanded =
-                        scratch<std::byte>(Scratch::kOutput, expands ? steps * kStepBytes * kBlockOutputs : 0);
-                    const std::int64_t output = block * kBlockOutputs;
-                    const auto* const sums = inputs.sums == nullptr ? nullptr : inputs.sums + first * steps * 2;
-                    (tiles ? kernels_.tiles
-                           : kernels_.vectors)({.weights = w.bytes.data() + block * block_bytes,
-                                                .steps = steps,
-                                                .x = inputs.x + first * inputs.row_bytes,
-                                                .sums = sums,
-                                                .expanded = expanded,
-                                                .rows = count,
-                                                .outputs = std::min(kBlockOutputs, w.out - output),
-                                                .row_scale = q4 ? nullptr : inputs.row_scale + first,
-                                                .column_scale = w.scales.empty() ? nullptr : w.scales.data() + output,
-                                                .y = y + first * y_stride + output,
-                                                .y_stride = y_stride});
-                  });
+    const ProductGroup all{this, rows};
+    multiply_groups({&all, 1}, x, y, y_stride);
+  }
+  void multiply_groups(std::span<const ProductGroup> groups, const float* x, float* y) const override {
+    multiply_groups(groups, x, y, weights().out);
   }
 
   static std::int64_t input_bytes(WeightType type) { return type == WeightType::kBf16 ? 2 : 1; }
   static std::int64_t steps_of(const PackedWeights& w) { return divide_up(w.in * input_bytes(w.type), kStepBytes); }
 
  private:
+  /// A group of rows, which tiles or vectors multiply.
+  struct Group {
+    const BlockMatrix* matrix;
+    std::int64_t first, rows;  ///< in x and y
+    std::int64_t place;        ///< of its first row in Inputs
+    bool tiles;
+  };
   /// Rows as the kernels read them (GemmArgs), in the calling thread's scratch.
   struct Inputs {
-    const std::byte* x;
+    std::byte* x;
     std::int64_t row_bytes;
-    const std::int16_t* sums;
-    const float* row_scale;
+    std::int16_t* sums;
+    float* row_scale;
   };
 
-  Inputs round_inputs(const float* x, std::int64_t rows) const {
-    const std::int64_t in = weights().in, groups = 2 * steps_of(weights());
-    auto* const input = scratch<Q4Input>(Scratch::kInput, rows * groups);
-    team_run(rows, kInputsPerPiece / in + 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t r = begin; r < end; ++r)
-        round_q4_inputs({x + r * in, static_cast<std::size_t>(in)}, groups, input + r * groups);
+  void multiply_groups(std::span<const ProductGroup> row_groups, const float* x, float* y, std::int64_t y_stride) const {
+    const std::span<const Group> groups = place(row_groups);
+    const Inputs inputs = store_inputs(x, groups);
+    const PackedWeights& w = weights();
+    const std::int64_t blocks = divide_up(w.out, kBlockOutputs), block_bytes = std::ssize(w.bytes) / blocks;
+    const auto multiply = [&](const Group& group, std::int64_t block, std::int64_t first, std::int64_t rows) {
+      group.matrix->multiply_block(group, inputs, block, first, rows, y + group.first * y_stride, y_stride);
+    };
+    if (groups.size() == 1) {
+      const Group& all = groups[0];
+      const std::int64_t unit = w.type == WeightType::kQ4 ? kQ4TileWalkRows : all.tiles ? 2 * kTileRows : kWalkRows;
+      return share_product(blocks, block_bytes, all.rows, unit,
+                           [&](std::int64_t block, std::int64_t first, std::int64_t rows) {
+                             multiply(all, block, first, rows);
+                           });
+    }
+    const std::int64_t rows_each = (groups.back().first + groups.back().rows) / std::ssize(groups);
+    team_for(std::ssize(groups) * blocks, product_grain(block_bytes, rows_each), [&](std::int64_t piece) {
+      const Group& group = groups[static_cast<std::size_t>(piece / blocks)];
+      multiply(group, piece % blocks, 0, group.rows);
     });
-    return {reinterpret_cast<const std::byte*>(input), groups * static_cast<std::int64_t>(sizeof(Q4Input)), nullptr,
-            nullptr};
   }
 
-  Inputs store_inputs(const float* x, std::int64_t rows, bool tiles) const {
+  /// Computes a block of outputs of some of a group's rows.
+  void multiply_block(const Group& group, const Inputs& inputs, std::int64_t block, std::int64_t first,
+                      std::int64_t rows, float* y, std::int64_t y_stride) const {
     const PackedWeights& w = weights();
-    const bool floats = !tiles && w.type == WeightType::kBf16;
-    const std::int64_t steps = steps_of(w), row_bytes = steps * kStepBytes;
-    const std::int64_t input_rows = tiles ? divide_up(rows, 2 * kTileRows) * 2 * kTileRows : floats ? 2 * rows : rows;
-    auto* const input = scratch<std::byte>(Scratch::kInput, input_rows * row_bytes);
-    auto* const sums = scratch<std::int16_t>(Scratch::kSums, tiles || floats ? 0 : rows * steps * 2);
-    auto* const row_scale = scratch<float>(Scratch::kRowScale, rows);
-    team_run(rows, kInputsPerPiece / w.in + 1, [&](std::int64_t begin, std::int64_t end) {
-      auto* const row = scratch<std::byte>(Scratch::kOutput, row_bytes);
+    const std::int64_t steps = steps_of(w), block_bytes = std::ssize(w.bytes) / divide_up(w.out, kBlockOutputs);
+    const std::int64_t output = block * kBlockOutputs, input = group.place + first;
+    const bool expands = group.tiles && w.type == WeightType::kInt4;
+    (group.tiles ? kernels_.tiles : kernels_.vectors)(
+        {.weights = w.bytes.data() + block * block_bytes,
+         .steps = steps,
+         .x = inputs.x + input * inputs.row_bytes,
+         .sums = group.tiles || inputs.sums == nullptr ? nullptr : inputs.sums + input * steps * 2,
+         .expanded = scratch<std::byte>(Scratch::kOutput, expands ? steps * kStepBytes * kBlockOutputs : 0),
+         .rows = rows,
+         .outputs = std::min(kBlockOutputs, w.out - output),
+         .row_scale = inputs.row_scale == nullptr ? nullptr : inputs.row_scale + input,
+         .column_scale = w.scales.empty() ? nullptr : w.scales.data() + output,
+         .y = y + first * y_stride + output,
+         .y_stride = y_stride});
+  }
+
+  /// In the calling thread's scratch.
+  std::span<const Group> place(std::span<const ProductGroup> groups) const {
+    auto* const placed = scratch<Group>(Scratch::kGroups, std::ssize(groups));
+    const bool q4 = weights().type == WeightType::kQ4;
+    std::int64_t first = 0, place = 0;
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      const auto& [matrix, rows] = groups[i];
+      const bool tiles = rows > kernels_.vector_rows;
+      placed[i] = {static_cast<const BlockMatrix*>(matrix), first, rows, place, tiles};
+      first += rows;
+      place += tiles && !q4 ? divide_up(rows, 2 * kTileRows) * 2 * kTileRows : rows;
+    }
+    return {placed, groups.size()};
+  }
+
+  /// Calls store(group, row of the group) for all rows, shared among the team.
+  template <typename Store>
+  void for_rows(std::span<const Group> groups, const Store& store) const {
+    const std::int64_t rows = groups.back().first + groups.back().rows;
+    team_run(rows, kInputsPerPiece / weights().in + 1, [&](std::int64_t begin, std::int64_t end) {
+      auto group = std::ranges::upper_bound(groups, begin, {}, &Group::first) - 1;
       for (std::int64_t r = begin; r < end; ++r) {
-        std::byte* const to = tiles || floats ? row : input + r * row_bytes;
-        row_scale[r] = store_row({x + r * w.in, static_cast<std::size_t>(w.in)}, to, row_bytes);
-        if (tiles) {
-          std::byte* const tile = input + r / kTileRows * kTileRows * row_bytes + r % kTileRows * kStepBytes;
-          for (std::int64_t s = 0; s < steps; ++s)
-            std::memcpy(tile + s * kTileRows * kStepBytes, row + s * kStepBytes, kStepBytes);
-        } else if (floats) {
-          widen(reinterpret_cast<const Bf16*>(to), steps * kStepBytes / 2,
-                reinterpret_cast<float*>(input) + r * steps * kStepBytes / 2);
-        } else {
-          sum_groups(reinterpret_cast<const std::int8_t*>(to), 2 * steps, sums + r * steps * 2);
-        }
+        if (r == group->first + group->rows) ++group;
+        store(*group, r - group->first);
       }
     });
-    return {input, floats ? 2 * row_bytes : row_bytes, tiles || floats ? nullptr : sums, row_scale};
+  }
+
+  Inputs store_inputs(const float* x, std::span<const Group> groups) const {
+    const PackedWeights& w = weights();
+    const Group& last = groups.back();
+    const auto row_of = [&](const Group& group, std::int64_t r) {
+      return std::span(x + (group.first + r) * w.in, static_cast<std::size_t>(w.in));
+    };
+    const std::int64_t steps = steps_of(w);
+    if (w.type == WeightType::kQ4) {
+      const std::int64_t count = 2 * steps;
+      auto* const input = scratch<Q4Input>(Scratch::kInput, (last.place + last.rows) * count);
+      for_rows(groups, [&](const Group& group, std::int64_t r) {
+        round_q4_inputs(row_of(group, r), count, input + (group.place + r) * count);
+      });
+      return {reinterpret_cast<std::byte*>(input), count * static_cast<std::int64_t>(sizeof(Q4Input)), nullptr, nullptr};
+    }
+    const std::int64_t rows = last.place + divide_up(last.rows, 2 * kTileRows) * 2 * kTileRows;
+    const bool floats = w.type == WeightType::kBf16 && !last.tiles;  // then no group is multiplied by tiles
+    const std::int64_t stored_bytes = steps * kStepBytes, row_bytes = floats ? 2 * stored_bytes : stored_bytes;
+    const Inputs inputs{.x = scratch<std::byte>(Scratch::kInput, rows * row_bytes),
+                        .row_bytes = row_bytes,
+                        .sums = floats ? nullptr : scratch<std::int16_t>(Scratch::kSums, rows * steps * 2),
+                        .row_scale = scratch<float>(Scratch::kRowScale, rows)};
+    for_rows(groups, [&](const Group& group, std::int64_t r) {
+      const std::int64_t place = group.place + r;
+      std::byte* const to = inputs.x + place * row_bytes;
+      const bool in_place = !group.tiles && !floats;
+      std::byte* const row = in_place ? to : scratch<std::byte>(Scratch::kOutput, stored_bytes);
+      inputs.row_scale[place] = store_row(row_of(group, r), row, stored_bytes);
+      if (group.tiles) {
+        std::byte* const tile = inputs.x + (place - r % kTileRows) * row_bytes + r % kTileRows * kStepBytes;
+        for (std::int64_t s = 0; s < steps; ++s)
+          std::memcpy(tile + s * kTileRows * kStepBytes, row + s * kStepBytes, kStepBytes);
+      } else if (floats) {
+        widen(reinterpret_cast<const Bf16*>(row), stored_bytes / 2, reinterpret_cast<float*>(to));
+      } else {
+        sum_groups(reinterpret_cast<const std::int8_t*>(row), 2 * steps, inputs.sums + place * steps * 2);
+      }
+    });
+    return inputs;
   }
 
   /// Stores a row as the kernels read it, padded with zeros to `bytes`. @return its scale

@@ -160,6 +160,18 @@ void Linear::forward(Matrix<const float> x, Matrix<float> y) const {
   gather(shards_, y, own_);
 }
 
+void Linear::forward_groups(std::span<const Group> groups, Matrix<const float> x, Matrix<float> y) {
+  if (groups.empty() || groups[0].linear->matrix_ == nullptr) return;
+  const PackedMatrix& first = *groups[0].linear->matrix_;
+  DCHECK(x.stride(0) == first.weights().in && y.stride(0) == first.weights().out && x.size(0) == y.size(0));
+  std::vector<ProductGroup> rows;
+  for (const auto& [linear, count] : groups) {
+    DCHECK(linear->type_ == first.weights().type && linear->shards_ == nullptr);
+    rows.push_back({linear->matrix_.get(), count});
+  }
+  first.multiply_groups(rows, x.data(), y.data());
+}
+
 std::size_t Linear::held_bytes() const {
   return matrix_ == nullptr ? 0 : packed().bytes.size() + packed().scales.size() * sizeof(float);
 }

@@ -93,6 +93,17 @@ class Linear {
   ///          contiguous. Must not overlap x.
   void forward(Matrix<const float> x, Matrix<float> y) const;
 
+  /// Consecutive rows of a grouped product, all multiplied by one matrix.
+  struct Group {
+    const Linear* linear;
+    std::int64_t rows;  ///< >= 1
+  };
+  /// Grouped GEMM: forward() of each group, with the same bits, as one job of the team where possible.
+  /// @param groups  of matrices of one type and shape, not split(), in the order of their rows in x and y
+  /// @param x [rows of all groups, in_features], y [rows of all groups, out_features], both contiguous; storage for
+  ///          kGemmHeight rows more.
+  static void forward_groups(std::span<const Group> groups, Matrix<const float> x, Matrix<float> y);
+
   std::int64_t in_features() const { return in_features_; }
   std::int64_t out_features() const { return out_features_; }
   /// Bytes read by one forward here.

@@ -310,6 +310,9 @@ std::shared_ptr<const Plan> make_plan(const Shape& shape) {
 std::shared_ptr<const Plan> plan_for(const Shape& shape) {
   const bool floats = shape.type == WeightType::kF32 || shape.type == WeightType::kBf16;
   if (!floats || active_isa() == Isa::kScalar) return nullptr;
+  // Deep and narrow, as a router: its few slices would keep most of a team idle, and dot products do not.
+  constexpr std::int64_t kDeep = 1024, kNarrow = 128;
+  if (shape.type == WeightType::kF32 && shape.in >= kDeep && shape.out <= kNarrow) return nullptr;
   // Inputs are paired, and with AMX oneDNN 3.7.2 pairs the last of an odd number with the next row's first.
   if (shape.type == WeightType::kBf16 && shape.in % 2 != 0) return nullptr;
   static std::mutex mutex;

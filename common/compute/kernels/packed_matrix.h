@@ -49,6 +49,14 @@ struct WeightFormat {
 
 const WeightFormat& format_of(WeightType type);
 
+class PackedMatrix;
+
+/// Consecutive rows of a grouped product, all multiplied by one matrix.
+struct ProductGroup {
+  const PackedMatrix* matrix;
+  std::int64_t rows;  ///< >= 1
+};
+
 /// A packed, immutable matrix with one implementation of its product. Each implementation is a file with a derived
 /// class, and a row of the table in linear.cc. Thread-safe: scratch is per thread.
 class PackedMatrix {
@@ -57,6 +65,15 @@ class PackedMatrix {
   /// y [rows, out], rows y_stride apart, = x [rows, in] W^T, rows >= 1, with the storage required by Linear::forward. A
   /// row's result is the same, bit for bit, whatever the other rows are.
   virtual void multiply(const float* x, std::int64_t rows, float* y, std::int64_t y_stride) const = 0;
+  /// multiply() of each group, in this order. Groups follow each other in x and y, which has no gaps between rows.
+  /// @param groups  of matrices of this one's implementation, type and shape
+  virtual void multiply_groups(std::span<const ProductGroup> groups, const float* x, float* y) const {
+    const std::int64_t in = weights_.in, out = weights_.out;
+    for (const ProductGroup& group : groups) {
+      group.matrix->multiply(x, group.rows, y, out);
+      x += group.rows * in, y += group.rows * out;
+    }
+  }
   /// Returns true if an output has the same bits in a matrix of some of the outputs. False: must be tested.
   virtual bool keeps_bits_in_part() const { return true; }
 
@@ -87,7 +104,7 @@ PackedWeights as_rows(const PackedWeights& weights);
 PackedWeights select_outputs(const PackedWeights& weights, std::span<const std::int32_t> outputs);
 
 /// Purposes of a thread's scratch memory. A piece grows and is freed when its thread ends.
-enum class Scratch { kRotated, kInput, kRowScale, kSums, kOutput, kPicked, kOnednn };
+enum class Scratch { kRotated, kInput, kRowScale, kSums, kOutput, kPicked, kOnednn, kGroups };
 
 /// Returns at least `bytes` of scratch, 64-byte aligned, with arbitrary contents.
 std::byte* scratch_bytes(Scratch use, std::size_t bytes);
@@ -104,6 +121,11 @@ inline constexpr std::int64_t kPieceBytes = 32 * 1024;
 /// Elements of rows per piece when storing them: some 3 us.
 inline constexpr std::int64_t kInputsPerPiece = 8 * 1024;
 
+/// Blocks of outputs in a piece of a product of so many rows.
+constexpr std::int64_t product_grain(std::int64_t block_bytes, std::int64_t rows) {
+  return rows > kTileRows ? 1 : kPieceBytes / block_bytes + 1;
+}
+
 /// Calls multiply(block, first_row, row_count) for every block of outputs and every row, shared among the team. Blocks
 /// that are too few for the team are split by rows, into groups of a multiple of `unit` rows: narrow matrices (64 to
 /// 2,560 outputs) would leave most of many threads idle.
@@ -116,7 +138,7 @@ void share_product(std::int64_t blocks, std::int64_t block_bytes, std::int64_t r
   const std::int64_t wanted = team_size() == 1 ? 1 : divide_up(kPiecesPerThread * team_size(), blocks);
   const std::int64_t group_rows = divide_up(units, std::min(wanted, units)) * unit;
   const std::int64_t groups = divide_up(rows, group_rows);
-  team_for(blocks * groups, rows > kTileRows ? 1 : kPieceBytes / block_bytes + 1, [&](std::int64_t piece) {
+  team_for(blocks * groups, product_grain(block_bytes, rows), [&](std::int64_t piece) {
     const std::int64_t first = piece % groups * group_rows;
     multiply(piece / groups, first, std::min(group_rows, rows - first));
   });

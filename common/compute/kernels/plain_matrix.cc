@@ -19,15 +19,18 @@ class PlainMatrix final : public PackedMatrix {
     const std::int64_t row_bytes = w.in * format.unit_bytes;
     auto* const input = scratch<std::byte>(Scratch::kInput, rows * row_bytes);
     auto* const row_scale = scratch<float>(Scratch::kRowScale, rows);
-    for (std::int64_t r = 0; r < rows; ++r)
+    team_for(rows, kInputsPerPiece / w.in + 1, [&](std::int64_t r) {
       row_scale[r] = format.store_row({x + r * w.in, static_cast<std::size_t>(w.in)}, r, input);
-    team_run(w.out, kPieceBytes / row_bytes / rows + 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t o = begin; o < end; ++o) {
-        const float scale = w.scales.empty() ? 1 : w.scales[static_cast<std::size_t>(o)];
-        const std::byte* const weights = w.bytes.data() + o * row_bytes;
-        for (std::int64_t r = 0; r < rows; ++r)
-          y[r * y_stride + o] = format.dot(input + r * row_bytes, weights, w.in, row_scale[r], scale);
-      }
+    });
+    // Outputs of some rows, which stay in a core's cache. A thread's pieces follow each other.
+    constexpr std::int64_t kRows = 8;
+    const std::int64_t chunks = divide_up(rows, kRows), grain = kPieceBytes / row_bytes / std::min(rows, kRows) + 1;
+    team_for(chunks * w.out, grain, [&](std::int64_t i) {
+      const std::int64_t o = i % w.out, first = i / w.out * kRows, last = std::min(first + kRows, rows);
+      const float scale = w.scales.empty() ? 1 : w.scales[static_cast<std::size_t>(o)];
+      for (std::int64_t r = first; r < last; ++r)
+        y[r * y_stride + o] =
+            format.dot(input + r * row_bytes, w.bytes.data() + o * row_bytes, w.in, row_scale[r], scale);
     });
   }
 };

@@ -5,9 +5,13 @@
 #include <numeric>
 
 #include "common/compute/kernels/ops.h"
+#include "common/compute/kernels/team.h"
 
 namespace outrider {
 namespace {
+
+// Rows per piece of a team's work, some 3 us each: copies of 2,816 floats, and choices among 128 experts.
+constexpr std::int64_t kCopiesPerPiece = 4, kChoicesPerPiece = 2;
 
 void softmax_in_place(std::span<float> z) {
   const float largest = *std::max_element(z.begin(), z.end());
@@ -37,13 +41,12 @@ std::vector<ExpertChoice> Router::choose(Matrix<const float> x, Workspace& works
   scale_in_place(input, static_cast<float>(1.0 / std::sqrt(static_cast<double>(hidden))));
   const Matrix<float> probabilities = workspace.router_probabilities.view(count, experts);
   proj_.forward(input, probabilities);
-  for (std::int64_t r = 0; r < count; ++r) softmax_in_place(probabilities[r].span());
 
-  std::vector<ExpertChoice> choices;
-  choices.reserve(static_cast<std::size_t>(count * top_k_));
-  std::vector<std::int64_t> order(static_cast<std::size_t>(experts));
-  for (std::int64_t r = 0; r < count; ++r) {
+  std::vector<ExpertChoice> choices(static_cast<std::size_t>(count * top_k_));
+  team_for(count, kChoicesPerPiece, [&](std::int64_t r) {
     const Vector<float> p = probabilities[r];
+    softmax_in_place(p.span());
+    std::vector<std::int64_t> order(static_cast<std::size_t>(experts));
     std::iota(order.begin(), order.end(), 0);
     std::partial_sort(order.begin(), order.begin() + top_k_, order.end(),
                       [&](std::int64_t a, std::int64_t b) { return p[a] > p[b] || (p[a] == p[b] && a < b); });
@@ -51,9 +54,10 @@ std::vector<ExpertChoice> Router::choose(Matrix<const float> x, Workspace& works
     for (std::int64_t k = 0; k < top_k_; ++k) sum += p[order[static_cast<std::size_t>(k)]];
     for (std::int64_t k = 0; k < top_k_; ++k) {
       const std::int64_t e = order[static_cast<std::size_t>(k)];
-      choices.push_back({r, e, p[e] / sum * per_expert_scale_[static_cast<std::size_t>(e)]});
+      choices[static_cast<std::size_t>(r * top_k_ + k)] = {
+          r, e, p[e] / sum * per_expert_scale_[static_cast<std::size_t>(e)]};
     }
-  }
+  });
 
   if (trace) {
     trace.note("input", input);
@@ -110,38 +114,37 @@ Result<Experts> Experts::load(const WeightReader& weights, const TextConfig& mod
 
 void Experts::forward(Matrix<const float> x, std::vector<ExpertChoice> choices, Matrix<float> out,
                       Workspace& workspace) const {
-  const std::int64_t hidden = x.size(1), own = inner_own_.count;
-  for (std::int64_t r = 0; r < out.size(0); ++r) std::fill_n(out[r].data(), hidden, 0.0f);
   std::sort(choices.begin(), choices.end(), [](const ExpertChoice& a, const ExpertChoice& b) {
     return a.expert != b.expert ? a.expert < b.expert : a.row < b.row;
   });
-  // function(choices of one expert, the first's place among all)
-  const auto for_experts = [&](auto function) {
-    for (auto first = choices.begin(), last = first; first != choices.end(); first = last) {
-      last = std::find_if(first, choices.end(), [&](const ExpertChoice& c) { return c.expert != first->expert; });
-      function(std::span<const ExpertChoice>(first, last), first - choices.begin());
-    }
+  std::vector<Linear::Group> gate_up_of, down_of;  // of the chosen experts
+  for (auto first = choices.begin(), last = first; first != choices.end(); first = last) {
+    last = std::find_if(first, choices.end(), [&](const ExpertChoice& c) { return c.expert != first->expert; });
+    const auto expert = static_cast<std::size_t>(first->expert);
+    gate_up_of.push_back({&gate_up_[expert], last - first});
+    down_of.push_back({&down_[expert], last - first});
+  }
+  const std::int64_t count = std::ssize(choices), hidden = x.size(1), own = inner_own_.count;
+  const auto buffer = [&](Buffer& of, std::int64_t columns) {
+    return of.view(count + kGemmHeight, columns).rows(0, count);
   };
-  // Contiguous rows of all experts, gathered in one step, padded to the last one's full height.
-  const Matrix<float> product =
-      workspace.product.view(std::ssize(choices) + kGemmHeight, inner_).rows(0, std::ssize(choices));
-  for_experts([&](std::span<const ExpertChoice> chosen, std::int64_t place) {
-    const std::int64_t count = std::ssize(chosen);
-    const Matrix<float> rows = workspace.expert_rows.view(count, hidden);
-    for (std::int64_t i = 0; i < count; ++i)
-      std::copy_n(x[chosen[static_cast<std::size_t>(i)].row].data(), hidden, rows[i].data());
-    const Matrix<float> gate_up = workspace.gate_up.view(count, 2 * own);
-    gate_up_[static_cast<std::size_t>(chosen[0].expert)].forward(rows, gate_up);
-    gelu_mul(gate_up.columns(0, own), gate_up.columns(own, own),
-             product.rows(place, count).columns(inner_own_.begin, own));
+
+  const Matrix<float> chosen = buffer(workspace.expert_rows, hidden);
+  team_for(count, kCopiesPerPiece, [&](std::int64_t i) {
+    std::copy_n(x[choices[static_cast<std::size_t>(i)].row].data(), hidden, chosen[i].data());
   });
+  const Matrix<float> gate_up = buffer(workspace.gate_up, 2 * own), product = buffer(workspace.product, inner_);
+  Linear::forward_groups(gate_up_of, chosen, gate_up);
+  gelu_mul(gate_up.columns(0, own), gate_up.columns(own, own), product.columns(inner_own_.begin, own));
   gather(shards_, product, inner_own_);
-  for_experts([&](std::span<const ExpertChoice> chosen, std::int64_t place) {
-    const Matrix<float> rows = workspace.expert_rows.view(std::ssize(chosen), hidden_own_.count);
-    down_[static_cast<std::size_t>(chosen[0].expert)].forward(product.rows(place, std::ssize(chosen)), rows);
-    for (std::int64_t i = 0; const ExpertChoice& choice : chosen) {
-      const float* from = rows[i++].data();
-      float* to = out[choice.row].data() + hidden_own_.begin;
+  const Matrix<float> outputs = buffer(workspace.expert_rows, hidden_own_.count);
+  Linear::forward_groups(down_of, product, outputs);
+  team_for(out.size(0), 1, [&](std::int64_t r) {
+    float* const to = out[r].data() + hidden_own_.begin;
+    std::fill_n(to, hidden_own_.count, 0.0f);
+    for (std::int64_t i = 0; const ExpertChoice& choice : choices) {
+      const float* const from = outputs[i++].data();
+      if (choice.row != r) continue;
       for (std::int64_t c = 0; c < hidden_own_.count; ++c) to[c] += choice.weight * from[c];
     }
   });
