@@ -453,8 +453,8 @@ std::string Overlay::kustomization() const {
 
 std::string Overlay::job() const {
   KubernetesJob job{.about =
-                        "The plan's commands, one after the other. One that fails is tried again: what ends with "
-                        "75 goes on where it was.",
+                        "The plan's commands, one after the other. A command that fails is tried again; one that "
+                        "ended with 75 continues where it stopped.",
                     .name = "outrider-run",
                     .image = "outrider",
                     .claim = plan_.kubernetes.claim,
@@ -503,7 +503,7 @@ Result<std::vector<RenderedFile>> render_sharded(const Plan& plan, const std::st
   const std::string dtype = group.dtype.empty() ? plan.dtype : group.dtype;
   const std::string& model = group.model.empty() ? plan.model : group.model;
   const std::int64_t shards = plan.kubernetes.shards;
-  KubernetesJob job{.about = fmt::format("A batch in {} parts. A pod that is taken away goes on where it was.", shards),
+  KubernetesJob job{.about = fmt::format("A batch in {} parts. A pod that is taken away continues where it stopped.", shards),
                     .name = "outrider-run",
                     .image = in_quotes(image_of(plan, version)),
                     .ns = namespace_of(plan),

@@ -246,7 +246,7 @@ std::string Renderer::job() const {
   }
   text += fmt::format("input=$hold run_command \"$program\" launch wait \"$run\"{} --exit-with-stdin{}\n",
                       ready_seconds_ == kReadySeconds ? "" : fmt::format(" --timeout {}", ready_seconds_),
-                      slurm.shape == "elastic" ? " --without-drafters  # they come when they come" : "");
+                      slurm.shape == "elastic" ? " --without-drafters  # drafters may join later" : "");
   text += "[ \"$status\" != 0 ] || \"$program\" launch lock \"$run\"\n";
   const auto quoted = [](const std::string& word) { return shell_line({word}); };
   CommandForm form{
