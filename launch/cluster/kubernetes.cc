@@ -503,7 +503,8 @@ Result<std::vector<RenderedFile>> render_sharded(const Plan& plan, const std::st
   const std::string dtype = group.dtype.empty() ? plan.dtype : group.dtype;
   const std::string& model = group.model.empty() ? plan.model : group.model;
   const std::int64_t shards = plan.kubernetes.shards;
-  KubernetesJob job{.about = fmt::format("A batch in {} parts. A pod that is taken away continues where it stopped.", shards),
+  KubernetesJob job{.about = fmt::format("A batch in {} parts. A pod that is taken away continues where it stopped.",
+                                         shards),
                     .name = "outrider-run",
                     .image = in_quotes(image_of(plan, version)),
                     .ns = namespace_of(plan),

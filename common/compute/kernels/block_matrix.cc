@@ -69,8 +69,8 @@ class BlockMatrix final : public PackedMatrix {
     float* row_scale;
   };
 
-  void multiply_groups(std::span<const ProductGroup> row_groups, const float* x, float* y, std::int64_t y_stride) const {
-    const std::span<const Group> groups = place(row_groups);
+  void multiply_groups(std::span<const ProductGroup> products, const float* x, float* y, std::int64_t y_stride) const {
+    const std::span<const Group> groups = place(products);
     const Inputs inputs = store_inputs(x, groups);
     const PackedWeights& w = weights();
     const std::int64_t blocks = divide_up(w.out, kBlockOutputs), block_bytes = std::ssize(w.bytes) / blocks;
@@ -154,7 +154,8 @@ class BlockMatrix final : public PackedMatrix {
       for_rows(groups, [&](const Group& group, std::int64_t r) {
         round_q4_inputs(row_of(group, r), count, input + (group.place + r) * count);
       });
-      return {reinterpret_cast<std::byte*>(input), count * static_cast<std::int64_t>(sizeof(Q4Input)), nullptr, nullptr};
+      const auto row_bytes = count * static_cast<std::int64_t>(sizeof(Q4Input));
+      return {.x = reinterpret_cast<std::byte*>(input), .row_bytes = row_bytes, .sums = nullptr, .row_scale = nullptr};
     }
     const std::int64_t rows = last.place + divide_up(last.rows, 2 * kTileRows) * 2 * kTileRows;
     const bool floats = w.type == WeightType::kBf16 && !last.tiles;  // then no group is multiplied by tiles
