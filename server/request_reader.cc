@@ -110,8 +110,11 @@ void read_length(const JsonFields& fields, const char* own_name, CompletionReque
   if (own_name != nullptr) names.push_back(own_name);
   for (const char* name : names) {
     const Json* wanted = fields.find(name);
-    if (wanted != nullptr && (*wanted != -1 || wanted->is_number_unsigned()))  // 2^64 - 1 compares equal
-      request.max_tokens = fields.integer(name, 1, request.echo && !request.chat ? 0 : 1, kIntMax);
+    if (wanted != nullptr && (*wanted != -1 || wanted->is_number_unsigned())) {  // 2^64 - 1 compares equal
+      // Only the prompt is wanted: echoed, or with llama.cpp's word, kept for the next request.
+      const bool may_be_none = !request.chat && (request.echo || name == std::string_view("n_predict"));
+      request.max_tokens = fields.integer(name, 1, may_be_none ? 0 : 1, kIntMax);
+    }
   }
   if (request.max_tokens && request.sampling.min_tokens > *request.max_tokens) {
     fields.refuse("min_tokens", fmt::format("is {}, wanted at most max_tokens, {}", request.sampling.min_tokens,

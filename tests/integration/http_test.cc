@@ -965,6 +965,9 @@ TEST(Serve, LlamaCppsCompletionIsThatOfOpenAIsInItsWords) {
   EXPECT_EQ(complete({{"prompt", mixed}})["prompt"], "<bos>Once upon a");
   EXPECT_EQ(complete({{"response_fields", {"content", "generation_settings/n_predict"}}}),
             (Json{{"content", openai["text"]}, {"generation_settings/n_predict", 8}}));
+  const Json no_token = complete({{"n_predict", 0}});
+  EXPECT_EQ(no_token["content"], "") << no_token;
+  EXPECT_EQ(no_token["tokens_evaluated"], whole["tokens_evaluated"]);
   const Json large = Json(100'000, Json::array());
   const Json choices = complete({{"n_cmpl", 64}, {"n_predict", 1}, {"preserved_tokens", large}, {"x", large}});
   EXPECT_EQ(choices.size(), 64u) << choices;
