@@ -454,7 +454,8 @@ TEST(EosTokenIds, ComeFromTheFirstFileThatHasThem) {
            {"generation_config list", R"({"eos_token_id":[1,106,50]})", R"({"eos_token_id":2})", {1, 106, 50}},
            {"generation_config number", R"({"eos_token_id":106})", nullptr, {106}},
            {"generation_config null", R"({"eos_token_id":null})", R"({"eos_token_id":[3]})", {3}},
-           {"generation_config without", "{}", R"({"text_config":{"eos_token_id":4},"eos_token_id":5})", {4}},
+           {"generation_config without", "{}", R"({"text_config":{"eos_token_id":4},"eos_token_id":[5,6]})", {5, 6}},
+           {"text_config alone", "{}", R"({"text_config":{"eos_token_id":4},"eos_token_id":null})", {4}},
            {"top level", nullptr, R"({"text_config":{},"eos_token_id":5})", {5}},
            {"nowhere", "{}", "{}", {1}},
            {"no files", nullptr, nullptr, {1}}}) {

@@ -55,8 +55,8 @@ Result<GenerationConfig> load_generation_config(const ModelFiles& files) {
     if (!text) continue;
     const auto read = [&](const JsonFields& fields, FirstError&) {
       if (generation) read_advice(fields, config);
-      const std::vector<TokenId> ids = read_eos_token_ids(fields.object("text_config"));
-      return ids.empty() ? read_eos_token_ids(fields) : ids;
+      const std::vector<TokenId> ids = read_eos_token_ids(fields);  // first, as in transformers
+      return ids.empty() ? read_eos_token_ids(fields.object("text_config")) : ids;
     };
     ASSIGN_OR_RETURN(config.eos_token_ids, read_json_object(text->text, text->name, read));
     if (!config.eos_token_ids.empty()) return config;
