@@ -159,8 +159,7 @@ std::uint32_t gguf_tensor_type(DType type) {
     case DType::kI64: return 27;
     case DType::kBf16: return 30;
     case DType::kMXFP4: return 39;
-    case DType::kU8:
-    case DType::kF8_E4M3: break;
+    default: break;
   }
   CHECK(false, "GGUF has no {}", to_string(type));
 }
@@ -210,6 +209,11 @@ void GgufWriter::strings(const std::string& key, const std::vector<std::string>&
   std::vector<std::string> elements;
   std::ranges::transform(x, std::back_inserter(elements), raw_string);
   array(key, GgufValueType::kString, elements);
+}
+
+void GgufWriter::rename_keys(const std::string& prefix, const std::string& to) {
+  for (auto& [key, value] : pairs_)
+    if (key.starts_with(prefix)) key.replace(0, prefix.size(), to);
 }
 
 GgufWriter::Tensor* GgufWriter::find(const std::string& name) {

@@ -62,6 +62,7 @@ class GgufWriter {
   void bools(const std::string& key, const std::vector<bool>& x);
   void strings(const std::string& key, const std::vector<std::string>& x);
   void erase(const std::string& key);
+  void rename_keys(const std::string& prefix, const std::string& to);
 
   struct Tensor {
     std::string name;

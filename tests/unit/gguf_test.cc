@@ -88,8 +88,11 @@ TEST(GgufNames, AreLlamaCppsForHuggingFaces) {
     EXPECT_EQ(hugging_face_name(gguf), hugging_face);
     EXPECT_EQ(gguf_name(hugging_face), gguf);
   }
-  for (const char* other : {"", "rope_freqs.weight", "blk.", "blk.7", "blk.7.", "blk.x.attn_q.weight",
-                            "blk..attn_q.weight", "blk.1.attn_q", "blk.1.ssm_a", "attn_q.weight"}) {
+  for (const char* const other : {"mtp.pre_projection.weight", "mtp_pre_proj.weight"})  // of other converters
+    EXPECT_EQ(hugging_face_name(other), "pre_projection.weight");
+  for (const char* other :
+       {"", "rope_freqs.weight", "mtp_token_ordering.weight", "blk.", "blk.7", "blk.7.", "blk.x.attn_q.weight",
+        "blk..attn_q.weight", "blk.1.attn_q", "blk.1.ssm_a", "attn_q.weight"}) {
     EXPECT_EQ(hugging_face_name(other), std::nullopt) << other;
   }
 }
@@ -384,6 +387,57 @@ TEST(GgufConfig, CentroidsNeedBothTensorsAndHaveADefaultTopK) {
   const auto defaulted = edited_assistant([](GgufWriter& w) { w.erase("gemma4-assistant.masked_embedding.top_k"); });
   EXPECT_EQ(defaulted.value().num_centroids, 32);
   EXPECT_EQ(defaulted.value().centroid_intermediate_top_k, 32);
+}
+
+// AtomicChat's and ik_llama.cpp's, whose sources have these names; the latter's mtp_token_ordering is another table.
+TEST(GgufConfig, ReadsTheDraftersOfOtherConverters) {
+  const fs::path model = kSource / "tests/goldens/e4b/assistant";
+  const AssistantConfig wanted = assistant_config(model).value();
+  const Checkpoint original = Checkpoint::open(model).value();
+  const struct {
+    const char* arch;
+    std::vector<const char*> names;  ///< instead of kNames; null: the tensor is missing
+    bool has_ordering;
+  } kConverters[] = {
+      {"gemma4_assistant",
+       {"mtp.pre_projection.weight", "mtp.post_projection.weight", "mtp.centroids.weight", "mtp.token_ordering.weight",
+        "rope_freqs.weight"},
+       true},
+      {"gemma4_mtp",
+       {"mtp_pre_proj.weight", "mtp_post_proj.weight", "mtp_centroids.weight", "mtp_token_ordering.weight", nullptr},
+       false},
+  };
+  constexpr const char* kNames[] = {"nextn.pre_projection.weight", "nextn.post_projection.weight",
+                                    "masked_embd_centroids.weight", "masked_embd_ordering", "rope_freqs.weight"};
+  for (const auto& [arch, names, has_ordering] : kConverters) {
+    SCOPED_TRACE(arch);
+    const auto edit = [&](GgufWriter& w) {
+      const std::string prefix = std::string(arch) + ".";
+      w.rename_keys("gemma4-assistant.", prefix);
+      w.string("general.architecture", arch);
+      for (const char* const key : {"embedding_length_out", "nextn_predict_layers", "masked_embedding.top_k"})
+        w.erase(prefix + key);
+      w.u32(prefix + "centroid_top_k", wanted.centroid_intermediate_top_k);
+      for (std::size_t i = 0; i < std::size(kNames); ++i) w.find(kNames[i])->name = names[i] ? names[i] : "";
+      std::erase_if(w.tensors, [](const GgufWriter::Tensor& tensor) { return tensor.name.empty(); });
+    };
+    const TemporaryDir dir;
+    const fs::path file = write_gguf(model, dir.path() / "model.gguf", {.type = DType::kF32, .edit = edit});
+    const Result<AssistantConfig> seen = assistant_config(file);
+    ASSERT_TRUE(seen) << seen.error().message;
+    expect_same(seen->text, wanted.text, true);
+    EXPECT_EQ(seen->text.notes, std::vector<std::string>());
+    EXPECT_EQ(seen->backbone_hidden_size, wanted.backbone_hidden_size);
+    EXPECT_EQ(seen->use_ordered_embeddings, has_ordering);
+    if (has_ordering) {
+      EXPECT_EQ(seen->num_centroids, wanted.num_centroids);
+      EXPECT_EQ(seen->centroid_intermediate_top_k, wanted.centroid_intermediate_top_k);
+    }
+    const Checkpoint opened = Checkpoint::open(file).value();
+    for (const TensorEntry& tensor : original.tensors())
+      EXPECT_EQ(opened.find(tensor.name) != nullptr, has_ordering || !tensor.name.starts_with("masked_embedding."))
+          << tensor.name;
+  }
 }
 
 struct BadConfig {

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/ids.h"
+#include "common/model/checkpoint/gguf_names.h"
 #include "common/os/files.h"
 
 namespace outrider {
@@ -32,7 +33,8 @@ class Translator {
 
   Result<ModelText> translate() {
     ASSIGN_OR_RETURN(const std::string_view arch, metadata_.get<std::string_view>("general.architecture"));
-    const bool assistant = arch == "gemma4-assistant";
+    // Of llama.cpp, AtomicChat's converter, and ik_llama.cpp.
+    const bool assistant = arch == "gemma4-assistant" || arch == "gemma4_assistant" || arch == "gemma4_mtp";
     if (!assistant && arch != "gemma4") {
       return file_error(Errc::kUnsupported, model_.file,
                         "general.architecture is {:?}, wanted gemma4 or gemma4-assistant", arch.substr(0, 80));
@@ -65,6 +67,14 @@ class Translator {
 
   Result<std::optional<std::int64_t>> stated(std::string_view name) const {
     return metadata_.find<std::int64_t>(key(name));
+  }
+
+  /// Returns the file's name of a tensor, which depends on its converter; empty without the tensor.
+  std::string name_of(std::string_view hugging_face) const {
+    const auto at = std::ranges::find(model_.tensors, hugging_face, [](const TensorEntry& tensor) {
+      return hugging_face_name(tensor.name).value_or("");
+    });
+    return at == model_.tensors.end() ? "" : at->name;
   }
 
   /// Returns an extent of a tensor, outermost axis first; none without the tensor.
@@ -285,6 +295,9 @@ class Translator {
   Result<json> full_rope(double theta) const {
     constexpr const char* kName = "rope_freqs.weight";
     const TensorEntry* const tensor = model_.find(kName);
+    // ik_llama.cpp's converter leaves out what every published assistant has.
+    if (tensor == nullptr && prefix_ == "gemma4_mtp.")
+      return json{{"rope_type", "proportional"}, {"rope_theta", theta}, {"partial_rotary_factor", 0.25}};
     const std::int64_t pairs = *full_head_dim_ / 2;
     if (tensor == nullptr) return error(Errc::kNotFound, "tensor {} is missing, wanted {} elements", kName, pairs);
     if (tensor->element_count() != pairs)
@@ -318,12 +331,15 @@ class Translator {
   }
 
   Result<void> read_assistant(json& outer) {
-    ASSIGN_OR_RETURN(outer["backbone_hidden_size"], size("embedding_length_out", "nextn.post_projection.weight", 0));
-    const std::optional<std::int64_t> centroids = extent("masked_embd_centroids.weight", 0);
-    const bool ordered = centroids && model_.find("masked_embd_ordering") != nullptr;
+    ASSIGN_OR_RETURN(outer["backbone_hidden_size"], size("embedding_length_out", name_of("post_projection.weight"), 0));
+    const std::optional<std::int64_t> centroids = extent(name_of("masked_embedding.centroids.weight"), 0);
+    const bool ordered = centroids && !name_of("masked_embedding.token_ordering").empty();
     outer["use_ordered_embeddings"] = ordered;
     if (!ordered) return {};
-    ASSIGN_OR_RETURN(const auto top_k, stated("masked_embedding.top_k"));
+    ASSIGN_OR_RETURN(auto top_k, stated("masked_embedding.top_k"));
+    if (!top_k) {
+      ASSIGN_OR_RETURN(top_k, stated("centroid_top_k"));
+    }
     outer["num_centroids"] = *centroids;
     outer["centroid_intermediate_top_k"] = top_k.value_or(std::min(kTopCentroids, *centroids));
     return {};

@@ -22,6 +22,14 @@ constexpr NamePair kModelNames[] = {
     {"nextn.post_projection.weight", "post_projection.weight"},
     {"masked_embd_centroids.weight", "masked_embedding.centroids.weight"},
     {"masked_embd_ordering", "masked_embedding.token_ordering"},
+    // AtomicChat's converter
+    {"mtp.pre_projection.weight", "pre_projection.weight"},
+    {"mtp.post_projection.weight", "post_projection.weight"},
+    {"mtp.centroids.weight", "masked_embedding.centroids.weight"},
+    {"mtp.token_ordering.weight", "masked_embedding.token_ordering"},
+    // ik_llama.cpp's, whose mtp_token_ordering is another table: each token's centroid
+    {"mtp_pre_proj.weight", "pre_projection.weight"},
+    {"mtp_post_proj.weight", "post_projection.weight"},
 };
 
 // Tensors of layer N, after "blk.N." and "model.layers.N.".
