@@ -233,7 +233,7 @@ std::vector<BadFile> bad_files() {
        safetensors(fmt::format(R"({{"x":{0},"y":{{"dtype":"F32","shape":[2],"data_offsets":[8,16]}},"x":{0}}})", good),
                    data),
        Errc::kMalformed, "tensor \"x\" is listed twice"},
-      {"DtypeUnknown", header_of(R"("F8_E5M2")", "[4]", "[0,4]"), Errc::kUnsupported, R"(dtype "F8_E5M2", wanted F32)"},
+      {"DtypeUnknown", header_of(R"("C64")", "[1]", "[0,8]"), Errc::kUnsupported, R"(dtype "C64", wanted F32)"},
       {"DtypeIsANumber", header_of("4", "[4]", "[0,4]"), Errc::kMalformed, "dtype must be a string, not the number 4"},
       {"DtypeIsAnArray", header_of("[]", "[4]", "[0,4]"), Errc::kMalformed, "dtype must be a string, not an array"},
       {"ShapeNegative", header_of(f32, "[-1]", "[0,4]"), Errc::kMalformed, "not the number -1"},
@@ -441,6 +441,14 @@ TEST(Read, RefusesOtherTypesAndCounts) {
   EXPECT_EQ(read_i64(*i64.find("x"), integers).error().code, Errc::kMismatch);
   ASSERT_TRUE(read_i64(*i64.find("x"), std::span(integers).first(1)));
   EXPECT_EQ(integers[0], -5);
+  for (const auto& [unread, bytes] : {std::pair("F8_E5M2", 1), {"F8_E8M0", 1}, {"F64", 8}, {"I16", 2}, {"U32", 4}}) {
+    const std::string data(static_cast<std::size_t>(bytes), '\0');
+    const Checkpoint opened =
+        Checkpoint::open(dir.write("u.safetensors", one_tensor("x", unread, "[1]", data))).value();
+    const Result<void> used = read_f32(*opened.find("x"), std::span(floats).first(1));
+    ASSERT_FALSE(used) << unread;
+    EXPECT_NE(used.error().message.find(fmt::format("dtype {}, wanted F32", unread)), std::string::npos);
+  }
 }
 
 TEST(Fingerprint, DependsOnNamesTypesShapesAndBytesOnly) {

@@ -45,8 +45,15 @@ constexpr DTypeFacts kDTypes[] = {
     {"IQ3_S", 256, 110},
     {"MXFP4", 32, 17},
     {"F8_E4M3", 1, 1},
+    {"F8_E5M2", 1, 1},
+    {"F8_E8M0", 1, 1},
+    {"F64", 1, 8},
+    {"I16", 1, 2},
+    {"U16", 1, 2},
+    {"U32", 1, 4},
+    {"U64", 1, 8},
 };
-static_assert(std::size(kDTypes) == static_cast<std::size_t>(DType::kF8_E4M3) + 1);
+static_assert(std::size(kDTypes) == static_cast<std::size_t>(DType::kU64) + 1);
 
 const DTypeFacts& facts_of(DType dtype) {
   CHECK(static_cast<std::size_t>(dtype) < std::size(kDTypes), "DType {}", static_cast<int>(dtype));

@@ -45,6 +45,14 @@ enum class DType : std::uint8_t {
   kIQ3_S,
   kMXFP4,
   kF8_E4M3,  ///< one byte: no block type
+  // Nothing here reads these.
+  kF8_E5M2,
+  kF8_E8M0,
+  kF64,
+  kI16,
+  kU16,
+  kU32,
+  kU64,
 };
 
 /// Elements per block: 1, or 32 or 256 for a block type.
