@@ -8,7 +8,9 @@
 Each folder is a format: config.json with its quantization_config, model.safetensors with the tensors that the package
 made of one matrix (layers.0.proj), and expected.safetensors with the package's own dequantised matrix. The folders fp8-hf-*
 and modelopt-* hold the codes that compressed-tensors made, under the names that transformers and Model Optimizer give them;
-their matrix is computed here by the formats' definitions, since neither package runs without a GPU.
+their matrix is computed here by the formats' definitions, since neither package runs without a GPU. So is that of mxfp*,
+which this version of compressed-tensors does not have; compressed-tensors 0.20.1 reads the same values. The folders
+*-experts hold another folder's codes as the stacked matrices of four experts.
 """
 import json
 import pathlib
@@ -24,12 +26,12 @@ from safetensors.torch import save_file
 MODULE = "layers.0.proj"
 
 
-def write(out, name, quantization_config, tensors, expected):
+def write(out, name, quantization_config, tensors, expected, prefix=f"{MODULE}.", weight="weight"):
     folder = out / name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps({"quantization_config": quantization_config}, indent=1) + "\n")
-    save_file({f"{MODULE}.{key}": value.contiguous() for key, value in tensors.items()}, folder / "model.safetensors")
-    save_file({f"{MODULE}.weight": expected.contiguous()}, folder / "expected.safetensors")
+    save_file({prefix + key: value.contiguous() for key, value in tensors.items()}, folder / "model.safetensors")
+    save_file({prefix + weight: expected.contiguous()}, folder / "expected.safetensors")
 
 
 def ranges(weight, args):
@@ -176,6 +178,39 @@ def modelopt_nvfp4(out, name, weight):
                          "exclude_modules": ["lm_head"]}}, indent=1) + "\n")
 
 
+def microscaled(out, name, weight, bits, largest_exponent):
+    """OCP's MX formats: groups of 32 with a power of two, whose exponent is stored with a bias of 127."""
+    parts = weight.float().reshape(64, 4, 32)
+    exponent = torch.floor(torch.log2(parts.abs().amax(-1, keepdim=True))) - largest_exponent
+    scaled = parts / 2**exponent
+    if bits == 8:
+        codes = scaled.clamp(-448, 448).to(torch.float8_e4m3fn)
+        tensors, values = {"weight": codes.reshape(64, 128)}, codes.float()
+    else:
+        sizes = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+        codes = (scaled.abs()[..., None] - sizes).abs().argmin(-1)
+        values = sizes[codes] * scaled.sign()
+        codes = (codes + 8 * (scaled < 0)).to(torch.uint8).reshape(64, 128)
+        tensors = {"weight_packed": codes[:, ::2] | codes[:, 1::2] << 4}
+    tensors["weight_scale"] = (exponent + 127).to(torch.uint8).reshape(64, 4)
+    weights = {"num_bits": bits, "type": "float", "strategy": "group", "group_size": 32, "symmetric": True,
+               "scale_dtype": "torch.uint8", "zp_dtype": "torch.uint8"}
+    form = f"mxfp{bits}-" + ("quantized" if bits == 8 else "pack-quantized")
+    write(out, name, {"quant_method": "compressed-tensors", "format": form, "quantization_status": "compressed",
+                      "config_groups": {"group_0": {"format": form, "targets": ["Linear"], "weights": weights}}},
+          tensors, (values * 2**exponent).reshape(64, 128))
+
+
+def stacked(out, name, of, names, config=None):
+    """Another folder's codes as four experts' matrices, whose names end without `.weight`. @param names  old to new"""
+    from safetensors.torch import load_file
+    stack = lambda tensor: tensor.reshape(4, tensor.shape[0] // 4, tensor.shape[1])
+    coded, expected = (load_file(out / of / file) for file in ("model.safetensors", "expected.safetensors"))
+    config = config or json.loads((out / of / "config.json").read_text())["quantization_config"]
+    write(out, name, config, {new: stack(coded[f"{MODULE}.{old}"]) for old, new in names.items()},
+          stack(expected[f"{MODULE}.weight"]), MODULE, "")
+
+
 def tensors_of(layer):
     tensors = {key: getattr(layer, key) for key in ("qweight", "qzeros", "scales", "g_idx") if hasattr(layer, key)}
     return {key: value.cpu() for key, value in tensors.items() if isinstance(value, torch.Tensor)}
@@ -214,6 +249,14 @@ def main():
     stated = json.loads((out / "fp8-block/config.json").read_text())["quantization_config"]
     stated["config_groups"]["group_0"]["weights"]["block_structure"] = [24, 48]
     fp8(out, "fp8-block-odd", stated, weight, (24, 48), "weight_scale")
+    spread = weight * 2.0 ** (torch.arange(64)[:, None] - 32)
+    microscaled(out, "mxfp4", spread, 4, 2)
+    microscaled(out, "mxfp8", spread, 8, 8)
+    stacked(out, "w4a16-experts", "w4a16", {"weight_packed": "_packed", "weight_scale": "_scale"})
+    stacked(out, "w4a16-asymmetric-experts", "w4a16-asymmetric",
+            {"weight_packed": "_packed", "weight_scale": "_scale", "weight_zero_point": "_zero_point"})
+    stacked(out, "fp8-hf-experts", "fp8-block", {"weight": "", "weight_scale": "_scale_inv"},
+            {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [16, 32]})
 
 
 main()

@@ -15,6 +15,7 @@
 
 #include "common/model/checkpoint/checkpoint.h"
 #include "common/model/gemma4/backbone.h"
+#include "common/os/files.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/model_at.h"
 #include "tests/support/temporary_dir.h"
@@ -53,6 +54,16 @@ class MoeLayer : public testing::TestWithParam<MoeGolden> {
       }
     }
     return choices;
+  }
+  /// The layer's experts, added to zeros.
+  std::vector<float> output(const WeightSource& source, WeightType type) {
+    const Result<Moe> moe = Moe::load(
+        WeightReader(source, text_prefix(source)).as(type).under(std::string("layers.") + GetParam().layer), config_);
+    EXPECT_TRUE(moe) << moe.error().message;
+    const Tensor input = golden("input");
+    Tensor sum(input.rows(), input.columns());
+    if (moe) moe->add_to(input.view(), sum.view(), workspace_);
+    return {sum.view().data(), sum.view().data() + input.rows() * input.columns()};
   }
   const TensorEntry& entry(const std::string& name) const {
     return *golden_.find(std::string("layers.") + GetParam().layer + "." + name);
@@ -113,56 +124,106 @@ TEST_P(MoeLayer, ExpertsGiveTheReferencesOutputWithinTheTypesRounding) {
   }
 }
 
-/// Writes the golden's tensors as packages that quantise name them: a matrix of each expert, not stacks of all.
-void write_experts_apart(const std::filesystem::path& backbone, const std::filesystem::path& to) {
-  const Checkpoint stacked = Checkpoint::open(backbone).value();
+struct Safetensors {
   std::string header = "{", data;
-  const auto add = [&](const std::string& name, const TensorEntry& tensor, const std::vector<std::int64_t>& shape,
-                       std::span<const std::byte> bytes) {
+
+  void add(const std::string& name, DType dtype, const std::vector<std::int64_t>& shape,
+           std::span<const std::byte> bytes) {
     header += fmt::format(R"({}"{}":{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", data.empty() ? "" : ",",
-                          name, to_string(tensor.dtype), fmt::join(shape, ","), data.size(),
-                          data.size() + bytes.size());
+                          name, to_string(dtype), fmt::join(shape, ","), data.size(), data.size() + bytes.size());
     data.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  };
+  }
+  void write(const std::filesystem::path& to) const {
+    std::ofstream(to, std::ios::binary) << raw_bytes(std::uint64_t{header.size() + 1}) << header << "}" << data;
+  }
+};
+
+/// Writes the golden's tensors as packages that quantise name them: a matrix of each expert, not stacks of all.
+/// @param module  of the experts, with a dot, or ""
+void write_experts_apart(const std::filesystem::path& backbone, const std::string& module,
+                         const std::filesystem::path& to) {
+  const Checkpoint stacked = Checkpoint::open(backbone).value();
+  Safetensors file;
   for (const TensorEntry& tensor : stacked.tensors()) {
     const std::size_t at = tensor.name.find(".experts.");
     if (at == tensor.name.npos) {
-      add(tensor.name, tensor, tensor.shape, tensor.bytes);
+      file.add(tensor.name, tensor.dtype, tensor.shape, tensor.bytes);
       continue;
     }
-    const std::string before = tensor.name.substr(0, at + 9), what = tensor.name.substr(at + 9);
+    const std::string before = tensor.name.substr(0, at + 1) + module + "experts.", what = tensor.name.substr(at + 9);
     const std::vector<std::string> parts =
         what == "gate_up_proj" ? std::vector<std::string>{"gate_proj", "up_proj"} : std::vector{what};
     const std::int64_t rows = tensor.shape[1] / std::ssize(parts);
     const std::size_t size = tensor.bytes.size() / static_cast<std::size_t>(tensor.shape[0]) / parts.size();
     for (std::size_t i = 0; i < static_cast<std::size_t>(tensor.shape[0]) * parts.size(); ++i) {
-      add(fmt::format("{}{}.{}.weight", before, i / parts.size(), parts[i % parts.size()]), tensor,
-          {rows, tensor.shape[2]}, tensor.bytes.subspan(i * size, size));
+      file.add(fmt::format("{}{}.{}.weight", before, i / parts.size(), parts[i % parts.size()]), tensor.dtype,
+               {rows, tensor.shape[2]}, tensor.bytes.subspan(i * size, size));
     }
   }
-  header += "}";
-  std::ofstream(to, std::ios::binary) << raw_bytes(std::uint64_t{header.size()}) << header << data;
+  file.write(to);
 }
 
-// As RedHatAI's and NVIDIA's FP8 and NVFP4 of 26B-A4B have them.
+// As RedHatAI's and NVIDIA's FP8 and NVFP4 of 26B-A4B have them; under "moe" in early exports of Model Optimizer.
 TEST_P(MoeLayer, ExpertsWithMatricesOfTheirOwnAreTheSame) {
-  const TemporaryDir dir;
-  write_experts_apart(folder() / "backbone", dir / "model.safetensors");
-  std::filesystem::copy(folder() / "backbone/config.json", dir / "config.json");
-  const Tensor input = golden("experts_input");
-  for (const WeightType type : {WeightType::kBf16, WeightType::kInt8}) {
-    const auto output = [&](const WeightSource& source) {
-      const WeightReader layer = WeightReader(source, text_prefix(source)).as(type).under(std::string("layers.") +
-                                                                                          GetParam().layer);
-      const Result<Experts> experts = Experts::load(layer.under("experts"), config_);
-      EXPECT_TRUE(experts) << experts.error().message;
-      Tensor actual(input.rows(), input.columns());
-      if (experts) experts->forward(input.view(), golden_choices(), actual.view(), workspace_);
-      return std::vector<float>(actual.view().data(), actual.view().data() + input.rows() * input.columns());
-    };
+  for (const std::string module : {"", "moe."}) {
+    const TemporaryDir dir;
+    write_experts_apart(folder() / "backbone", module, dir / "model.safetensors");
+    std::filesystem::copy(folder() / "backbone/config.json", dir / "config.json");
     const auto apart = open_weights(model_at(dir.path()), WeightType::kF32).value();
-    EXPECT_EQ(output(*apart), output(*weights_)) << to_string(type);
+    for (const WeightType type : {WeightType::kBf16, WeightType::kInt8})
+      EXPECT_EQ(output(*apart, type), output(*weights_, type)) << module << to_string(type);
   }
+}
+
+/// Rounds stacks of experts to 4 bits by 8. @param packed, plain  get codes and scales as compressed-tensors stacks
+/// them, and the numbers that these stand for
+void write_experts_packed(const std::filesystem::path& backbone, const std::filesystem::path& packed,
+                          const std::filesystem::path& plain) {
+  const Checkpoint stacked = Checkpoint::open(backbone).value();
+  Safetensors codes_file, numbers_file;
+  for (const TensorEntry& tensor : stacked.tensors()) {
+    if (tensor.name.find(".experts.") == tensor.name.npos) {
+      codes_file.add(tensor.name, tensor.dtype, tensor.shape, tensor.bytes);
+      numbers_file.add(tensor.name, tensor.dtype, tensor.shape, tensor.bytes);
+      continue;
+    }
+    std::vector<float> numbers(static_cast<std::size_t>(tensor.element_count())), scales(numbers.size() / 8);
+    std::vector<std::uint32_t> words(numbers.size() / 8);
+    ASSERT_TRUE(read_f32(tensor, numbers));
+    for (std::size_t g = 0; g < words.size(); ++g) {
+      const std::span<float> group = std::span(numbers).subspan(8 * g, 8);
+      float largest = 0;
+      for (const float number : group) largest = std::max(largest, std::abs(number));
+      scales[g] = std::exp2(std::ceil(std::log2(largest / 7)));
+      for (std::size_t i = 0; i < 8; ++i) {
+        const float code = std::round(group[i] / scales[g]);
+        words[g] |= static_cast<std::uint32_t>(code + 8) << 4 * i;
+        group[i] = code * scales[g];
+      }
+    }
+    const std::vector<std::int64_t> by_eight = {tensor.shape[0], tensor.shape[1], tensor.shape[2] / 8};
+    codes_file.add(tensor.name + "_packed", DType::kI32, by_eight, std::as_bytes(std::span(words)));
+    codes_file.add(tensor.name + "_scale", DType::kF32, by_eight, std::as_bytes(std::span(scales)));
+    numbers_file.add(tensor.name, DType::kF32, tensor.shape, std::as_bytes(std::span(numbers)));
+  }
+  codes_file.write(packed);
+  numbers_file.write(plain);
+}
+
+// As cyankiwi's AWQ of 26B-A4B has them.
+TEST_P(MoeLayer, StacksOfPackedExpertsAreTheirNumbers) {
+  if (config_.moe_intermediate_size % 8 != 0) GTEST_SKIP() << "its rows are no whole words";
+  const TemporaryDir packed, plain;
+  write_experts_packed(folder() / "backbone", packed / "model.safetensors", plain / "model.safetensors");
+  std::filesystem::copy(folder() / "backbone/config.json", plain / "config.json");
+  std::string config = read_text(folder() / "backbone/config.json").value();
+  config.insert(config.find('{') + 1, R"("quantization_config":{"quant_method":"compressed-tensors","config_groups":{
+      "group_0":{"weights":{"num_bits":4,"strategy":"group","group_size":8}}}},)");
+  packed.write("config.json", config);
+  const auto codes = open_weights(model_at(packed.path()), WeightType::kF32).value(),
+             numbers = open_weights(model_at(plain.path()), WeightType::kF32).value();
+  for (const WeightType type : {WeightType::kF32, WeightType::kInt8})
+    EXPECT_EQ(output(*codes, type), output(*numbers, type)) << to_string(type);
 }
 
 // Whatever other rows there are, and in whatever order they chose: the same bits.

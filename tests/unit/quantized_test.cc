@@ -61,14 +61,69 @@ TEST_P(Quantized, GivesEveryElementOfThePackageThatWroteIt) {
   }
 }
 
+/// Opens a golden's tensors with other settings.
+Result<Checkpoint> with_config(const TemporaryDir& dir, const char* golden, const char* config) {
+  fs::copy(kGoldens / golden / "model.safetensors", dir / "model.safetensors");
+  dir.write("config.json", config);
+  return Checkpoint::open(dir.path());
+}
+
+// Of mixed precision the settings have one width (Intel's int4-mixed AutoRound, GPTQModel's `dynamic`); GPTQModel
+// may write the version of its format under another key.
+TEST(QuantizedGptq, TakesWidthsFromTheTensorsAndTheVersionFromEitherKey) {
+  const struct {
+    const char *golden, *config;
+  } kCases[] = {
+      {"auto-round-8-64", R"({"quantization_config":{"quant_method":"auto-round","bits":4,"group_size":64}})"},
+      {"auto-round-4-32", R"({"quantization_config":{"quant_method":"auto-round","bits":2,"group_size":32}})"},
+      {"auto-round-4-128",
+       R"({"quantization_config":{"quant_method":"gptq","bits":4,"group_size":128,"format":"gptq_v2"}})"},
+      {"auto-round-4-128", R"({"quantization_config":{"quant_method":"gptq","bits":8,"group_size":128,
+          "checkpoint_format":"gptq_v2","format":"gptq"}})"},
+  };
+  for (const auto& one : kCases) {
+    SCOPED_TRACE(one.config);
+    const TemporaryDir dir;
+    const Checkpoint wanted = Checkpoint::open(kGoldens / one.golden).value(),
+                     seen = with_config(dir, one.golden, one.config).value();
+    EXPECT_EQ(values_of(*seen.find("layers.0.proj.weight")), values_of(*wanted.find("layers.0.proj.weight")));
+  }
+}
+
+// Google's unquantized QAT files.
+TEST(QuantizedSettings, WithoutAMethodAreThoseOfAnUnquantisedFile) {
+  const TemporaryDir dir;
+  fs::copy(kGoldens / "w8a8/expected.safetensors", dir / "model.safetensors");
+  dir.write("config.json", R"({"quantization_config":{"bits":4,"group_size":32}})");
+  const Checkpoint opened = Checkpoint::open(dir.path()).value();
+  EXPECT_FALSE(opened.find("layers.0.proj.weight")->coded);
+  for (const char* const coded : {"w4a16", "w8a8", "fp8-hf-block", "mxfp4", "auto-round-4-32"}) {
+    const TemporaryDir other;
+    const Result<Checkpoint> refused = with_config(other, coded, R"({"quantization_config":{"bits":4}})");
+    ASSERT_FALSE(refused) << coded;
+    EXPECT_NE(refused.error().message.find("quantization_config.quant_method"), std::string::npos);
+  }
+}
+
 TEST(QuantizedGrid, FourBitsThatAreSymmetricByThirtyTwoLieOnOne) {
   const auto on_grid = [](const char* format) {
     return is_on_q4_grid(*Checkpoint::open(kGoldens / format).value().find("layers.0.proj.weight"));
   };
   EXPECT_TRUE(on_grid("w4a16"));
   EXPECT_TRUE(on_grid("auto-round-4-32"));
-  for (const char* const other : {"w4a16-asymmetric", "awq", "w8a16", "w8a8", "fp8-channel", "nvfp4"})
+  for (const char* const other : {"w4a16-asymmetric", "awq", "w8a16", "w8a8", "fp8-channel", "nvfp4", "mxfp4"})
     EXPECT_FALSE(on_grid(other)) << other;
+}
+
+TEST(QuantizedNames, SayTheFormatAndItsGroups) {
+  const auto name = [](const char* format) {
+    return Checkpoint::open(kGoldens / format).value().tensors().front().type_name();
+  };
+  EXPECT_EQ(name("mxfp4"), "mxfp4 by 32");
+  EXPECT_EQ(name("mxfp8"), "mxfp8 by 32");
+  EXPECT_EQ(name("nvfp4"), "nvfp4 by 16");
+  EXPECT_EQ(name("fp8-tensor"), "fp8");
+  EXPECT_EQ(name("w4a16-asymmetric-experts"), "int4 by 64, asymmetric");
 }
 
 struct BadConfig {
@@ -81,9 +136,7 @@ class QuantizationConfig : public testing::TestWithParam<BadConfig> {};
 
 TEST_P(QuantizationConfig, ThatIsMalformedIsRefusedByItsKey) {
   const TemporaryDir dir;
-  fs::copy(kGoldens / "w4a16/model.safetensors", dir / "model.safetensors");
-  dir.write("config.json", GetParam().config);
-  const Result<Checkpoint> opened = Checkpoint::open(dir.path());
+  const Result<Checkpoint> opened = with_config(dir, "w4a16", GetParam().config);
   ASSERT_FALSE(opened);
   EXPECT_EQ(opened.error().code, GetParam().code) << opened.error().message;
   EXPECT_NE(opened.error().message.find(GetParam().message), std::string::npos) << opened.error().message;
@@ -111,6 +164,14 @@ INSTANTIATE_TEST_SUITE_P(
                   R"({"quantization_config":{"quant_method":"compressed-tensors",
                 "config_groups":{"g":{"weights":{"num_bits":8}}}}})",
                   Errc::kMalformed, "which no num_bits of quantization_config.config_groups gives"},
+        BadConfig{"TwoBits",
+                  R"({"quantization_config":{"quant_method":"compressed-tensors",
+                "config_groups":{"g":{"weights":{"num_bits":2},"input_activations":{"num_bits":8,"dynamic":false}}}}})",
+                  Errc::kUnsupported, "config_groups.g.weights.num_bits is 2, wanted 4 to 8: 2-bit weights"},
+        BadConfig{"FormatOfAGroup",
+                  R"({"quantization_config":{"quant_method":"compressed-tensors","format":"mixed-precision",
+                "config_groups":{"g":{"format":"mxfp6-pack-quantized","weights":{"num_bits":6,"type":"float"}}}}})",
+                  Errc::kUnsupported, "quantization_config.config_groups.g.format is \"mxfp6-pack-quantized\""},
         BadConfig{"Transform",
                   R"({"quantization_config":{"quant_method":"compressed-tensors","transform_config":{"config_groups":
                 {"R4":{"type":"hadamard","apply":[{"location":"weight_input"},{"location":"input"}]}}}}})",
@@ -180,6 +241,7 @@ TEST(QuantizedTensors, WhoseScalesAreNoNumbersAreRefusedByName) {
       {"w4a16", "layers.0.proj.weight_scale", std::string(2, '\0'), true, "weight_scale\" has no scale but 0"},
       {"fp8-hf-block", "layers.0.proj.weight_scale_inv", f32_inf, false, "has the scale inf at element 8"},
       {"nvfp4", "layers.0.proj.weight_scale", f8_nan, false, "has the scale nan"},
+      {"mxfp4", "layers.0.proj.weight_scale", "\xff", false, "has the scale inf at element 255"},
       {"nvfp4", "layers.0.proj.weight_global_scale", f32_zero, true, "weight_scale\" has the scale inf at element 0"},
   };
   for (const auto& one : kCases) {
@@ -194,6 +256,18 @@ TEST(QuantizedTensors, WhoseScalesAreNoNumbersAreRefusedByName) {
   const Checkpoint opened =
       Checkpoint::open(with_scales(dir, "w4a16", "layers.0.proj.weight_scale", std::string(2, '\0'), false)).value();
   EXPECT_TRUE(opened.find("layers.0.proj.weight")->coded->check_scales());
+}
+
+TEST(QuantizedTensors, OfAStackShareNoBlock) {
+  const TemporaryDir dir;
+  const std::string header = R"({"e":{"dtype":"F8_E4M3","shape":[2,3,4],"data_offsets":[0,24]},)"
+                             R"("e_scale_inv":{"dtype":"F32","shape":[2,2,1],"data_offsets":[24,40]}})";
+  dir.write("model.safetensors",
+            static_cast<char>(header.size()) + std::string(7, '\0') + header + std::string(40, '\0'));
+  dir.write("config.json", R"({"quantization_config":{"quant_method":"fp8","weight_block_size":[2,4]}})");
+  const Result<Checkpoint> opened = Checkpoint::open(dir.path());
+  ASSERT_FALSE(opened);
+  EXPECT_NE(opened.error().message.find("tensor \"e_scale_inv\" is F32"), std::string::npos) << opened.error().message;
 }
 
 TEST(QuantizedTensors, ThatDoNotFitAreRefusedByName) {
@@ -213,6 +287,13 @@ TEST(QuantizedTensors, ThatDoNotFitAreRefusedByName) {
       {"modelopt-nvfp4", ".input_scale\"", ".pre_quant_scale\"", "scales the inputs of"},
       {"gptq-desc-act", "proj.scales", "proj.skales", "has no \"layers.0.proj.scales\" beside it"},
       {"awq", "proj.qzeros", "proj.qzeroz", "has no \"layers.0.proj.qzeros\" beside it"},
+      {"auto-round-8-64", "[2,16]", "[4, 8]", "tensor \"layers.0.proj.qzeros\""},
+      {"mxfp4", "[64,4]", "[4,64]", "tensor \"layers.0.proj.weight_scale\""},
+      {"w4a16-experts", "proj_scale", "proj_skale", "has no \"layers.0.proj_scale\" beside it"},
+      {"w4a16-experts", "[4,16,4]", "[4,4,16]", "\"layers.0.proj_packed\" has 16 words a row for 0 inputs"},
+      {"w4a16-experts", "[4,16,4]", "[2,32,4]", "\"layers.0.proj_scale\" has the shape [2, 32, 4], wanted 4 matrices"},
+      {"w4a16-experts", "[4,16,4]", "[1,64,4]", "\"layers.0.proj_scale\" has the shape [1, 64, 4], wanted 4 matrices"},
+      {"w4a16-asymmetric-experts", "[4,2,2]", "[4,4,1]", "tensor \"layers.0.proj_zero_point\""},
   };
   for (const auto& one : kCases) {
     const TemporaryDir dir;

@@ -52,7 +52,7 @@ TEST(Weights, ThatAreNotFiniteAreRefusedByName) {
   }
 }
 
-// As transformers stores the experts of a mixture, whose scales lie beside them under names of their own.
+// As the experts of a mixture, but without their scales.
 TEST(Weights, OfFp8WithoutScalesAreRefusedByName) {
   for (const char* settings :
        {"{}", R"({"quantization_config": {"quant_method": "fp8"}})",

@@ -42,10 +42,16 @@ std::uint32_t word_at(const TensorEntry& tensor, std::int64_t index) {
   return word;
 }
 
+/// Reads consecutive numbers. Bytes are E8M0, the scales of MX formats: exponents of two.
+void numbers_at(const TensorEntry& tensor, std::int64_t first, std::span<float> out) {
+  const std::byte* from = tensor.bytes.data() + first * static_cast<std::int64_t>(size_bytes(tensor.dtype));
+  if (tensor.dtype != DType::kU8) return decode(tensor.dtype, from, out);
+  for (float& number : out) number = std::ldexp(1.0f, std::to_integer<int>(*from++) - 127);
+}
+
 float number_at(const TensorEntry& tensor, std::int64_t index) {
   float number = 0;
-  const auto size = static_cast<std::int64_t>(size_bytes(tensor.dtype));
-  decode(tensor.dtype, tensor.bytes.data() + index * size, {&number, 1});
+  numbers_at(tensor, index, {&number, 1});
   return number;
 }
 
@@ -101,7 +107,7 @@ class GroupedMatrix final : public CodedMatrix {
     bool all_zero = true;
     for (std::int64_t first = 0; first < count; first += std::ssize(some)) {
       some.resize(static_cast<std::size_t>(std::min<std::int64_t>(std::ssize(some), count - first)));
-      decode(scales_.dtype, scales_.bytes.data() + first * static_cast<std::int64_t>(size_bytes(scales_.dtype)), some);
+      numbers_at(scales_, first, some);
       for (std::size_t i = 0; i < some.size(); ++i) {
         const float scale = some[i] * codes_.factor / codes_.divisor;
         all_zero = all_zero && scale == 0;
@@ -116,9 +122,11 @@ class GroupedMatrix final : public CodedMatrix {
   }
 
   std::string name() const override {
-    const char* const kind = codes_.packing == CodePacking::kF8   ? "fp"
+    const bool floats = codes_.packing == CodePacking::kF8 || codes_.packing == CodePacking::kF4;
+    const char* const kind = !floats                              ? "int"
+                             : scales_.dtype == DType::kU8        ? "mxfp"
                              : codes_.packing == CodePacking::kF4 ? "nvfp"
-                                                                  : "int";
+                                                                  : "fp";
     const std::string by = group_ < codes_.in ? fmt::format(" by {}", group_) : "";
     return fmt::format("{}{}{}{}", kind, codes_.bits, by, zeros_ ? ", asymmetric" : "");
   }
@@ -217,11 +225,21 @@ Result<Stated> stated_quantization(const std::filesystem::path& config) {
   return stated;
 }
 
+/// Returns true for a matrix that must be codes, since its elements are no model's numbers.
+bool is_coded(const TensorEntry& tensor) {
+  return tensor.shape.size() >= 2 && (!is_decodable(tensor.dtype) || tensor.dtype == DType::kF8_E4M3);
+}
+
 }  // namespace
 
 std::optional<std::string> module_of(const TensorEntry& tensor, std::string_view suffix) {
   if (!tensor.name.ends_with(suffix)) return std::nullopt;
   return tensor.name.substr(0, tensor.name.size() - suffix.size());
+}
+
+std::int64_t rows_of(const TensorEntry& tensor) {
+  const std::size_t rank = tensor.shape.size();
+  return rank == 2 ? tensor.shape[0] : rank == 3 ? tensor.shape[0] * tensor.shape[1] : 0;
 }
 
 Result<std::vector<std::int64_t>> group_order(Tensors tensors, const std::string& name) {
@@ -238,13 +256,27 @@ Result<const TensorEntry*> need(const TensorEntry& codes, Tensors tensors, const
   return file_error(Errc::kMalformed, codes.file, "tensor {} has no {} beside it", quote(codes.name), quote(name));
 }
 
-Result<std::optional<TensorEntry>> coded_entry(std::string name, const GroupedCodes& m) {
+Result<std::optional<TensorEntry>> coded_entry(std::string name, GroupedCodes m) {
   constexpr std::int64_t kSizeMax = 1 << 30;  // as in a Linear
   if (m.out < 1 || m.in < 1 || m.out > kSizeMax || m.in > kSizeMax)
     return file_error(Errc::kMalformed, m.codes->file,
                       "tensor {} has codes of a matrix [{}, {}], wanted sizes of 1 to {}", quote(m.codes->name), m.out,
                       m.in, kSizeMax);
   const std::int64_t per_word = 32 / m.bits;
+  // Stacked matrices are one matrix of all their rows.
+  const bool stacked = m.codes->shape.size() == 3;
+  const std::int64_t stack = stacked ? m.codes->shape[0] : 1, rows = m.out / stack;
+  std::vector<TensorEntry> flat;
+  flat.reserve(3);
+  for (const TensorEntry** const tensor : {&m.codes, &m.scales, &m.zeros}) {
+    if (!stacked || *tensor == nullptr) continue;
+    if ((*tensor)->shape.size() != 3 || (*tensor)->shape[0] != stack)
+      return file_error(Errc::kMalformed, (*tensor)->file, "tensor {} has the shape [{}], wanted {} matrices",
+                        quote((*tensor)->name), fmt::join((*tensor)->shape, ", "), stack);
+    flat.push_back(**tensor);
+    flat.back().shape = {stack * flat.back().shape[1], flat.back().shape[2]};
+    *tensor = &flat.back();
+  }
   switch (m.packing) {
     case CodePacking::kInt32:
       RETURN_IF_ERROR(check_shape(*m.codes, DType::kI32, {m.out, divide_up(m.in, per_word)}));
@@ -259,12 +291,17 @@ Result<std::optional<TensorEntry>> coded_entry(std::string name, const GroupedCo
   }
   const std::vector<std::int64_t>& shape = m.scales->shape;
   const std::int64_t count = m.scales->element_count();
-  const bool numbers = is_decodable(m.scales->dtype) && block_elements(m.scales->dtype) == 1;
+  const bool floats = m.packing == CodePacking::kF8 || m.packing == CodePacking::kF4;
+  const bool numbers = (is_decodable(m.scales->dtype) && block_elements(m.scales->dtype) == 1) ||
+                       (m.scales->dtype == DType::kU8 && floats);
   const std::int64_t groups = shape.size() == 2 ? shape[m.transposed ? 0 : 1] : 1,
                      blocks = shape.size() == 2 ? shape[m.transposed ? 1 : 0] : count;
-  const std::int64_t group = part_size(m.in, groups, m.group_sizes), block = part_size(m.out, blocks, m.block_sizes);
+  const std::int64_t group = part_size(m.in, groups, m.group_sizes),
+                     block = part_size(rows, blocks / stack, m.block_sizes);
   const bool in_blocks = m.packing == CodePacking::kF8 && shape.size() == 2;
-  const bool whole = blocks == m.out || (blocks == 1 && !m.transposed) || in_blocks;
+  // No block of outputs or word of zeros may have those of two matrices.
+  const bool apart = !stacked || (block != 0 && rows % block == 0 && (m.zeros == nullptr || rows % per_word == 0));
+  const bool whole = (blocks == m.out || (blocks == 1 && !m.transposed) || in_blocks) && apart;
   if (!numbers || shape.size() > 2 || group == 0 || block == 0 || !whole)
     return file_error(Errc::kMalformed, m.scales->file, "tensor {} is {} [{}], wanted scales of a matrix [{}, {}]",
                       quote(m.scales->name), to_string(m.scales->dtype), fmt::join(shape, ", "), m.out, m.in);
@@ -284,8 +321,10 @@ Result<std::optional<TensorEntry>> coded_entry(std::string name, const GroupedCo
     return file_error(Errc::kMalformed, m.codes->file, "{} has groups of {} inputs, wanted {}", quote(name),
                       m.group_of.size(), m.in);
   const auto coded = std::make_shared<const GroupedMatrix>(m, groups, group, block);
+  std::vector<std::int64_t> sizes = {m.out, m.in};
+  if (stacked) sizes = {stack, rows, m.in};
   return std::optional(
-      TensorEntry{std::move(name), m.codes->dtype, {m.out, m.in}, m.codes->bytes, m.codes->file, coded});
+      TensorEntry{std::move(name), m.codes->dtype, std::move(sizes), m.codes->bytes, m.codes->file, coded});
 }
 
 std::optional<std::pair<std::int64_t, std::int64_t>> block_sizes(const JsonFields& config, const char* key) {
@@ -307,6 +346,8 @@ Result<void> decode_quantized(const std::filesystem::path& config, std::vector<T
 
   FirstError first_error{.file = stated.file.string()};
   const JsonFields fields(stated.settings, stated.key + ".", first_error);
+  // Google's unquantized QAT files have settings without a method.
+  if (fields.find("quant_method") == nullptr && std::ranges::none_of(tensors, is_coded)) return {};
   const std::string method = fields.text("quant_method", {});
   const auto* const known =
       std::ranges::find(kMethods, method, [](const auto& row) { return std::string(row.quant_method); });

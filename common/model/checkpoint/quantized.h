@@ -48,7 +48,7 @@ enum class CodePacking {
 struct GroupedCodes {
   CodePacking packing = CodePacking::kInt32;
   int bits = 4;
-  std::int64_t out = 0, in = 0;
+  std::int64_t out = 0, in = 0;  ///< out: of all matrices, if `codes` is a stack of them (as of experts)
   const TensorEntry* codes = nullptr;
   const TensorEntry* scales = nullptr;  ///< [blocks of outputs, groups], or transposed
   const TensorEntry* zeros = nullptr;   ///< packed as in the method; null: zero is the codes' middle, or 0 if signed
@@ -63,7 +63,7 @@ struct GroupedCodes {
 };
 
 /// Makes such a matrix's entry. @return kMalformed if the sizes or types of its tensors do not fit each other
-Result<std::optional<TensorEntry>> coded_entry(std::string name, const GroupedCodes& matrix);
+Result<std::optional<TensorEntry>> coded_entry(std::string name, GroupedCodes matrix);
 
 /// Returns the size [outputs, inputs] of a block that shares a scale; none if the key is absent.
 std::optional<std::pair<std::int64_t, std::int64_t>> block_sizes(const JsonFields& config, const char* key);
@@ -76,6 +76,9 @@ inline std::int64_t codes_in(std::int64_t size, std::int64_t each) {
   constexpr std::int64_t kSizeMax = std::int64_t{1} << 32;
   return std::min(size, kSizeMax) * each;
 }
+
+/// Returns the rows of a matrix, or of all stacked matrices; 0 of another tensor.
+std::int64_t rows_of(const TensorEntry& tensor);
 
 /// Returns GroupedCodes::group_of from the tensor `name`; empty if there is none.
 Result<std::vector<std::int64_t>> group_order(Tensors tensors, const std::string& name);

@@ -11,31 +11,35 @@ namespace outrider {
 /// @param block, group  sizes; 0: not stated
 static QuantizedFormat make_format(std::int64_t block, std::int64_t group) {
   return [=](const TensorEntry& tensor, Tensors tensors) -> Result<std::optional<TensorEntry>> {
-    const std::optional<std::string> module = module_of(tensor, ".weight");
+    const TensorEntry* scales = find_tensor(tensors, tensor.name + "_scale_inv");
+    if (scales == nullptr) scales = find_tensor(tensors, tensor.name + "_scale");
+    // The stacked matrices of experts have names without ".weight".
+    const bool stacked = tensor.shape.size() == 3 && tensor.dtype == DType::kF8_E4M3 && scales != nullptr;
+    const std::optional<std::string> module = module_of(tensor, stacked ? "" : ".weight");
     const bool codes = tensor.dtype == DType::kF8_E4M3 || tensor.dtype == DType::kU8;
-    if (!module || !codes || tensor.shape.size() != 2) return std::optional<TensorEntry>();
+    if (!module || !codes || (tensor.shape.size() != 2 && !stacked)) return std::optional<TensorEntry>();
     if (const TensorEntry* const before = find_tensor(tensors, *module + ".pre_quant_scale"))
       return file_error(Errc::kUnsupported, before->file, "tensor {} scales the inputs of {}: that is not read",
                         quote(before->name), quote(tensor.name));
     GroupedCodes m{.packing = CodePacking::kF8,
                    .bits = 8,
-                   .out = tensor.shape[0],
-                   .in = tensor.shape[1],
+                   .out = rows_of(tensor),
+                   .in = tensor.shape.back(),
                    .codes = &tensor,
+                   .scales = scales,
                    .group_sizes = {group},
                    .block_sizes = {block}};
-    m.scales = find_tensor(tensors, *module + ".weight_scale_inv");
-    if (m.scales == nullptr) {
-      ASSIGN_OR_RETURN(m.scales, need(tensor, tensors, *module + ".weight_scale"));
+    if (scales == nullptr) {
+      ASSIGN_OR_RETURN(m.scales, need(tensor, tensors, tensor.name + "_scale"));
     }
     if (tensor.dtype == DType::kU8) {
       m.packing = CodePacking::kF4;
       m.bits = 4;
       m.in = codes_in(m.in, 2);
-      ASSIGN_OR_RETURN(const TensorEntry* global, need(tensor, tensors, *module + ".weight_scale_2"));
+      ASSIGN_OR_RETURN(const TensorEntry* global, need(tensor, tensors, tensor.name + "_scale_2"));
       RETURN_IF_ERROR(read_f32(*global, {&m.factor, 1}));
     }
-    return coded_entry(*module + ".weight", m);
+    return coded_entry(tensor.name, m);
   };
 }
 

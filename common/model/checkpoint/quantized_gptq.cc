@@ -24,16 +24,22 @@ static QuantizedFormat make_gptq(const JsonFields& config, int zero_bias) {
     ASSIGN_OR_RETURN(m.zeros, need(tensor, tensors, *module + ".qzeros"));
     m.zero_bias = zero_bias;
     m.transposed = true;
-    m.in = tensor.shape.empty() ? 0 : codes_in(tensor.shape[0], 32 / bits);
     m.out = tensor.shape.size() == 2 ? tensor.shape[1] : 0;
+    // Of mixed widths the configuration has one; a row of zeros has as many words as the width gives.
+    const auto fits = [&](int width) {
+      return m.zeros->shape.size() == 2 && m.zeros->shape[1] == (m.out - 1) / (32 / width) + 1;
+    };
+    for (const int other : {2, 4, 8})
+      if (!fits(m.bits) && fits(other)) m.bits = other;
+    m.in = tensor.shape.empty() ? 0 : codes_in(tensor.shape[0], 32 / m.bits);
     ASSIGN_OR_RETURN(m.group_of, group_order(tensors, *module + ".g_idx"));
     return coded_entry(*module + ".weight", m);
   };
 }
 
 QuantizedFormat make_gptq(const JsonFields& config) {
-  const bool second = config.choice("checkpoint_format", "gptq", {"gptq", "gptq_v2"}) == "gptq_v2";
-  return make_gptq(config, second ? 0 : 1);
+  const char* const key = config.find("checkpoint_format") != nullptr ? "checkpoint_format" : "format";
+  return make_gptq(config, config.choice(key, "gptq", {"gptq", "gptq_v2"}) == "gptq_v2" ? 0 : 1);
 }
 
 QuantizedFormat make_auto_round(const JsonFields& config) {

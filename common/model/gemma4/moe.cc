@@ -171,7 +171,9 @@ Result<Moe> Moe::load(const WeightReader& weights, const TextConfig& model) {
   ASSIGN_OR_RETURN(moe.post_feedforward_norm_2_,
                    weights.vector("post_feedforward_layernorm_2.weight", model.hidden_size));
   ASSIGN_OR_RETURN(moe.router_, Router::load(weights.under("router"), model));
-  ASSIGN_OR_RETURN(moe.experts_, Experts::load(weights.under("experts"), model));
+  // Early exports of Model Optimizer have the experts, and not the router, under "moe".
+  const char* const experts = weights.has("moe.experts.0.gate_proj.weight") ? "moe.experts" : "experts";
+  ASSIGN_OR_RETURN(moe.experts_, Experts::load(weights.under(experts), model));
   return moe;
 }
 
