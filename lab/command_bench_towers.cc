@@ -68,15 +68,6 @@ double best_ms(int repeat, const Work& work) {
   return best;
 }
 
-/// Returns the size of a tower's matrices and tables.
-double weight_mib(const auto& tower) {
-  std::size_t bytes = 0;
-  tower.report_buffers([&](const BufferFacts& facts) {
-    if (facts.name.find("_weights.") != facts.name.npos) bytes += facts.bytes;
-  });
-  return static_cast<double>(bytes) / kMiB;
-}
-
 /// Adds the figures of a picture.
 void bench_vision(const TowerFlags& flags, const ModelShape& shape, WeightType type, Row& report) {
   const VisionConfig config = cut(or_throw(parse_vision_config(config_json(shape), shape.name)), flags.layers);
@@ -92,7 +83,6 @@ void bench_vision(const TowerFlags& flags, const ModelShape& shape, WeightType t
               {"picture_resized", fmt::format("{} x {}", resized.width, resized.height)},
               {"picture_patches", patches.rows * patches.columns},
               {"picture_soft_tokens", soft_token_count(resized.height, resized.width, config)},
-              {"picture_weight_mib", weight_mib(*tower)},
               {"picture_resize_ms", resize_ms},
               {"picture_encode_ms", best_ms(flags.repeat, [&] { tower->encode(patches); })}});
 }
@@ -110,7 +100,6 @@ void bench_audio(const TowerFlags& flags, const ModelShape& shape, WeightType ty
   report.add({{"sound_layers", config.num_hidden_layers},
               {"sound_seconds", flags.seconds},
               {"sound_soft_tokens", config.soft_tokens(std::ssize(samples))},
-              {"sound_weight_mib", weight_mib(*tower)},
               {"sound_encode_ms", best_ms(flags.repeat, [&] { tower->encode(samples); })}});
   if (!config.without_tower)
     report.add({{"sound_features_ms", best_ms(flags.repeat, [&] { audio_features(samples); })}});

@@ -138,8 +138,7 @@ class RandomWeights final : public WeightSource {
             .rows = rows,
             .width = width,
             .bytes = bytes->span().first(size),
-            .owner = bytes,
-            .mapped = false};
+            .owner = bytes};
   }
 
   WeightType type_;

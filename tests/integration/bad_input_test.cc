@@ -400,11 +400,6 @@ TEST(BadInput, MoreRatesThanARoundHasDrafts) {
   expect_refused(bench, {"33 rates, wanted at most 32"});
 }
 
-TEST(BadInput, TheLayoutOfABackboneAlone) {
-  Program layout({"layout", "--backbone", nano_pair().backbone.string(), "--no-assistant"});
-  expect_refused(layout, {"has no assistant beside it, wanted --assistant"});
-}
-
 TEST(BadInput, RecordedAnswersThatAreNotThere) {
   Program missing({"ready", "--golden", "/nowhere/golden.json"});
   expect_refused(missing, {"/nowhere/golden.json", "No such file"});

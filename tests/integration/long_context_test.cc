@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/random.h"
+#include "tests/support/anonymous_bytes.h"
 #include "tests/support/cluster_fixtures.h"
 #include "tests/support/temporary_dir.h"
 
@@ -68,16 +69,6 @@ class TinyBackbone {
   json header_ = json::object();
   std::vector<float> data_;
 };
-
-/// Memory of a process that belongs to no file, in bytes.
-std::int64_t anonymous_bytes(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/smaps_rollup", pid));
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("Anonymous:")) return std::stoll(line.substr(10)) * 1024;
-  }
-  ADD_FAILURE() << "no smaps_rollup of process " << pid;
-  return 0;
-}
 
 // Attention over every position before it makes this quadratic: minutes on two busy cores.
 TEST(LongContext, HoldsEveryPositionInBoundedMemory) {

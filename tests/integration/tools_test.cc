@@ -1,9 +1,8 @@
-// run, inspect, layout and validate.
+// run, inspect and validate.
 #include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <regex>
-#include <set>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -171,29 +170,6 @@ TEST(Validate, ExchangedHalvesAreTheHandOff) {
   pair.write("assistant/model.safetensors", bytes);
   const json step = expect_failed(pair, 6, "hand-off");
   EXPECT_NE(step["message"].get<std::string>().find("exchanged"), std::string::npos) << step["message"];
-}
-
-TEST(Layout, NamesTheBuffersAndAddsUpToWhatTheProcessTakes) {
-  PairCopy pair(source_dir() / "models/nano");
-  const std::filesystem::path out = pair.dir() / "layout_decode.json";
-  Program layout({"layout", "--context", "2048", "--measure", "--out", out});
-  EXPECT_EQ(describe(layout.wait()), "exit 0");
-  const json object = read_json(out);
-  std::set<std::string> names;
-  std::size_t sum = 0;
-  for (const json& buffer : object["buffers"]) {
-    names.insert(buffer["name"]);
-    if (!buffer["mapped"].get<bool>()) sum += buffer["bytes"].get<std::size_t>();
-  }
-  for (const char* name : {"target_main_stream", "target_kv_cache", "draft_backbone_stream", "draft_main_stream",
-                           "draft_kv_cache", "draft_logits", "target_logits", "candidate_tokens", "accepted_tokens",
-                           "verifier_scratch", "target_weights", "draft_weights"}) {
-    EXPECT_TRUE(names.contains(name)) << name;
-  }
-  EXPECT_EQ(object["totals"]["anonymous_bytes"], sum);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  EXPECT_NEAR(object["measured"]["layout_share"].get<double>(), 1.0, 0.05);
-#endif
 }
 
 TEST(Inspect, KnowsBackboneAndAssistant) {

@@ -99,18 +99,6 @@ TEST(Unified, OfAPackHasTheSameBits) {
   EXPECT_EQ(packed.hear(), plain.hear());
 }
 
-TEST(Unified, ItsMemoryIsReported) {
-  Unified g;
-  g.see(), g.hear();
-  std::map<std::string, std::size_t> bytes;
-  const auto sink = [&](const BufferFacts& facts) { bytes[facts.name] = facts.bytes; };
-  g.seeing->report_buffers(sink);
-  g.hearing->report_buffers(sink);
-  EXPECT_EQ(bytes.at("vision_weights.pos_embedding"), 2u * 9 * 44 * sizeof(float));
-  EXPECT_GE(bytes.at("vision_scratch.pixels"), 6u * 108 * sizeof(float));
-  EXPECT_GE(bytes.at("audio_scratch.soft_tokens"), 6u * 64 * sizeof(float));
-}
-
 TEST(Unified, TheConfigIsHuggingFaces) {
   const auto parsed = [](const std::string& vision, const std::string& text = "") {
     return parse_vision_config(R"({"text_config": {)" + text + R"(}, "vision_config": {"model_type": )" +

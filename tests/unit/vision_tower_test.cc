@@ -39,16 +39,6 @@ TEST(VisionTower, GivesTheCallersLoopItsTurnWithinALayer) {
   EXPECT_GT(turns, g.tower->config().num_hidden_layers * 3600 / 64);
 }
 
-TEST(VisionTower, ItsMemoryIsReported) {
-  Golden<Seeing> g("multimodal-e4b");
-  g.encode();
-  std::map<std::string, std::size_t> bytes;
-  g.tower->report_buffers([&](const BufferFacts& facts) { bytes[facts.name] = facts.bytes; });
-  EXPECT_EQ(bytes.at("vision_weights.position_embedding_table"), 2u * 64 * 32 * sizeof(float));
-  EXPECT_TRUE(bytes.contains("vision_weights.layers.2.down"));
-  EXPECT_TRUE(bytes.contains("vision_scratch.gate"));
-}
-
 std::string vision_error_of(const std::string& config) {
   const auto result = parse_vision_config(config, "config.json");
   return result ? "" : result.error().message;

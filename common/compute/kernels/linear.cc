@@ -81,9 +81,7 @@ Result<Linear> Linear::map(PackedWeights weights) {
     weights.bytes = copy->span();
     weights.owner = copy;
   }
-  Linear linear(weights.type, weights.in, weights.out, make_matrix(weights));
-  linear.mapped_ = linear.packed().bytes.data() == bytes.data();
-  return linear;
+  return Linear(weights.type, weights.in, weights.out, make_matrix(weights));
 }
 
 Linear Linear::select(std::span<const std::int32_t> outputs) const {
@@ -170,10 +168,6 @@ void Linear::forward_groups(std::span<const Group> groups, Matrix<const float> x
     rows.push_back({linear->matrix_.get(), count});
   }
   first.multiply_groups(rows, x.data(), y.data());
-}
-
-std::size_t Linear::held_bytes() const {
-  return matrix_ == nullptr ? 0 : packed().bytes.size() + packed().scales.size() * sizeof(float);
 }
 
 std::size_t Linear::weight_bytes() const {

@@ -108,12 +108,6 @@ class Linear {
   std::int64_t out_features() const { return out_features_; }
   /// Bytes read by one forward here.
   std::size_t weight_bytes() const;
-  /// Bytes of memory, including padding and scales.
-  std::size_t held_bytes() const;
-  /// Bytes of the calling thread's scratch after its forwards, for all matrices together.
-  static std::size_t thread_scratch_bytes();
-  /// Returns true if the weights are the bytes given to map().
-  bool is_mapped() const { return mapped_; }
   WeightType type() const { return type_; }
   /// Name of the implementation, for logs and benchmarks: "onednn brg:avx512_core_vnni", "plain avx2". @pre packed
   const std::string& implementation() const;
@@ -126,7 +120,6 @@ class Linear {
   WeightType type_ = WeightType::kF32;
   std::int64_t in_features_ = 0, out_features_ = 0;
   std::shared_ptr<const class PackedMatrix> matrix_;  ///< null until packed, or without outputs
-  bool mapped_ = false;
   Shards* shards_ = nullptr;  ///< not null: `matrix_` has the outputs `own_`
   Columns own_ = {};
 };

@@ -170,10 +170,4 @@ std::byte* scratch_bytes(Scratch use, std::size_t bytes) {
   return piece.data();
 }
 
-std::size_t Linear::thread_scratch_bytes() {
-  std::size_t bytes = 0;
-  for (const AlignedArray<std::byte>& piece : thread_scratch) bytes += piece.size();
-  return bytes;
-}
-
 }  // namespace outrider

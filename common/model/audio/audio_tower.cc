@@ -84,14 +84,6 @@ Result<AudioTower::Layer> AudioTower::Layer::load(const WeightReader& weights, c
   return layer;
 }
 
-template <typename Visit>
-void AudioTower::Layer::each_linear(Visit visit) const {
-  visit("before.up", before.up.linear()), visit("before.down", before.down.linear());
-  visit("q", q.linear()), visit("k", k.linear()), visit("v", v.linear()), visit("post", post.linear());
-  visit("relative_k", relative_k), visit("start", start.linear()), visit("end", end.linear());
-  visit("after.up", after.up.linear()), visit("after.down", after.down.linear());
-}
-
 Result<AudioTower::Subsampling> AudioTower::Subsampling::load(const WeightReader& weights, std::int64_t in,
                                                               std::int64_t out) {
   Subsampling block;
@@ -291,22 +283,6 @@ void AudioTower::convolution(const Layer& layer, Matrix<float> x) {
   silu_in_place(mixed);
   layer.end.forward(steps_, kStepRows, mixed, h, scratch_.clipped);
   add_in_place(x, h);
-}
-
-void AudioTower::report_buffers(const BufferSink& sink) const {
-  for (std::size_t i = 0; i < std::size(subsampling_); ++i)
-    report_linear(sink, fmt::format("audio_weights.subsampling.{}", i), subsampling_[i].kernel);
-  report_linear(sink, "audio_weights.input_projection", input_projection_);
-  report_linear(sink, "audio_weights.output_projection", output_projection_);
-  report_linear(sink, "audio_weights.embedding_projection", embedding_projection_);
-  for (std::size_t l = 0; l < layers_.size(); ++l) {
-    const std::string name = fmt::format("audio_weights.layers.{}.", l);
-    layers_[l].each_linear([&](const char* part, const Linear& linear) { report_linear(sink, name + part, linear); });
-  }
-  const Scratch& s = scratch_;
-  for (const Buffer* buffer : {&s.columns, &s.halved, &s.quartered, &s.x, &s.normed, &s.clipped, &s.q, &s.k, &s.v,
-                               &s.distances, &s.relative, &s.attention, &s.inner, &s.gates, &s.output, &s.soft})
-    buffer->report(sink, "audio_scratch.");
 }
 
 }  // namespace outrider

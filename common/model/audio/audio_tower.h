@@ -30,7 +30,6 @@ class AudioTower : public SoundEncoder {
   /// @param between_steps  called several times in every layer
   Matrix<const float> encode_features(Matrix<const float> features, const Trace& trace = {},
                                       const std::function<void()>* between_steps = nullptr);
-  void report_buffers(const BufferSink& sink) const override;
 
  private:
   struct FeedForward {
@@ -48,9 +47,6 @@ class AudioTower : public SoundEncoder {
     std::vector<float> kernel;  ///< [conv_kernel_size, hidden_size]; the last tap is the present frame
 
     static Result<Layer> load(const WeightReader& weights, const AudioConfig& config);
-    /// visit(name, linear)
-    template <typename Visit>
-    void each_linear(Visit visit) const;
   };
   /// A 3 x 3 convolution over time and pitch with stride 2, and its norm.
   struct Subsampling {
@@ -61,9 +57,8 @@ class AudioTower : public SoundEncoder {
   };
   /// Scratch memory of one encode, by purpose.
   struct Scratch {
-    Buffer columns{"columns"}, halved{"halved"}, quartered{"quartered"}, x{"main_stream"}, normed{"normed"};
-    Buffer clipped{"clipped"}, q{"q"}, k{"k"}, v{"v"}, distances{"distances"}, relative{"relative"};
-    Buffer attention{"attention"}, inner{"inner"}, gates{"gates"}, output{"output"}, soft{"soft_tokens"};
+    Buffer columns, halved, quartered, x, normed, clipped, q, k, v, distances, relative, attention, inner, gates;
+    Buffer output, soft;
   };
 
   using SoundEncoder::SoundEncoder;

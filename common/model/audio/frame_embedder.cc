@@ -37,10 +37,4 @@ Matrix<const float> FrameEmbedder::encode(std::span<const float> samples, const 
   return soft;
 }
 
-void FrameEmbedder::report_buffers(const BufferSink& sink) const {
-  report_linear(sink, "audio_weights.embedding_projection", embedding_projection_);
-  frames_.report(sink, "audio_scratch.frames");
-  soft_.report(sink, "audio_scratch.soft_tokens");
-}
-
 }  // namespace outrider

@@ -18,7 +18,6 @@ class FrameEmbedder : public SoundEncoder {
 
   Matrix<const float> encode(std::span<const float> samples, const Trace& trace,
                              const std::function<void()>* between_steps) override;
-  void report_buffers(const BufferSink& sink) const override;
 
  private:
   using SoundEncoder::SoundEncoder;

@@ -6,7 +6,6 @@
 
 #include "common/model/audio/audio_config.h"
 #include "common/model/audio/audio_features.h"
-#include "common/model/gemma4/buffers.h"
 #include "common/model/gemma4/trace.h"
 #include "common/model/gemma4/weights.h"
 #include "common/model/gemma4/workspace.h"
@@ -34,7 +33,6 @@ class SoundEncoder {
                                      const std::function<void()>* between_steps = nullptr) = 0;
 
   const AudioConfig& config() const { return config_; }
-  virtual void report_buffers(const BufferSink& sink) const = 0;
 
  protected:
   explicit SoundEncoder(const AudioConfig& config) : config_(config) {}

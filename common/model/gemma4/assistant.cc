@@ -124,16 +124,6 @@ std::size_t DraftHead::weight_bytes() const {
   return centroids_.weight_bytes() + static_cast<std::size_t>(top_k_ * group_size_) * rows_.row_bytes();
 }
 
-void DraftHead::report_buffers(const BufferSink& sink) const {
-  report_linear(sink, "draft_weights.head", dense_);
-  report_linear(sink, "draft_weights.centroids", centroids_);
-  report_vector(sink, "draft_weights.token_ordering", ordering_);
-  if (rows_.rows > 0) rows_.report(sink, "draft_weights.head_rows");
-  report_vector(sink, "draft_logits.candidates", candidate_scores_);
-  report_vector(sink, "draft_logits.candidate_ids", candidate_ids_);
-  scores_.report(sink, dense_.out_features() > 0 ? "draft_logits.all" : "draft_logits.centroids");
-}
-
 // ---- assistant ----
 
 Result<std::unique_ptr<Assistant>> Assistant::load(const ModelFiles& files, const TextConfig& backbone,
@@ -298,21 +288,6 @@ std::size_t Assistant::weight_bytes() const {
   std::size_t bytes = pre_projection_.weight_bytes() + post_projection_.weight_bytes() + head_.weight_bytes();
   for (const DecoderLayer& layer : layers_) bytes += layer.weight_bytes();
   return bytes;
-}
-
-void Assistant::report_buffers(const BufferSink& sink) const {
-  target_embedding_->report(sink, "target_embedding");
-  report_linear(sink, "draft_weights.pre_projection", pre_projection_);
-  report_linear(sink, "draft_weights.post_projection", post_projection_);
-  report_vector(sink, "draft_weights.norm", norm_);
-  for (std::size_t j = 0; j < layers_.size(); ++j)
-    layers_[j].report_buffers(sink, fmt::format("draft_weights.layers.{}", j));
-  head_.report_buffers(sink);
-  scratch_.input.report(sink, "draft_backbone_stream.input");
-  scratch_.state.report(sink, "draft_backbone_stream.state");
-  scratch_.x.report(sink, "draft_main_stream");
-  scratch_.normed.report(sink, "drafter_scratch.final_normed");
-  workspace_.report_buffers(sink, "drafter_scratch");
 }
 
 }  // namespace outrider

@@ -22,11 +22,6 @@ struct DonorReplica {
 
   /// Appends the backbone's rows [length, end), copied from a cache that still has them.
   void extend(const Backbone& backbone, const KvCache& cache, Position end);
-  /// Reports its memory with `positions` positions, whatever the present length.
-  void report_buffers(const BufferSink& sink, Position positions) const {
-    sliding.report(sink, "draft_kv_cache.sliding", positions);
-    full.report(sink, "draft_kv_cache.full", positions);
-  }
 };
 
 /// K/V of the two donor layers at positions [0, length): a replica's, or the backbone's own cache.
@@ -76,7 +71,6 @@ class DraftHead {
   /// @param n  one row
   std::vector<float> scores(Matrix<const float> n);
   std::size_t weight_bytes() const;
-  void report_buffers(const BufferSink& sink) const;
 
  private:
   /// Scores the tokens of a row's best centroids, into candidate_ids_ and candidate_scores_.
@@ -149,7 +143,6 @@ class Assistant {
   /// See DraftHead.
   DraftVocabulary* draft_vocabulary() { return head_.draft_vocabulary(); }
   std::size_t weight_bytes() const;
-  void report_buffers(const BufferSink& sink) const;
 
  private:
   Assistant() = default;

@@ -122,25 +122,6 @@ std::size_t Backbone::weight_bytes() const {
   return bytes;
 }
 
-void Backbone::report_buffers(const BufferSink& sink) const {
-  embedding_->report(sink, "target_embedding");
-  if (per_layer_embedding_) per_layer_embedding_->report(sink, "target_per_layer_embedding");
-  report_linear(sink, "target_weights.head", head_);
-  report_linear(sink, "target_weights.per_layer_model_projection", per_layer_model_projection_);
-  report_vector(sink, "target_weights.per_layer_projection_norm", per_layer_projection_norm_);
-  report_vector(sink, "target_weights.norm", norm_);
-  for (std::size_t i = 0; i < layers_.size(); ++i)
-    layers_[i].report_buffers(sink, fmt::format("target_weights.layers.{}", i));
-  scratch_.x.report(sink, "target_main_stream");
-  scratch_.hidden.report(sink, "target_hidden_stream");
-  scratch_.logits.report(sink, "target_logits");
-  scratch_.kept.report(sink, "target_hidden_stream.kept");
-  workspace_.report_buffers(sink, "verifier_scratch");
-  scratch_.ple.report(sink, "verifier_scratch.per_layer_inputs");
-  scratch_.selected.report(sink, "verifier_scratch.selected");
-  branches_.report(sink, "verifier_scratch.branches");
-}
-
 void Backbone::embed(std::span<const Segment> segments, Matrix<float> x) const {
   std::int64_t r = 0;
   for (const Segment& segment : segments) {

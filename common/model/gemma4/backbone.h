@@ -93,7 +93,6 @@ class Backbone {
   /// Bytes of weights that a forward of one row reads, which limits plain decoding. For a mixture of experts it counts
   /// one row's experts; n rows read up to n times as many, at most all.
   std::size_t weight_bytes() const;
-  void report_buffers(const BufferSink& sink) const;
   /// Implementation of the largest matrix, for logs.
   const std::string& gemm_implementation() const { return head_.implementation(); }
 

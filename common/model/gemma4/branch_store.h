@@ -3,10 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <vector>
-
-#include "common/model/gemma4/buffers.h"
 
 namespace outrider {
 
@@ -23,16 +20,6 @@ class BranchStore {
   }
   std::byte* k(std::size_t layer, std::int64_t row) { return at(layer, 2 * row); }
   std::byte* v(std::size_t layer, std::int64_t row) { return at(layer, 2 * row + 1); }
-  void report(const BufferSink& sink, const std::string& name) const {
-    for (std::size_t i = 0; i < layers_.size(); ++i) {
-      const auto bytes = layers_[i].bytes.capacity();
-      if (bytes > 0)
-        sink({.name = fmt::format("{}.layers.{}", name, i),
-              .dtype = "U8",
-              .shape = {std::ssize(layers_[i].bytes)},
-              .bytes = bytes});
-    }
-  }
 
  private:
   struct Layer {

@@ -208,21 +208,4 @@ std::size_t DecoderLayer::weight_bytes() const {
          (moe_ ? moe_->weight_bytes() : 0);
 }
 
-void DecoderLayer::report_buffers(const BufferSink& sink, const std::string& name) const {
-  report_linear(sink, name + ".qkv", qkv_);
-  report_linear(sink, name + ".o", o_);
-  report_linear(sink, name + ".gate_up", gate_up_);
-  report_linear(sink, name + ".down", down_);
-  report_linear(sink, name + ".per_layer_input_gate", per_layer_input_gate_);
-  report_linear(sink, name + ".per_layer_projection", per_layer_projection_);
-  if (moe_) moe_->report_buffers(sink, name + ".moe");
-  report_vector(sink, name + ".input_norm", norms_.input);
-  report_vector(sink, name + ".post_attention_norm", norms_.post_attention);
-  report_vector(sink, name + ".pre_feedforward_norm", norms_.pre_feedforward);
-  report_vector(sink, name + ".post_feedforward_norm", norms_.post_feedforward);
-  report_vector(sink, name + ".q_norm", norms_.q);
-  report_vector(sink, name + ".k_norm", norms_.k);
-  report_vector(sink, name + ".post_per_layer_input_norm", norms_.post_per_layer_input);
-}
-
 }  // namespace outrider

@@ -61,8 +61,6 @@ class DecoderLayer {
   const LayerConfig& config() const { return config_; }
   /// Bytes of weights that a forward of one row reads.
   std::size_t weight_bytes() const;
-  /// @param name of the layer, as in "target_weights.layers.3"
-  void report_buffers(const BufferSink& sink, const std::string& name) const;
 
  private:
   void attention(std::span<const RowContext> rows, Matrix<float> h, Workspace& workspace, const Trace& trace) const;

@@ -18,7 +18,6 @@ class Embedding {
   /// @param row  [width]
   /// @pre 0 <= token < V
   void lookup(TokenId token, std::span<float> row) const;
-  void report(const BufferSink& sink, const std::string& name) const { table_.report(sink, name); }
 
  private:
   RowTable table_;

@@ -73,14 +73,6 @@ std::size_t LayerKv::bytes_at(Position end) const {
   return 2 * PageArray::resident_bytes(static_cast<std::size_t>(rows) * row_bytes_);
 }
 
-void LayerKv::report(const BufferSink& sink, const std::string& name, Position end) const {
-  const std::int64_t rows = grows_ ? end : std::min<std::int64_t>(end, capacity_);
-  sink({.name = name,
-        .dtype = to_string(dtype_),
-        .shape = {2, rows, num_key_value_heads_, head_dim_},
-        .bytes = bytes_at(end)});
-}
-
 KvView LayerKv::view() const {
   return {.dtype = dtype_,
           .k = k_.data(),
@@ -96,17 +88,6 @@ KvCache::KvCache(DType dtype, std::span<const LayerShape> layers, std::int64_t r
     const std::int64_t ring = shape.sliding_window == 0 ? 0 : drafter_window(shape.sliding_window) + rows_max;
     layers_.emplace_back(dtype, shape.num_key_value_heads, shape.head_dim, ring);
   }
-}
-
-std::size_t KvCache::bytes_at(Position end) const {
-  std::size_t bytes = 0;
-  for (const LayerKv& layer : layers_) bytes += layer.bytes_at(end);
-  return bytes;
-}
-
-void KvCache::report_buffers(const BufferSink& sink, const std::string& name, Position positions) const {
-  for (std::size_t i = 0; i < layers_.size(); ++i)
-    layers_[i].report(sink, fmt::format("{}.layers.{}", name, i), positions);
 }
 
 void KvCache::extend(std::int64_t rows) {

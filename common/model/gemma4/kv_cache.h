@@ -9,7 +9,6 @@
 #include "common/compute/kernels/ops.h"
 #include "common/compute/tensor/page_array.h"
 #include "common/compute/tensor/tensor.h"
-#include "common/model/gemma4/buffers.h"
 
 namespace outrider {
 
@@ -42,8 +41,6 @@ class LayerKv {
   std::int64_t ring_rows() const { return grows_ ? 0 : capacity_; }
   /// Memory of K and V after positions [0, end) have been written.
   std::size_t bytes_at(Position end) const;
-  /// Reports its memory with positions [0, end) written.
-  void report(const BufferSink& sink, const std::string& name, Position end) const;
 
  private:
   std::size_t offset(Position position) const { return static_cast<std::size_t>(position % capacity_) * row_bytes_; }
@@ -76,12 +73,6 @@ class KvCache {
   std::size_t layer_count() const { return layers_.size(); }
   LayerKv& layer(std::size_t i) { return layers_[i]; }
   const LayerKv& layer(std::size_t i) const { return layers_[i]; }
-
-  /// Memory of all layers after positions [0, end) have been written.
-  std::size_t bytes_at(Position end) const;
-
-  /// Reports its memory with `positions` positions, whatever the present length.
-  void report_buffers(const BufferSink& sink, const std::string& name, Position positions) const;
 
   /// Makes room for `rows` more positions and counts them. The caller then writes each layer's rows.
   void extend(std::int64_t rows);

@@ -73,12 +73,6 @@ std::vector<ExpertChoice> Router::choose(Matrix<const float> x, Workspace& works
   return choices;
 }
 
-void Router::report_buffers(const BufferSink& sink, const std::string& name) const {
-  report_linear(sink, name + ".proj", proj_);
-  report_vector(sink, name + ".scale", scale_);
-  report_vector(sink, name + ".per_expert_scale", per_expert_scale_);
-}
-
 // ---- experts ----
 
 Result<Experts> Experts::load(const WeightReader& weights, const TextConfig& model) {
@@ -151,13 +145,6 @@ void Experts::forward(Matrix<const float> x, std::vector<ExpertChoice> choices, 
   gather(shards_, out, hidden_own_);
 }
 
-void Experts::report_buffers(const BufferSink& sink, const std::string& name) const {
-  for (std::size_t e = 0; e < gate_up_.size(); ++e) {
-    report_linear(sink, fmt::format("{}.{}.gate_up", name, e), gate_up_[e]);
-    report_linear(sink, fmt::format("{}.{}.down", name, e), down_[e]);
-  }
-}
-
 // ---- both, besides the dense MLP ----
 
 Result<Moe> Moe::load(const WeightReader& weights, const TextConfig& model) {
@@ -190,14 +177,6 @@ void Moe::add_to(Matrix<const float> x, Matrix<float> h, Workspace& workspace, c
   rms_norm(output, post_feedforward_norm_2_, eps_, output);
   trace.note("experts_normed", output);
   add_in_place(h, output);
-}
-
-void Moe::report_buffers(const BufferSink& sink, const std::string& name) const {
-  report_vector(sink, name + ".post_feedforward_norm_1", post_feedforward_norm_1_);
-  report_vector(sink, name + ".pre_feedforward_norm_2", pre_feedforward_norm_2_);
-  report_vector(sink, name + ".post_feedforward_norm_2", post_feedforward_norm_2_);
-  router_.report_buffers(sink, name + ".router");
-  experts_.report_buffers(sink, name + ".experts");
 }
 
 std::size_t Moe::weight_bytes() const {

@@ -29,7 +29,6 @@ class Router {
   std::vector<ExpertChoice> choose(Matrix<const float> x, Workspace& workspace, const Trace& trace = {}) const;
 
   std::size_t weight_bytes() const { return proj_.weight_bytes(); }
-  void report_buffers(const BufferSink& sink, const std::string& name) const;
 
  private:
   float eps_ = 0;
@@ -52,7 +51,6 @@ class Experts {
 
   /// Bytes of one expert.
   std::size_t expert_bytes() const { return gate_up_[0].weight_bytes() + down_[0].weight_bytes(); }
-  void report_buffers(const BufferSink& sink, const std::string& name) const;
 
  private:
   Shards* shards_ = nullptr;
@@ -74,7 +72,6 @@ class Moe {
 
   /// Bytes read by a forward of one row: the router and top_k experts.
   std::size_t weight_bytes() const;
-  void report_buffers(const BufferSink& sink, const std::string& name) const;
 
  private:
   float eps_ = 0;

@@ -153,8 +153,7 @@ class CheckpointWeights final : public WeightSource {
                     .rows = rows,
                     .width = width,
                     .bytes = to->span(),
-                    .owner = to,
-                    .mapped = false};
+                    .owner = to};
   }
 
  private:

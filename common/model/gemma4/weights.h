@@ -11,7 +11,6 @@
 #include "common/base/result.h"
 #include "common/compute/kernels/linear.h"
 #include "common/model/checkpoint/model_files.h"
-#include "common/model/gemma4/buffers.h"
 
 namespace outrider {
 
@@ -28,14 +27,10 @@ struct RowTable {
   std::int64_t rows = 0, width = 0;
   std::span<const std::byte> bytes;   ///< contiguous rows; may be unaligned
   std::shared_ptr<const void> owner;  ///< keeps `bytes` alive
-  bool mapped = true;                 ///< `bytes` are pages of a file
 
   std::size_t row_bytes() const { return bytes.size() / static_cast<std::size_t>(rows); }
   std::span<const std::byte> row(std::int64_t r) const {
     return bytes.subspan(static_cast<std::size_t>(r) * row_bytes(), row_bytes());
-  }
-  void report(const BufferSink& sink, const std::string& name) const {
-    sink({.name = name, .dtype = to_string(dtype), .shape = {rows, width}, .bytes = bytes.size(), .mapped = mapped});
   }
   /// Reads row r as floats, which are equal whether it is stored as `numbers` or wider.
   void read(std::int64_t r, std::span<float> out) const;

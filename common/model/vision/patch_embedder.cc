@@ -67,13 +67,4 @@ Matrix<const float> PatchEmbedder::encode(const Patches& picture, const Trace& t
   return soft;
 }
 
-void PatchEmbedder::report_buffers(const BufferSink& sink) const {
-  positions_.report(sink, "vision_weights.pos_embedding");
-  report_linear(sink, "vision_weights.patch_dense", dense_);
-  report_linear(sink, "vision_weights.embedding_projection", embedding_projection_);
-  pixels_.report(sink, "vision_scratch.pixels");
-  x_.report(sink, "vision_scratch.main_stream");
-  soft_.report(sink, "vision_scratch.soft_tokens");
-}
-
 }  // namespace outrider

@@ -23,7 +23,6 @@ class PatchEmbedder : public PictureEncoder {
   Matrix<const float> encode(const Patches& picture, const Trace& trace,
                              const std::function<void()>* between_steps) override;
   const std::string& gemm_implementation() const override { return dense_.implementation(); }
-  void report_buffers(const BufferSink& sink) const override;
 
  private:
   /// A LayerNorm with torch's epsilon, not the config's.

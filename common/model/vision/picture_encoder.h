@@ -4,7 +4,6 @@
 #include <memory>
 #include <string>
 
-#include "common/model/gemma4/buffers.h"
 #include "common/model/gemma4/trace.h"
 #include "common/model/gemma4/weights.h"
 #include "common/model/gemma4/workspace.h"
@@ -36,7 +35,6 @@ class PictureEncoder {
   const VisionConfig& config() const { return config_; }
   /// Implementation of its largest matrix, for logs.
   virtual const std::string& gemm_implementation() const = 0;
-  virtual void report_buffers(const BufferSink& sink) const = 0;
 
  protected:
   explicit PictureEncoder(const VisionConfig& config) : config_(config) {}

@@ -39,11 +39,6 @@ Result<VisionTower::Layer> VisionTower::Layer::load(const WeightReader& weights,
   return layer;
 }
 
-template <typename Visit>
-void VisionTower::Layer::each_linear(Visit visit) const {
-  visit("q", q), visit("k", k), visit("v", v), visit("o", o), visit("gate", gate), visit("up", up), visit("down", down);
-}
-
 Result<std::unique_ptr<PictureEncoder>> VisionTower::load(const VisionConfig& config,
                                                           std::shared_ptr<const WeightSource> source) {
   std::unique_ptr<VisionTower> tower(new VisionTower(config));
@@ -203,25 +198,6 @@ Matrix<float> VisionTower::pool(const Patches& picture, Matrix<const float> x) {
     for (std::size_t c = 0; c < std_scale_.size(); ++c) to[c] = (to[c] - std_bias_[c]) * std_scale_[c];
   }
   return pooled;
-}
-
-void VisionTower::report_buffers(const BufferSink& sink) const {
-  positions_.report(sink, "vision_weights.position_embedding_table");
-  report_linear(sink, "vision_weights.input_projection", input_projection_);
-  report_linear(sink, "vision_weights.embedding_projection", embedding_projection_);
-  for (std::size_t l = 0; l < layers_.size(); ++l) {
-    const std::string name = fmt::format("vision_weights.layers.{}.", l);
-    layers_[l].each_linear(
-        [&](const char* part, const ClippedLinear& clipped) { report_linear(sink, name + part, clipped.linear()); });
-  }
-  const Scratch& s = scratch_;
-  for (const Buffer* buffer :
-       {&s.x, &s.normed, &s.clipped, &s.q, &s.k, &s.v, &s.attention, &s.gate, &s.up, &s.pooled, &s.soft})
-    buffer->report(sink, "vision_scratch.");
-  sink({.name = "vision_scratch.kv",
-        .dtype = to_string(DType::kBf16),
-        .shape = {static_cast<std::int64_t>(scratch_.kv.size())},
-        .bytes = scratch_.kv.size() * sizeof(Bf16)});
 }
 
 }  // namespace outrider

@@ -25,7 +25,6 @@ class VisionTower : public PictureEncoder {
   Matrix<const float> encode(const Patches& picture, const Trace& trace = {},
                              const std::function<void()>* between_steps = nullptr) override;
   const std::string& gemm_implementation() const override { return layers_.front().down.linear().implementation(); }
-  void report_buffers(const BufferSink& sink) const override;
 
  private:
   struct Layer {
@@ -33,13 +32,10 @@ class VisionTower : public PictureEncoder {
     ClippedLinear q, k, v, o, gate, up, down;
 
     static Result<Layer> load(const WeightReader& weights, const VisionConfig& config);
-    template <typename Visit>
-    void each_linear(Visit visit) const;
   };
   /// Scratch memory of one encode, by purpose.
   struct Scratch {
-    Buffer x{"main_stream"}, normed{"normed"}, clipped{"clipped"}, q{"q"}, k{"k"}, v{"v"}, attention{"attention"};
-    Buffer gate{"gate"}, up{"up"}, pooled{"pooled"}, soft{"soft_tokens"};
+    Buffer x, normed, clipped, q, k, v, attention, gate, up, pooled, soft;
     AlignedArray<Bf16> kv;  ///< keys, then values
   };
 
