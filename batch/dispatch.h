@@ -10,61 +10,6 @@
 
 namespace outrider {
 
-/// Finds the number of concurrent lines with the most tokens per second. Lines that the server does not work on wait in
-/// its queue at no cost, while a batch that is not full costs speed: so the search begins with the maximum. In a job
-/// that is long enough for trials to cost little, it halves while that pays. After a refusal it takes fewer, and more
-/// again while that pays; it searches again now and then, and when the speed has changed for long. Pure: the caller
-/// reports events and times.
-class ConcurrencySearch {
- public:
-  static constexpr int kMax = 256;
-
-  /// @param fixed  0: the number is searched
-  explicit ConcurrencySearch(int fixed = 0) : limit_(fixed == 0 ? kMax : fixed), fixed_(fixed != 0) {}
-  int limit() const { return limit_; }
-
-  void sent(std::uint32_t line, TimePoint now);
-  /// Reports a line's reply with its tokens. @param left  lines still to be sent
-  void done(std::uint32_t line, std::int64_t tokens, std::size_t left, TimePoint now);
-  /// Reports a line without a reply that is not in progress any more.
-  void gone(std::uint32_t line) { under_way_.erase(line); }
-  /// Reports an overloaded server.
-  void refused(TimePoint now);
-
- private:
-  enum class Phase { kFirst, kUp, kDown, kSettled };
-  struct Flight {
-    TimePoint sent;
-    int trial;
-  };
-
-  /// Counts the replies of lines that were sent under the present limit_.
-  struct Trial {
-    int number = 0;
-    int finished = 0;
-    std::int64_t tokens = 0, lines_beside = 0;  ///< lines in progress when each was done, including itself
-    Duration flight{};
-  };
-
-  /// @param rate  tokens per second with limit_ lines in progress
-  void judge(double rate, std::size_t left);
-  void judge_settled(double rate, std::size_t left);
-  void try_next(int limit, std::size_t left);
-  void settle();
-  void begin_trial();
-
-  Phase phase_ = Phase::kFirst;
-  int limit_;
-  const bool fixed_;
-  int best_limit_ = 0, first_limit_ = 0;  ///< of this search
-  double best_rate_ = 0;
-  std::unordered_map<std::uint32_t, Flight> under_way_ = {};
-  Trial trial_ = {};
-  int strange_trials_ = 0;  ///< consecutive trials with another speed than the chosen one's
-  int settled_trials_ = 0;
-  std::optional<TimePoint> refused_ = {};
-};
-
 /// Class of a failure that may pass.
 enum class Failure {
   kOfLine,   ///< the server answered, perhaps about the line
@@ -74,20 +19,28 @@ enum class Failure {
 /// @param status  HTTP's, of a reply that may change; 0: there was none
 Failure failure_of(int status);
 
-/// Chooses the next line, and decides about failed ones. Pure; one thread at a time.
+/// Chooses the next line, and decides about failed ones. Pure: it reads no clock. One thread at a time.
 class Dispatch {
  public:
   static constexpr int kTriesMax = 8;
   /// Time without any result after which the job ends for now, or gives up its last lines.
   static constexpr Duration kSilenceMax = std::chrono::minutes(10);
 
+  /// Lines in progress when their number is not fixed, until the server refuses one. Lines that a server does not work
+  /// on yet wait in its queue at no cost, while a batch that is not full costs speed.
+  static constexpr int kConcurrencyMax = 256;
+
+  /// @param concurrency  0: kConcurrencyMax; a refusal takes a quarter away, and replies slowly restore it
   Dispatch(std::vector<std::uint32_t> lines, int concurrency, TimePoint now)
-      : lines_(std::move(lines)), search_(concurrency), last_reply_(now) {}
+      : lines_(std::move(lines)),
+        fixed_(concurrency != 0),
+        concurrency_(fixed_ ? concurrency : kConcurrencyMax),
+        last_reply_(now) {}
 
   /// Returns the line to send, which is then in progress; none at present.
   std::optional<std::uint32_t> next(TimePoint now);
   /// Reports a line's final result, good or bad.
-  void done(std::uint32_t line, std::int64_t tokens, TimePoint now);
+  void done(std::uint32_t line, TimePoint now);
   /// Reports a failure that may pass. It counts against the line only if other lines got results meanwhile: otherwise
   /// the server may be at fault. If every remaining line has failed, the cause is unknown: a line that the server has
   /// answered kTriesMax times with a failure is then given up if no line got a result in kSilenceMax.
@@ -98,7 +51,7 @@ class Dispatch {
   void dropped(std::uint32_t line);
 
   int under_way() const { return under_way_; }
-  int concurrency() const { return search_.limit(); }
+  int concurrency() const { return static_cast<int>(concurrency_); }
   std::int64_t retries() const { return retries_; }
   /// Returns true if a line still failed after kSilenceMax without a result or a refusal, while lines are unsent or
   /// without any answer. Last lines that get only failures are given up by failed(). A line in progress may take as
@@ -119,10 +72,13 @@ class Dispatch {
     bool operator>(const Later& other) const { return std::pair(at, line) > std::pair(other.at, other.line); }
   };
 
+  void refused(TimePoint now);
   bool silent(TimePoint now) const { return now - last_reply_ > kSilenceMax; }
 
   const std::vector<std::uint32_t> lines_;
-  ConcurrencySearch search_;
+  const bool fixed_;
+  double concurrency_;
+  std::optional<TimePoint> refused_ = {};
   std::size_t next_ = 0;  ///< index into lines_
   std::priority_queue<Later, std::vector<Later>, std::greater<>> later_;
   std::unordered_map<std::uint32_t, Tries> tries_;  ///< of failed lines

@@ -255,7 +255,7 @@ Result<void> BatchJob::work_through(const BatchAnswer& answer, const BatchContro
         if (!error) error = outcome.no_input;
         continue;
       } else {
-        dispatch.done(finished.line, outcome.tokens.completion, now());
+        dispatch.done(finished.line, now());
       }
       const bool ok = outcome.kind == Outcome::Kind::kOk;
       const Result<void> recorded = journal_->append(finished.line, ok, outcome.tokens, outcome.result);

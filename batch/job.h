@@ -69,7 +69,7 @@ using BatchAnswer = std::function<HttpReply(const HttpRequest& request)>;
 BatchAnswer answer_by(std::vector<HttpRoute> routes);
 
 struct BatchControl {
-  int concurrency = 0;                                                          ///< concurrent lines; 0: searched for
+  int concurrency = 0;                                                          ///< concurrent lines; 0: see Dispatch
   std::function<BatchStop()> stop = [] { return BatchStop::kGoOn; };            ///< polled some ten times a second
   std::function<void(const BatchCounts&)> on_tick = [](const BatchCounts&) {};  ///< called as often
 };

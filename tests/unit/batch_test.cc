@@ -2,10 +2,8 @@
 #include <fcntl.h>
 
 #include <atomic>
-#include <cmath>
 #include <fstream>
 #include <functional>
-#include <limits>
 #include <map>
 #include <numeric>
 #include <random>
@@ -431,7 +429,7 @@ TEST(BatchDispatch, EveryLineIsSentUntilItHasItsResult) {
     if (random() % 2 == 0)
       EXPECT_TRUE(dispatch.failed(line, Failure::kTooMuch, 0.5, at(time)));
     else
-      dispatch.done(line, 1, at(time)), done.insert(line);
+      dispatch.done(line, at(time)), done.insert(line);
   }
   EXPECT_EQ(done, (std::multiset<std::uint32_t>{1, 2, 3, 5, 7, 9}));
 }
@@ -456,7 +454,7 @@ TEST(BatchDispatch, AnOutageIsNoLinesFaultAndAPoisonousLineIs) {
     time += 0.5;
     if (!line) continue;
     if (*line != 0) {
-      poison.done(*line, 1, at(time));
+      poison.done(*line, at(time));
     } else {
       ++tries;
       if (!poison.failed(0, Failure::kOfLine, 0.5, at(time))) break;
@@ -477,7 +475,7 @@ TEST(BatchDispatch, LastLinesThatAreAnsweredWithFailuresAloneAreGivenUpAfterAWhi
       const auto line = dispatch.next(at(time));
       if (!line) continue;
       if (*line == 3) {
-        dispatch.done(3, 1, at(time));
+        dispatch.done(3, at(time));
       } else {
         ++tries;
         if (!dispatch.failed(*line, failure, 0.5, at(time))) ++given_up;
@@ -498,7 +496,7 @@ TEST(BatchDispatch, LongAnswersAreNoOutageAlsoAfterAFailure) {
   EXPECT_TRUE(dispatch.failed(1, Failure::kNobody, 0.5, at(4000)));
   EXPECT_TRUE(dispatch.outage());
   EXPECT_EQ(dispatch.next(at(5000)), 1u);
-  dispatch.done(1, 1, at(6000));
+  dispatch.done(1, at(6000));
   EXPECT_EQ(dispatch.next(at(6000)), 2u);
   EXPECT_TRUE(dispatch.failed(2, Failure::kNobody, 0.5, at(6001)));
   EXPECT_EQ(dispatch.next(at(6002)), 2u);
@@ -545,103 +543,39 @@ TEST(BatchDispatch, LinesThatFailTogetherAreOneFailure) {
   for (const std::uint32_t line : lines) EXPECT_TRUE(dispatch.failed(line, Failure::kNobody, 0.5, at(6)));
   EXPECT_EQ(send_all(6.2), 0) << "the second failure waits longer";
   EXPECT_EQ(send_all(6.4), 100);
-  dispatch.done(0, 1, at(7));
+  dispatch.done(0, at(7));
   EXPECT_TRUE(dispatch.failed(1, Failure::kNobody, 0.5, at(7))) << "the first one since a reply";
   EXPECT_EQ(send_all(7.2), 1);
 }
 
-/// Tokens per second of all lines that a server has under way.
-using RateOf = std::function<double(int under_way)>;
-
-/// A job at a server, in virtual time: all lines under way come on at the same speed.
-class VirtualJob {
- public:
-  /// @param concurrency  0: auto
-  VirtualJob(std::uint32_t lines, int concurrency) : dispatch_(all(lines), concurrency, at(0)) {}
-
-  /// Goes on until so many lines are done. @return the seconds that it took
-  double run(const RateOf& rate_of, std::uint32_t lines) {
-    const double begin = time_;
-    for (; lines > 0; --lines) {
-      while (const auto line = dispatch_.next(at(time_))) left_[*line] = tokens_of(*line);
-      if (left_.empty()) break;
-      const auto first = std::ranges::min_element(left_, {}, [](const auto& entry) { return entry.second; });
-      const auto [line, tokens] = *first;
-      time_ += tokens * static_cast<double>(left_.size()) / rate_of(static_cast<int>(left_.size()));
-      left_.erase(first);
-      for (auto& [other, more] : left_) more -= tokens;
-      dispatch_.done(line, static_cast<std::int64_t>(tokens_of(line)), at(time_));
-    }
-    return time_ - begin;
-  }
-  int concurrency() const { return dispatch_.concurrency(); }
-
- private:
-  static std::vector<std::uint32_t> all(std::uint32_t lines) {
-    std::vector<std::uint32_t> result(lines);
-    std::iota(result.begin(), result.end(), 0u);
-    return result;
-  }
-  static double tokens_of(std::uint32_t line) { return 20 + static_cast<double>(line * 2654435761u % 61); }
-
-  Dispatch dispatch_;
-  double time_ = 0;
-  std::map<std::uint32_t, double> left_;  ///< tokens, of the lines under way
-};
-
-/// A forward pass takes as long as reading the weights, and `per_row` of that more for each line in it.
-RateOf batched(double per_row) {
-  return [=](int under_way) { return 100 * under_way / (1 + per_row * under_way); };
-}
-/// At work on so many lines at once; the others wait.
-RateOf with_slots(int slots) {
-  return [=](int under_way) { return 100.0 * std::min(slots, under_way); };
-}
-/// Best with so many, and a twentieth slower with each doubling beyond: what is cached gets lost.
-RateOf best_with(int best) {
-  return [=](int under_way) {
-    return 100.0 * std::min(best, under_way) * std::pow(0.95, std::max(0.0, std::log2(double(under_way) / best)));
+TEST(BatchDispatch, TakesFewerLinesWhereItIsRefusedAndSlowlyMoreAgain) {
+  std::vector<std::uint32_t> lines(100000);
+  std::iota(lines.begin(), lines.end(), 0u);
+  const auto refuse = [](Dispatch& dispatch, double time) {
+    const std::optional<std::uint32_t> line = dispatch.next(at(time));
+    ASSERT_TRUE(line);
+    EXPECT_TRUE(dispatch.failed(*line, Failure::kTooMuch, 0.5, at(time)));
   };
-}
-
-TEST(BatchConcurrency, AJobOfAnyLengthIsWithinATwentiethOfItsBestFixedNumber) {
-  const std::map<std::string, RateOf> servers = {
-      {"reads weights", batched(0.05)}, {"computes", batched(1)},       {"4 slots", with_slots(4)},
-      {"48 slots", with_slots(48)},     {"200 slots", with_slots(200)}, {"best with 32", best_with(32)},
+  Dispatch dispatch(lines, 0, at(0));
+  EXPECT_EQ(dispatch.concurrency(), 256);
+  refuse(dispatch, 10);
+  EXPECT_EQ(dispatch.concurrency(), 192);
+  refuse(dispatch, 12);
+  EXPECT_EQ(dispatch.concurrency(), 192) << "many lines are refused together";
+  refuse(dispatch, 20);
+  EXPECT_EQ(dispatch.concurrency(), 144);
+  const auto answer = [&](int replies) {
+    for (; replies > 0; --replies) dispatch.done(dispatch.next(at(100)).value(), at(100));
   };
-  for (const auto& [name, rate_of] : servers) {
-    for (const std::uint32_t lines : {20u, 150u, 800u, 3000u, 10000u}) {
-      if (name == "best with 32" && lines < 10000) continue;  // too short for a trial of fewer
-      double best = std::numeric_limits<double>::max();
-      for (const int fixed : {1, 4, 16, 64, 128, 256})
-        best = std::min(best, VirtualJob(lines, fixed).run(rate_of, lines));
-      EXPECT_LE(VirtualJob(lines, 0).run(rate_of, lines), best / 0.95) << name << ", " << lines << " lines";
-    }
-  }
-}
-
-TEST(BatchConcurrency, LooksAgainWhenTheServerHasBecomeAnotherOne) {
-  VirtualJob job(100000, 0);
-  job.run(best_with(8), 5000);
-  const int before = job.concurrency();
-  EXPECT_LE(before, 32);
-  job.run(with_slots(200), 5000);
-  EXPECT_GE(job.concurrency(), 200);
-}
-
-TEST(BatchConcurrency, YieldsWhereItIsRefused) {
-  ConcurrencySearch search;
-  const int before = search.limit();
-  search.refused(at(10));
-  const int after = search.limit();
-  EXPECT_LT(after, before);
-  search.refused(at(10.1));
-  EXPECT_EQ(search.limit(), after) << "many lines are refused together";
-  search.refused(at(20));
-  EXPECT_LT(search.limit(), after);
-  ConcurrencySearch fixed(12);
-  fixed.refused(at(0));
-  EXPECT_EQ(fixed.limit(), 12);
+  answer(144);
+  EXPECT_EQ(dispatch.concurrency(), 153);
+  answer(10000);
+  EXPECT_EQ(dispatch.concurrency(), 256);
+  for (int i = 1; i < 100; ++i) refuse(dispatch, 100 + 40 * i);
+  EXPECT_EQ(dispatch.concurrency(), 1);
+  Dispatch fixed(lines, 12, at(0));
+  refuse(fixed, 10);
+  EXPECT_EQ(fixed.concurrency(), 12);
 }
 
 }  // namespace
