@@ -9,8 +9,9 @@
 #include "common/os/logging.h"
 #include "common/os/progress.h"
 #include "lab/questions.h"
-#include "launch/command_support.h"
+#include "launch/cluster_flags.h"
 #include "launch/local_cluster.h"
+#include "launch/model_flags.h"
 
 namespace outrider {
 namespace {

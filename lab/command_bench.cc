@@ -14,8 +14,10 @@
 #include "lab/read_bandwidth.h"
 #include "lab/reporting.h"
 #include "lab/statistics.h"
-#include "launch/command_support.h"
+#include "launch/answer_flags.h"
+#include "launch/cluster_flags.h"
 #include "launch/local_cluster.h"
+#include "launch/model_flags.h"
 
 namespace outrider {
 

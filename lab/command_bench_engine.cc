@@ -25,7 +25,8 @@
 #include "lab/reporting.h"
 #include "lab/shapes.h"
 #include "lab/statistics.h"
-#include "launch/command_support.h"
+#include "launch/cluster_flags.h"
+#include "launch/model_flags.h"
 
 namespace outrider {
 namespace {

@@ -14,7 +14,7 @@
 #include "lab/random_weights.h"
 #include "lab/reporting.h"
 #include "lab/shapes.h"
-#include "launch/command_support.h"
+#include "launch/model_flags.h"
 
 namespace outrider {
 namespace {

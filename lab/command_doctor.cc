@@ -18,7 +18,7 @@
 #include "common/model/checkpoint/pack.h"
 #include "common/os/host.h"
 #include "lab/read_bandwidth.h"
-#include "launch/command_support.h"
+#include "launch/model_flags.h"
 
 namespace outrider {
 namespace {

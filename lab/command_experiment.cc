@@ -21,7 +21,8 @@
 #include "lab/read_bandwidth.h"
 #include "lab/reporting.h"
 #include "launch/cluster/facts.h"
-#include "launch/command_support.h"
+#include "launch/cluster_flags.h"
+#include "launch/model_flags.h"
 #include "launch/plan_file.h"
 
 namespace outrider {

@@ -24,7 +24,7 @@
 #include "common/model/vision/vision_config.h"
 #include "lab/in_process_pair.h"
 #include "lab/reporting.h"
-#include "launch/command_support.h"
+#include "launch/model_flags.h"
 
 namespace outrider {
 namespace {

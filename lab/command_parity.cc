@@ -16,7 +16,7 @@
 #include "common/os/files.h"
 #include "lab/in_process_pair.h"
 #include "lab/questions.h"
-#include "launch/command_support.h"
+#include "launch/model_flags.h"
 
 namespace outrider {
 namespace {

@@ -15,7 +15,7 @@
 #include "lab/divergence.h"
 #include "lab/in_process_pair.h"
 #include "lab/reporting.h"
-#include "launch/command_support.h"
+#include "launch/model_flags.h"
 
 namespace outrider {
 namespace {

@@ -20,7 +20,7 @@
 #include "lab/in_process_pair.h"
 #include "lab/questions.h"
 #include "lab/reporting.h"
-#include "launch/command_support.h"
+#include "launch/model_flags.h"
 
 namespace outrider {
 namespace {

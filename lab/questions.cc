@@ -14,7 +14,7 @@
 #include "common/model/tokenizer/chat.h"
 #include "common/model/tokenizer/stop_matcher.h"
 #include "common/os/files.h"
-#include "launch/command_support.h"
+#include "launch/command_line.h"
 
 namespace outrider {
 namespace {

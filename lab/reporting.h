@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "lab/json.h"
-#include "launch/command_support.h"
+#include "launch/command_line.h"
 
 namespace outrider {
 

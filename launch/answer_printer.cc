@@ -17,6 +17,11 @@ bool colours_allowed() {
   return no_color == nullptr || *no_color == '\0';
 }
 
+void print_remark(const std::string& text) {
+  if (isatty(STDERR_FILENO) == 0) return;
+  std::fprintf(stderr, colours_allowed() ? "\033[2m%s\033[0m\n" : "%s\n", text.c_str());
+}
+
 bool terminal_shows_rounds() {
   const char* const term = std::getenv("TERM");
   const std::string_view name = term == nullptr ? "" : term;

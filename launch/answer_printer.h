@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "common/model/tokenizer/chat_parser.h"
@@ -11,6 +12,9 @@ namespace outrider {
 
 /// @return true if NO_COLOR (no-color.org) is unset or empty
 bool colours_allowed();
+
+/// Prints a remark to a person at a terminal: dimmed, unless NO_COLOR forbids that.
+void print_remark(const std::string& text);
 
 /// @return true if standard output is a terminal that can show the source of each part of an answer: colours are
 /// allowed, and TERM is neither "dumb" nor the Linux console, which cannot strike through

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "batch/hash.h"
+#include "common/model/checkpoint/pack.h"
 
 namespace outrider {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "batch/journal.h"
-#include "launch/command_support.h"
+#include "launch/model_flags.h"
 
 namespace outrider {
 

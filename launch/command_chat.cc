@@ -25,11 +25,13 @@
 #include "common/model/tokenizer/answer_reader.h"
 #include "common/model/tokenizer/chat.h"
 #include "common/os/logging.h"
+#include "launch/answer_flags.h"
 #include "launch/answer_printer.h"
-#include "launch/command_support.h"
+#include "launch/cluster_flags.h"
 #include "launch/interrupt.h"
 #include "launch/line_input.h"
 #include "launch/local_cluster.h"
+#include "launch/model_flags.h"
 
 namespace outrider {
 namespace {

@@ -7,7 +7,7 @@
 #include "common/base/text.h"
 #include "common/os/files.h"
 #include "common/wire/transport/keys.h"
-#include "launch/command_support.h"
+#include "launch/command_line.h"
 
 namespace outrider {
 namespace {

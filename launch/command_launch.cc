@@ -27,8 +27,8 @@
 #include "launch/cluster/run_folder.h"
 #include "launch/cluster/slurm.h"
 #include "launch/cluster/slurm_jobs.h"
-#include "launch/command_support.h"
 #include "launch/lifetime.h"
+#include "launch/model_flags.h"
 #include "launch/plan_file.h"
 
 namespace outrider {

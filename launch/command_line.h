@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -9,6 +10,8 @@
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
+
+#include "common/base/result.h"
 
 namespace outrider {
 
@@ -34,6 +37,13 @@ struct CommandError : std::runtime_error {
 struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+
+/// Returns the value, or throws the error as main()'s one-line message.
+template <typename T>
+T or_throw(Result<T> result) {
+  if (!result) throw std::runtime_error(result.error().message);
+  if constexpr (!std::is_void_v<T>) return std::move(result).value();
+}
 
 /// Adds an option for a number in an inclusive range, or for several separated by commas; the help shows its default.
 template <typename T, typename Bound>
@@ -62,6 +72,20 @@ class HelpGroup {
  private:
   Command& command_;
   std::string before_;
+};
+
+/// Destination of a command's report.
+struct ReportFlags {
+  bool json = false;          ///< as one JSON object on standard output, instead of text
+  std::filesystem::path out;  ///< also as JSON to this file, unless empty
+
+  Option* add_json(Command& command) {
+    return command.add_flag("--json", json, "Print one JSON object instead of text");
+  }
+  void add_to(Command& command) {
+    add_json(command);
+    command.add_option("--out", out, "Also write the JSON object to this file")->capture_default_str();
+  }
 };
 
 /// Returns the --help formatter of a program and of all commands added to it later. It omits which options exclude each

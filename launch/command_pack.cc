@@ -10,7 +10,7 @@
 #include "common/model/gemma4/backbone.h"
 #include "common/model/tokenizer/tokenizer.h"
 #include "common/model/vision/picture_encoder.h"
-#include "launch/command_support.h"
+#include "launch/model_flags.h"
 
 namespace outrider {
 namespace {

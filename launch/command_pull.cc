@@ -4,7 +4,7 @@
 #include <string>
 
 #include "common/hub/hub.h"
-#include "launch/command_support.h"
+#include "launch/command_line.h"
 
 namespace outrider {
 void add_pull_command(Command& app) {

@@ -20,8 +20,9 @@
 #include "drafter-node/drafter_node.h"
 #include "encoder-node/encoder_node.h"
 #include "launch/cluster/deadline.h"
-#include "launch/command_support.h"
+#include "launch/cluster_flags.h"
 #include "launch/lifetime.h"
+#include "launch/model_flags.h"
 #include "verifier-node/verifier_node.h"
 
 namespace outrider {

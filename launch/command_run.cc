@@ -24,10 +24,12 @@
 #include "common/model/tokenizer/chat.h"
 #include "common/model/tokenizer/stop_matcher.h"
 #include "common/os/logging.h"
+#include "launch/answer_flags.h"
 #include "launch/answer_printer.h"
-#include "launch/command_support.h"
+#include "launch/cluster_flags.h"
 #include "launch/interrupt.h"
 #include "launch/local_cluster.h"
+#include "launch/model_flags.h"
 
 namespace outrider {
 namespace {

@@ -10,7 +10,7 @@
 #include "common/os/durable_file.h"
 #include "common/os/files.h"
 #include "launch/cluster/host_set.h"
-#include "launch/command_support.h"
+#include "launch/command_line.h"
 #include "launch/commit.h"
 
 namespace outrider {

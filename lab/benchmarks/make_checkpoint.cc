@@ -26,7 +26,6 @@
 #include "lab/random_weights.h"
 #include "lab/shapes.h"
 #include "launch/command_line.h"
-#include "launch/command_support.h"
 
 namespace outrider {
 namespace {

@@ -13,7 +13,7 @@
 #include "lab/experiment/prediction.h"
 #include "lab/link_emulator.h"
 #include "lab/questions.h"
-#include "launch/command_support.h"
+#include "launch/command_line.h"
 #include "launch/local_cluster.h"
 
 namespace outrider {

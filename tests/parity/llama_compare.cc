@@ -27,7 +27,7 @@
 #include "lab/in_process_pair.h"
 #include "lab/reporting.h"
 #include "launch/command_line.h"
-#include "launch/command_support.h"
+#include "launch/model_flags.h"
 #include "tests/support/gguf_writer.h"
 
 namespace outrider {
