@@ -23,8 +23,9 @@ bool DrafterSeats::can_draft() const {
       replicas, [&](const Replica& replica) { return environment_.fleet.usable_drafter(replica.peer()) != nullptr; });
 }
 
-bool DrafterSeats::gets(const Replica& replica, DraftInput input) const {
-  const Worker* drafter = environment_.fleet.usable_drafter(replica.peer());
+/// Returns true if the replica's drafter answers, and needs this input.
+static bool gets(Fleet& fleet, const DrafterSeats::Replica& replica, DraftInput input) {
+  const Worker* drafter = fleet.usable_drafter(replica.peer());
   return drafter != nullptr && drafter->hello.needs == input;
 }
 
@@ -73,7 +74,7 @@ void DrafterSeats::set_in_round(bool drafting) {
 std::optional<Position> DrafterSeats::rows_wanted() const {
   std::optional<Position> first;
   for (const Replica& replica : replicas) {
-    if (!gets(replica, DraftInput::kTargetRows)) continue;
+    if (!gets(environment_.fleet, replica, DraftInput::kTargetRows)) continue;
     first = std::min(first.value_or(replica.end), replica.end);
   }
   return first;
@@ -95,7 +96,7 @@ void DrafterSeats::forward(KvRows kv, const PeerId& from) {
   // A verifier with rows beyond the sequence is distrusted before (Verifying, VerifierSeat::check).
   DCHECK(kv.to <= std::ssize(sequence_.tokens), "rows to {} of {} tokens", kv.to, sequence_.tokens.size());
   const auto continues = [&](const Replica& replica) {
-    return gets(replica, DraftInput::kTargetRows) && kv.from <= replica.end && replica.end < kv.to;
+    return gets(environment_.fleet, replica, DraftInput::kTargetRows) && kv.from <= replica.end && replica.end < kv.to;
   };
   if (std::ranges::none_of(replicas, continues)) return;
   if (auto ok = check_rows(environment_.fleet.at(from).hello.facts, kv); !ok)
@@ -114,7 +115,7 @@ void DrafterSeats::send_tokens(std::int64_t most) {
   const Position end = sequence_.committed();
   for (Replica& replica : replicas) {
     replica.behind = false;
-    if (!gets(replica, DraftInput::kTokens) || replica.end >= end) continue;
+    if (!gets(environment_.fleet, replica, DraftInput::kTokens) || replica.end >= end) continue;
     const Position from = replica.end, to = std::min(end, from + most);
     const auto begin = sequence_.tokens.begin();
     KvRows rows{.from = from, .to = to, .tokens = {begin + from, begin + to}};

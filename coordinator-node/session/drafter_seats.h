@@ -81,8 +81,6 @@ class DrafterSeats {
   DraftAhead ahead = {};  ///< unrequested drafts of the drafters
 
  private:
-  /// Returns true if the replica's drafter answers, and needs this input.
-  bool gets(const Replica& replica, DraftInput input) const;
   void send(Replica& replica, KvRows rows);
 
   SessionBase& session_;
