@@ -242,14 +242,15 @@ void DraftEngine::add_points(Sequence& sequence, std::vector<DraftPoint>& points
   };
   Round& round = *sequence.round;
   const Draft& request = round.request;
-  if (round.growth) {
+  const Stage stage = stage_of(round);
+  if (stage == Stage::kTree) {
     Growth& growth = *round.growth;
     growth.step = growth.tree.next();
     for (const std::size_t i : growth.step) {
       const DraftTree::Node& node = growth.tree.node(i);
       add(path_to(request, growth.tree.path(i)), 1, i == 0 ? round.chain.state : growth.states.at(node.parent));
     }
-  } else if (round.asked) {
+  } else if (stage == Stage::kChain) {
     Chain& chain = round.chain;
     for (;;) {
       std::vector<TokenId> path = path_to(request, drafts_of(chain.made));
@@ -260,7 +261,7 @@ void DraftEngine::add_points(Sequence& sequence, std::vector<DraftPoint>& points
       add_draft(round, chain, *prediction, {});
       if (is_complete(round, chain)) return;
     }
-  } else if (!is_walked(round)) {
+  } else if (stage == Stage::kWalk) {
     while (!is_walked(round)) {
       const auto before = std::span(round.drafts).first(std::min(round.path.size(), round.drafts.size()));
       std::vector<TokenId> path = path_to(request, before);
@@ -269,9 +270,9 @@ void DraftEngine::add_points(Sequence& sequence, std::vector<DraftPoint>& points
         return add(std::move(path), round.drafts.size() + 1 - before.size(), round.chain.state);
       add_place(round, *prediction, {});
     }
-  } else if (!round.guesses.empty() || !round.outcomes.empty()) {
+  } else if (stage == Stage::kAhead) {
     add_guesses(sequence, points);
-  } else if (wants_continuation(round)) {
+  } else if (stage == Stage::kContinuation) {
     while (const Prediction* const prediction = find_prediction(sequence, round.continuation)) {
       round.continuation.push_back(prediction->draft);
       if (!wants_continuation(round)) return;
@@ -305,29 +306,29 @@ void DraftEngine::add_guesses(Sequence& sequence, std::vector<DraftPoint>& point
 std::optional<TokenId> DraftEngine::take(Sequence& sequence, std::size_t at, std::span<const TokenId> ids,
                                          std::span<const float> scores, std::span<const float> state) {
   Round& round = *sequence.round;
-  if (round.growth) {
+  const Stage stage = stage_of(round);
+  if (stage == Stage::kTree) {
     take_child(round, at, ids, scores, state);
     return std::nullopt;
   }
-  const bool walks = !round.asked && !is_walked(round), guesses = !round.asked && !round.guesses.empty();
   const std::vector<TokenId> before =
-      round.asked ? round.chain.made.tokens
-      : walks     ? std::vector(round.drafts.begin(), round.drafts.begin() + std::ssize(round.path))
-      : guesses   ? drafts_of(round.guesses[at].made)
-                  : std::vector(round.continuation.begin() + 1, round.continuation.end());
+      stage == Stage::kChain   ? round.chain.made.tokens
+      : stage == Stage::kWalk  ? std::vector(round.drafts.begin(), round.drafts.begin() + std::ssize(round.path))
+      : stage == Stage::kAhead ? drafts_of(round.guesses[at].made)
+                               : std::vector(round.continuation.begin() + 1, round.continuation.end());
   const bool remembers = traits_.by_tokens_alone && round.request.ahead > 0;
-  Prediction prediction = read_scores(round, before, ids, scores, !walks || remembers);
+  Prediction prediction = read_scores(round, before, ids, scores, stage != Stage::kWalk || remembers);
   std::optional<TokenId> next = prediction.draft;
   const auto add_to = [&](Chain& chain) {
     add_draft(round, chain, prediction, state);
     if (is_complete(round, chain)) next.reset();
   };
-  if (round.asked) {
+  if (stage == Stage::kChain) {
     add_to(round.chain);
-  } else if (walks) {
+  } else if (stage == Stage::kWalk) {
     add_place(round, prediction, state);
     next = is_walked(round) ? std::nullopt : std::optional(round.drafts[before.size()]);
-  } else if (guesses) {
+  } else if (stage == Stage::kAhead) {
     add_to(round.guesses[at]);
   } else {
     round.continuation.push_back(prediction.draft);
@@ -386,8 +387,17 @@ bool DraftEngine::is_complete(const Round& round, const Chain& chain) {
 }
 
 bool DraftEngine::wants_continuation(const Round& round) const {
-  return traits_.by_tokens_alone && round.request.ahead > 0 && !round.continuation.empty() &&
-         round.continuation.size() < kContinuationMax && !is_stop(round.request, round.continuation.back());
+  return traits_.by_tokens_alone && !round.continuation.empty() && round.continuation.size() < kContinuationMax &&
+         !is_stop(round.request, round.continuation.back());
+}
+
+DraftEngine::Stage DraftEngine::stage_of(const Round& round) const {
+  if (round.growth) return Stage::kTree;
+  if (round.asked) return Stage::kChain;
+  if (round.request.ahead == 0) return Stage::kDone;
+  if (!is_walked(round)) return Stage::kWalk;
+  if (!round.guesses.empty() || !round.outcomes.empty()) return Stage::kAhead;
+  return wants_continuation(round) ? Stage::kContinuation : Stage::kDone;
 }
 
 DraftProgress DraftEngine::progress(Round& round) {
@@ -413,8 +423,7 @@ DraftProgress DraftEngine::progress(Round& round) {
     progress.drafts.push_back(std::move(guess.made));
     return true;
   });
-  progress.more = round.asked || (request.ahead > 0 && !is_walked(round)) || !round.guesses.empty() ||
-                  !round.outcomes.empty() || wants_continuation(round);
+  progress.more = stage_of(round) != Stage::kDone;
   return progress;
 }
 

@@ -106,6 +106,16 @@ class DraftEngine {
     std::map<std::vector<TokenId>, Prediction> predictions = {};
     std::unique_ptr<Round> round = {};  ///< none once its rows are behind the replica's; destroyed before the guide
   };
+  /// What the next pass of a round is for.
+  enum class Stage {
+    kTree,          ///< the requested drafts, as a tree
+    kChain,         ///< the requested drafts, as a chain
+    kWalk,          ///< the target's likely tokens along the drafts
+    kAhead,         ///< drafts for outcomes of the verification
+    kContinuation,  ///< what follows the first guess
+    kDone,
+  };
+  Stage stage_of(const Round& round) const;
   /// Returns true when the path is complete: if the sequence ends with the drafts nothing follows them.
   static bool is_walked(const Round& round);
   /// Returns the outcomes of the whole path to draft for.

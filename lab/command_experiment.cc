@@ -84,14 +84,13 @@ class Experiment {
   /// Starts and calibrates a cell's processes, if they are not there already.
   void prepare(const Axes& axes) {
     if (!connect_.empty()) {
-      if (!rig_) rig_ = std::make_unique<Rig>(context_, connect_);
+      if (!rig_) rig_ = Rig::running(context_, connect_);
       return;
     }
     if (rig_ && running_.rig() == axes.rig()) return;
     rig_.reset();  // frees its cores and memory first
     const TimePoint start = now();
-    rig_ = launched() ? std::make_unique<Rig>(plan_, axes, new_run_folder())
-                      : std::make_unique<Rig>(context_, pair_, axes);
+    rig_ = launched() ? Rig::launched(plan_, axes, new_run_folder()) : Rig::own(context_, pair_, axes);
     calibration_ = calibrated(ExperimentArm::kColocated, axes);
     if (launched()) calibration_there_ = calibrated(ExperimentArm::kRemote, axes);
     running_ = axes;

@@ -110,6 +110,8 @@ Duration BatchWindow::wait(std::int64_t requests, std::int64_t rows, TimePoint n
   const double forward_alone_s = forward_s(rows), present = static_cast<double>(requests);
   std::int64_t coming_rows = 0;
   double sequences = present, best = 0, best_s = 0;
+  // Each turn adds the sequence that returns next, and compares the sums of the times at which all are done: without a
+  // wait (`apart`), and with a wait until that return. Drafts that begin beside a forward lengthen it, see the header.
   for (const auto& [in_s, more] : coming) {
     if (in_s > forward_alone_s || rows + more > rows_max_) break;
     rows += more;

@@ -86,20 +86,20 @@ Next Drafting::ask(std::int64_t draft_length) {
   // A drafter with K/V of its own would recompute a tree's trunk for each step of its branches.
   if (std::ranges::any_of(ready, [](const auto* replica) { return !replica->place.worker()->needs_rows(); }))
     round_.choice.tree = false;
-  const std::int64_t at_hand = draft_length > 0 ? take_ahead(draft_length) : 0;
+  const std::int64_t made_ahead = draft_length > 0 ? take_ahead(draft_length) : 0;
   // A tree has too many outcomes to draft ahead for.
   const int guesses = ready.empty() || round_.choice.tree ? 0 : guesses_wanted(draft_length);
-  const bool has_drafts = at_hand > 0;
   drafters_.ahead.expect(sequence_.base(), guesses * static_cast<int>(ready.size()));
   round_.queued = !ready.empty();
   for (DrafterSeats::Replica* replica : ready) {
-    replica->asked = !has_drafts;
+    replica->asked = made_ahead == 0;
     round_.queued = round_.queued && replica->place.worker()->rounds > 0;
     const Position room = replica->place.worker()->context() - sequence_.base();
-    if (!has_drafts || (guesses > 0 && at_hand <= room))
-      send_draft(*replica, static_cast<int>(std::min(std::max(draft_length, at_hand), room)), guesses, has_drafts);
+    if (made_ahead == 0 || (guesses > 0 && made_ahead <= room))
+      send_draft(*replica, static_cast<int>(std::min(std::max(draft_length, made_ahead), room)), guesses,
+                 /*has_drafts=*/made_ahead > 0);
   }
-  if (!ready.empty() && (!has_drafts || guesses > 0)) round_.hidden.reset();
+  if (!ready.empty() && (made_ahead == 0 || guesses > 0)) round_.hidden.reset();
   if (!drafters_.awaits_drafts()) return {.what = Next::What::kEndDrafting};
   round_.outcome.draft_rows = round_.rows;
   state_.enter(Phase::kDrafting);

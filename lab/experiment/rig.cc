@@ -58,7 +58,8 @@ Rig::Side Rig::started(TransportContext& context, const ClusterOptions& options)
   return side;
 }
 
-Rig::Rig(TransportContext& context, const PairPaths& pair, const Axes& axes) {
+std::unique_ptr<Rig> Rig::own(TransportContext& context, const PairPaths& pair, const Axes& axes) {
+  auto rig = std::make_unique<Rig>();
   ClusterOptions options{.pair = pair, .weight_type = or_throw(parse_weight_type(axes.dtype)), .processes = true};
   if (!axes.drafter_dtype.empty()) options.drafter_weight_type = or_throw(parse_weight_type(axes.drafter_dtype));
   options.verifier.threads = axes.threads;
@@ -70,22 +71,24 @@ Rig::Rig(TransportContext& context, const PairPaths& pair, const Axes& axes) {
   if (axes.drafter_isa != kDetectedIsa) options.drafter_environment["OUTRIDER_ISA"] = axes.drafter_isa;
   options.verifiers = axes.verifiers;
   options.drafters = 0;
-  alone_ = started(context, options);
+  rig->alone_ = started(context, options);
   options.drafters = axes.drafters;
-  colocated_ = started(context, options);
+  rig->colocated_ = started(context, options);
   options.drafter.added_draft_us = {axes.drafter_added_ms * 1e3};
-  options.drafter_route = [this](const std::string& coordinator) -> Result<std::string> {
-    ASSIGN_OR_RETURN(link_, LinkEmulator::start(coordinator));
-    return link_->address();
+  options.drafter_route = [&link = rig->link_](const std::string& coordinator) -> Result<std::string> {
+    ASSIGN_OR_RETURN(link, LinkEmulator::start(coordinator));
+    return link->address();
   };
-  remote_ = started(context, options);
-  share_.emplace(remote_.cluster->drafters(), axes.drafter_cpu_share);
+  rig->remote_ = started(context, options);
+  rig->share_.emplace(rig->remote_.cluster->drafters(), axes.drafter_cpu_share);
+  return rig;
 }
 
-Rig::Rig(const ExperimentPlan& plan, const Axes& axes, const std::filesystem::path& folder) {
-  for (const auto& [arm, side] : {std::pair(ExperimentArm::kPlain, &alone_),
-                                  {ExperimentArm::kColocated, &colocated_},
-                                  {ExperimentArm::kRemote, &remote_}}) {
+std::unique_ptr<Rig> Rig::launched(const ExperimentPlan& plan, const Axes& axes, const std::filesystem::path& folder) {
+  auto rig = std::make_unique<Rig>();
+  for (const auto& [arm, side] : {std::pair(ExperimentArm::kPlain, &rig->alone_),
+                                  {ExperimentArm::kColocated, &rig->colocated_},
+                                  {ExperimentArm::kRemote, &rig->remote_}}) {
     auto cluster = std::make_unique<LaunchedCluster>(
         PlanFile::of(nlohmann::json(or_throw(cell_plan(plan.launch, axes, arm))), "launch", plan.backend), plan.backend,
         folder / to_string(arm));
@@ -93,11 +96,14 @@ Rig::Rig(const ExperimentPlan& plan, const Axes& axes, const std::filesystem::pa
     side->context = &cluster->context();
     side->cluster = std::move(cluster);
   }
+  return rig;
 }
 
-Rig::Rig(TransportContext& context, std::string address) {
-  alone_.context = remote_.context = &context;
-  alone_.address = remote_.address = std::move(address);
+std::unique_ptr<Rig> Rig::running(TransportContext& context, std::string address) {
+  auto rig = std::make_unique<Rig>();
+  rig->alone_.context = rig->remote_.context = &context;
+  rig->alone_.address = rig->remote_.address = std::move(address);
+  return rig;
 }
 
 std::vector<ExperimentArm> Rig::arms() const {

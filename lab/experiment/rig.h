@@ -23,12 +23,13 @@ namespace outrider {
 class Rig {
  public:
   /// Starts them here, each role a process; the third's drafters are behind a link, and perhaps slower. Throws the
-  /// reason if one cannot start, like the next constructor. @param context  outlives this object
-  Rig(TransportContext& context, const PairPaths& pair, const Axes& axes);
+  /// reason if one cannot start, like launched(). @param context  outlives the result
+  static std::unique_ptr<Rig> own(TransportContext& context, const PairPaths& pair, const Axes& axes);
   /// Launches them by the plan's `launch`, each with its cell_plan(). @param folder  receives a run folder of each
-  Rig(const ExperimentPlan& plan, const Axes& axes, const std::filesystem::path& folder);
+  static std::unique_ptr<Rig> launched(const ExperimentPlan& plan, const Axes& axes,
+                                       const std::filesystem::path& folder);
   /// @param address  of the coordinator of a running cluster
-  Rig(TransportContext& context, std::string address);
+  static std::unique_ptr<Rig> running(TransportContext& context, std::string address);
 
   /// @return true if a drafter beside the verifier can be calibrated; false for a cluster elsewhere
   bool calibrates() const { return at(ExperimentArm::kColocated).cluster != nullptr; }

@@ -8,14 +8,11 @@
 
 namespace outrider {
 
-/// Policy that decides a session's draft lengths (policies.h).
+/// Policy that decides a session's draft lengths (policies.h). 2 to 4 are policies that are no longer offered.
 enum class DraftPolicy : std::uint8_t {
-  kFixed,      ///< the length in the request
-  kAuto,       ///< goodput under the governor
-  kHeuristic,  ///< this and the next two are no longer offered (docs/policy.md)
-  kUcb1,
-  kThompson,
-  kTree,  ///< token trees with the number of drafts in the request
+  kFixed = 0,  ///< the length in the request
+  kAuto = 1,   ///< goodput under the governor
+  kTree = 5,   ///< token trees with the number of drafts in the request
 };
 inline constexpr DraftPolicy kLastDraftPolicy = DraftPolicy::kTree;
 inline const char* to_string(DraftPolicy policy) {

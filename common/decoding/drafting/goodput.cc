@@ -45,9 +45,10 @@ void weigh_chains(const Known& known, const DraftLimits& limits, DraftSource sou
     const double next = a[static_cast<std::size_t>(std::min(g, kDraftLengthMax - 1))];
     RoundTerms terms = assistant && limits.ahead ? ahead_terms(estimates, g, tau, survives, next, other_work)
                                                  : round_terms(estimates, source, g, tau, other_work);
-    // Time that the other sequences wait for anyway costs nothing more.
-    const double own_s = terms.drafting_s() - plain.drafting_s();
-    terms.saved_s = assistant && limits.at_hand ? own_s : std::min(terms.saved_s, own_s);
+    // (2) subtracts what (5) expects to hide, or the whole wait if the drafts are at hand; but no more than the wait
+    // that this plan adds, since the other sequences' (4) is there anyway.
+    const double hidden_s = terms.saved_s, added_s = terms.drafting_s() - plain.drafting_s();
+    terms.saved_s = assistant && limits.at_hand ? added_s : std::min(hidden_s, added_s);
     RoundTerms with_behind = terms;
     if (rows_behind > 0) with_behind.verify_s = estimates.likely_verify_s(other_work.rows + g + rows_behind + 1);
     const double rate = (others.tokens + tau + survives * followed.tokens) /
@@ -113,7 +114,7 @@ int plan_extension(const Known& known, DraftPlan& plan, const RoundOutcome& begu
   const int longest = std::min({length, kDraftLengthMax - begun.drafted, estimates.rows_most() - rows});
   for (int more = 1; more <= longest; ++more) {
     tokens += survives *= a[static_cast<std::size_t>(more - 1)];
-    // A round that goes beyond its drafter's drafts cannot be one that was drafted ahead for.
+    // A round that goes beyond its drafter's drafts cannot be one that was drafted ahead for: (5) loses that case.
     if (more == 1) terms.saved_s -= survives * terms.after_all_s;
     const double rate = rate_with(more);
     best.weigh({.length = more}, terms, rate);

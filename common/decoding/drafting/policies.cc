@@ -93,9 +93,6 @@ std::unique_ptr<DraftLengthPolicy> make_policy(DraftPolicy policy, int length, c
     case DraftPolicy::kTree: return std::make_unique<TreeShape>(length, estimates);
     case DraftPolicy::kAuto:
       return std::make_unique<Governor>(std::make_unique<GoodputLength>(estimates, batch), estimates, batch);
-    case DraftPolicy::kHeuristic:
-    case DraftPolicy::kUcb1:
-    case DraftPolicy::kThompson: break;
   }
   CHECK(false, "draft policy {}", static_cast<int>(policy));
 }

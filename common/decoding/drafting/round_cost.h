@@ -8,8 +8,8 @@ namespace outrider {
 /// (2) The components of a round's time. The drafter waits for the verdict and the verifier for the drafts, except when
 /// drafting ahead.
 struct RoundTerms {
-  double verify_s = 0;     ///< T(g + 1)
-  double draft_s = 0;      ///< T_d(M) per pass of the assistant
+  double verify_s = 0;     ///< (3) T of all rows of the pass: g + 1, and the other sequences'
+  double draft_s = 0;      ///< (4) D
   double passes_s = 0;     ///< the part of draft_s that does not depend on the number of sequences
   double rtt_s = 0;        ///< round trip to the drafter
   double bytes = 0;        ///< to the drafter
