@@ -105,7 +105,7 @@ constexpr WeightFormat kFormats[] = {
      copy_chunks<Q4Chunk, copy_q4_row>, random_q4},
 };
 
-thread_local AlignedArray<std::byte> thread_scratch[static_cast<std::size_t>(Scratch::kOnednn) + 1];
+thread_local AlignedArray<std::byte> thread_scratch[static_cast<std::size_t>(Scratch::kCount)];
 
 }  // namespace
 

@@ -104,7 +104,7 @@ PackedWeights as_rows(const PackedWeights& weights);
 PackedWeights select_outputs(const PackedWeights& weights, std::span<const std::int32_t> outputs);
 
 /// Purposes of a thread's scratch memory. A piece grows and is freed when its thread ends.
-enum class Scratch { kRotated, kInput, kRowScale, kSums, kOutput, kPicked, kOnednn, kGroups };
+enum class Scratch { kRotated, kInput, kRowScale, kSums, kOutput, kPicked, kOnednn, kGroups, kCount };
 
 /// Returns at least `bytes` of scratch, 64-byte aligned, with arbitrary contents.
 std::byte* scratch_bytes(Scratch use, std::size_t bytes);
