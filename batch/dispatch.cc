@@ -58,6 +58,7 @@ bool Dispatch::failed(std::uint32_t line, Failure failure, double chance, TimePo
   if (!too_much && (tries.count == 0 || replies_ > tries.replies)) ++tries.count;
   tries.replies = replies_;
   last_failure_ = now;
+  if (failures_in_row_ == 0) first_failure_ = now;
   if (failure == Failure::kOfLine) {
     ++tries.answered;
     last_failure_of_line_ = now;

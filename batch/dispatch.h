@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <queue>
@@ -53,7 +54,7 @@ class Dispatch {
   int under_way() const { return under_way_; }
   int concurrency() const { return static_cast<int>(concurrency_); }
   std::int64_t retries() const { return retries_; }
-  /// Returns true if a line still failed after kSilenceMax without a result or a refusal, while lines are unsent or
+  /// Returns true if a line still failed after kSilenceMax of nothing but failures, while lines are unsent or
   /// without any answer. Last lines that get only failures are given up by failed(). A line in progress may take as
   /// long as it needs: a server that is gone fails it.
   bool outage() const {
@@ -73,7 +74,8 @@ class Dispatch {
   };
 
   void refused(TimePoint now);
-  bool silent(TimePoint now) const { return now - last_reply_ > kSilenceMax; }
+  /// Returns true after kSilenceMax of nothing but failures: a line in flight may be silent for longer.
+  bool silent(TimePoint now) const { return now - std::max(last_reply_, first_failure_) > kSilenceMax; }
 
   const std::vector<std::uint32_t> lines_;
   const bool fixed_;
@@ -84,7 +86,7 @@ class Dispatch {
   std::unordered_map<std::uint32_t, Tries> tries_;  ///< of failed lines
   int under_way_ = 0, failures_in_row_ = 0;
   std::int64_t retries_ = 0, replies_ = 0;
-  TimePoint not_before_{}, last_reply_, last_failure_{}, last_failure_of_line_{};
+  TimePoint not_before_{}, last_reply_, first_failure_{}, last_failure_{}, last_failure_of_line_{};
 };
 
 }  // namespace outrider

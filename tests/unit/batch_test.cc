@@ -494,7 +494,10 @@ TEST(BatchDispatch, LongAnswersAreNoOutageAlsoAfterAFailure) {
   EXPECT_EQ(dispatch.next(at(0)), 1u);
   EXPECT_FALSE(dispatch.outage());
   EXPECT_TRUE(dispatch.failed(1, Failure::kNobody, 0.5, at(4000)));
-  EXPECT_TRUE(dispatch.outage());
+  EXPECT_FALSE(dispatch.outage()) << "one failure";
+  EXPECT_EQ(dispatch.next(at(4001)), 1u);
+  EXPECT_TRUE(dispatch.failed(1, Failure::kNobody, 0.5, at(4601)));
+  EXPECT_TRUE(dispatch.outage()) << "nothing but failures for ten minutes";
   EXPECT_EQ(dispatch.next(at(5000)), 1u);
   dispatch.done(1, at(6000));
   EXPECT_EQ(dispatch.next(at(6000)), 2u);
