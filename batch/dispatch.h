@@ -24,7 +24,7 @@ Failure failure_of(int status);
 class Dispatch {
  public:
   static constexpr int kTriesMax = 8;
-  /// Time without any result after which the job ends for now, or gives up its last lines.
+  /// Time of nothing but failures after which the job ends for now, or gives up its last lines.
   static constexpr Duration kSilenceMax = std::chrono::minutes(10);
 
   /// Lines in progress when their number is not fixed, until the server refuses one. Lines that a server does not work
@@ -44,7 +44,7 @@ class Dispatch {
   void done(std::uint32_t line, TimePoint now);
   /// Reports a failure that may pass. It counts against the line only if other lines got results meanwhile: otherwise
   /// the server may be at fault. If every remaining line has failed, the cause is unknown: a line that the server has
-  /// answered kTriesMax times with a failure is then given up if no line got a result in kSilenceMax.
+  /// answered kTriesMax times with a failure is then given up after kSilenceMax of nothing but failures.
   /// @param chance  in [0, 1), for the wait
   /// @return true if it will be retried; else the caller finishes it, as after done()
   bool failed(std::uint32_t line, Failure failure, double chance, TimePoint now);

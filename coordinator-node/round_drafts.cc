@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "coordinator-node/session/sequence.h"
+
 namespace outrider {
 namespace {
 

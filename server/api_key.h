@@ -37,4 +37,9 @@ class ApiKey {
   std::shared_ptr<Use> use_;
 };
 
+/// Counts a request's tokens for its key. @param key  null: nothing is counted
+inline void spend(const std::shared_ptr<const ApiKey>& key, std::int64_t tokens) {
+  if (key != nullptr) key->spend(tokens, now());
+}
+
 }  // namespace outrider

@@ -45,11 +45,6 @@ std::string too_long(std::int64_t tokens, std::int64_t context_max) {
 constexpr const char* kTooLong = "context_length_exceeded";  ///< ApiError::code
 constexpr const char* kTooMuch = "unsupported_value";        ///< valid in general, but beyond this cluster's limits
 
-/// @param key  null: nothing is counted
-void spend(const std::shared_ptr<const ApiKey>& key, std::int64_t tokens) {
-  if (key != nullptr) key->spend(tokens, now());
-}
-
 }  // namespace
 
 ApiError cut_off(bool server_ends) {

@@ -10,7 +10,6 @@
 #include "common/base/time.h"
 #include "common/model/tokenizer/tokenizer.h"
 #include "server/api_key.h"
-#include "server/http_message.h"
 #include "server/reply_writer.h"
 #include "server/request.h"
 #include "server/request_trace.h"

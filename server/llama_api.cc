@@ -97,7 +97,8 @@ ApiResult<LlamaCompletion> parse_llama_completion(std::string_view body, const T
   ASSIGN_OR_RETURN(Json json, parse_object(body));
   LlamaCompletion request;
   request.settings = settings_of(json);
-  if (!json.contains("n_predict")) json["n_predict"] = json.contains("max_tokens") ? json["max_tokens"] : Json(-1);
+  if (!json.contains("n_predict"))
+    json["n_predict"] = json.contains("max_tokens") ? take(json, "max_tokens") : Json(-1);
   request.settings["n_predict"] = json["n_predict"];
   for (const auto& [name, neutral] : foreign_samplers()) request.settings[name] = neutral;
   if (!request.settings.contains("logit_bias")) request.settings["logit_bias"] = Json::array();

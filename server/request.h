@@ -68,7 +68,7 @@ struct CompletionRequest {
   std::vector<Prompt> prompts;    ///< of a completion; at least one
   SamplingParams sampling;        ///< with a seed, if the request has one
   bool has_seed = false;
-  std::optional<std::int64_t> max_tokens;  ///< none: as much as the context has; 0: the prompt's echo alone
+  std::optional<std::int64_t> max_tokens;  ///< none: as much as the context has; 0: only the prompt
   std::int32_t n = 1;
   DraftLength draft_length = {};
   std::vector<std::string> stop;

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "common/wire/messages/messages.h"
-#include "server/api_server.h"
+#include "server/generation_task.h"
 
 namespace outrider {
 

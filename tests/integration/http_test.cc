@@ -968,6 +968,8 @@ TEST(Serve, LlamaCppsCompletionIsThatOfOpenAIsInItsWords) {
   const Json no_token = complete({{"n_predict", 0}});
   EXPECT_EQ(no_token["content"], "") << no_token;
   EXPECT_EQ(no_token["tokens_evaluated"], whole["tokens_evaluated"]);
+  Json other_name = {{"prompt", "Once upon a"}, {"max_tokens", 0}, {"stream", true}};
+  EXPECT_EQ(post(serve.port, "/completion", other_name.dump()).status, 200);
   const Json large = Json(100'000, Json::array());
   const Json choices = complete({{"n_cmpl", 64}, {"n_predict", 1}, {"preserved_tokens", large}, {"x", large}});
   EXPECT_EQ(choices.size(), 64u) << choices;

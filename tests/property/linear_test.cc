@@ -35,7 +35,8 @@ struct Shape {
 // Odd ones, those of models/nano and the tiny pairs, and one of a real model.
 constexpr Shape kShapes[] = {{1, 1},     {3, 5},     {33, 17},    {33, 65},    {16, 16},    {64, 96},    {64, 192},
                              {96, 64},   {8, 64},    {64, 8},     {127, 31},   {768, 384},  {384, 32},   {32, 384},
-                             {384, 640}, {384, 768}, {384, 1280}, {384, 3072}, {1536, 384}, {384, 8192}, {2560, 10240}};
+                             {384, 640}, {384, 768}, {384, 1280}, {384, 3072}, {1536, 384}, {384, 8192}, {2560, 10240},
+                             {1152, 32}};
 constexpr Shape kLargest = {2560, 10240};
 
 class LinearTest : public testing::TestWithParam<std::tuple<WeightType, Shape>> {
@@ -726,10 +727,44 @@ TEST(LinearImplementation, IsTheFastestThatIsExact) {
   }
 }
 
-TEST(LinearImplementation, OfARouterIsSharedByManyThreads) {
+TEST(LinearImplementation, OfARouterIsPlain) {
   const WeightRows ones{128, [](std::int64_t, std::span<float> row) { std::ranges::fill(row, 1.0f); }};
   const Linear router = Linear::pack(WeightType::kF32, 2816, {&ones, 1});
   EXPECT_TRUE(router.implementation().starts_with("plain ")) << router.implementation();
+}
+
+TEST(LinearGroups, MayHaveMatricesOfSeveralTypesAndPartsOfAWhole) {
+  CounterRng rng(23);
+  const auto equal_alone = [&](const std::vector<Linear>& matrices) {
+    const std::int64_t in = matrices[0].in_features(), out = matrices[0].out_features();
+    constexpr std::int64_t kRows = 3;
+    const std::int64_t all = kRows * std::ssize(matrices);
+    AlignedArray<float> x(static_cast<std::size_t>((all + kGemmHeight) * in)),
+        y(static_cast<std::size_t>((all + kGemmHeight) * out));
+    std::ranges::copy(random_floats(rng, all * in), x.data());
+    std::vector<Linear::Group> groups;
+    for (const Linear& matrix : matrices) groups.push_back({&matrix, kRows});
+    Linear::forward_groups(groups, {x.data(), {all, in}}, {y.data(), {all, out}});
+    for (std::size_t g = 0; g < matrices.size(); ++g) {
+      const std::int64_t first = kRows * static_cast<std::int64_t>(g);
+      const float* const row = x.data() + first * in;
+      const std::vector<float> alone = forward(matrices[g], {row, row + in, row + 2 * in});
+      EXPECT_EQ(std::memcmp(y.data() + first * out, alone.data(), alone.size() * sizeof(float)), 0) << "group " << g;
+    }
+  };
+  const auto matrix = [&](WeightType type, Shape shape) {
+    return Linear::pack(type, shape.in, Stored(rng, shape, DType::kF32, 1).refs);
+  };
+  for (const WeightType first : kWeightTypes) {
+    std::vector<Linear> matrices = {matrix(first, {384, 640})};
+    for (const WeightType type : kWeightTypes) matrices.push_back(matrix(type, {384, 640}));
+    equal_alone(matrices);
+  }
+  // oneDNN multiplies the whole, and not a matrix of its part's shape.
+  std::vector<Linear> parts;
+  constexpr Columns kPart = {64, 128};
+  for (int i = 0; i < 3; ++i) parts.push_back(matrix(WeightType::kF32, {1024, 256}).part({&kPart, 1}));
+  equal_alone(parts);
 }
 
 TEST(LinearForward, OfNoRowsDoesNothing) {

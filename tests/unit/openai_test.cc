@@ -453,6 +453,7 @@ const std::vector<BadRequest> kBadRequests = {
     {{{"presence_penalty", 3}}, "presence_penalty"},
     {{{"repetition_penalty", 0}}, "repetition_penalty"},
     {{{"max_tokens", 0}}, "max_tokens"},
+    {{{"n_predict", 0}}, "n_predict"},
     {{{"max_tokens", -5}}, "max_tokens"},
     {{{"max_tokens", 18446744073709551615ull}}, "max_tokens"},
     {{{"max_completion_tokens", "many"}}, "max_completion_tokens"},
@@ -666,6 +667,7 @@ TEST(Completion, PromptsAreTextsOrTokensOrListsOfEither) {
   EXPECT_EQ(completion({}).max_tokens, 16);
   EXPECT_EQ(completion({{"max_tokens", 5}}).max_tokens, 5);
   EXPECT_EQ(completion({{"max_tokens", 0}, {"echo", true}}).max_tokens, 0);
+  EXPECT_EQ(completion({{"n_predict", 0}}).max_tokens, 0);
 }
 
 // Its texts are encoded with those of other prompts.

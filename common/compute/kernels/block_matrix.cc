@@ -46,30 +46,13 @@ class BlockMatrix final : public PackedMatrix {
     const ProductGroup all{this, rows};
     multiply_groups({&all, 1}, x, y, y_stride);
   }
-  void multiply_groups(std::span<const ProductGroup> groups, const float* x, float* y) const override {
-    multiply_groups(groups, x, y, weights().out);
-  }
-
-  static std::int64_t input_bytes(WeightType type) { return type == WeightType::kBf16 ? 2 : 1; }
-  static std::int64_t steps_of(const PackedWeights& w) { return divide_up(w.in * input_bytes(w.type), kStepBytes); }
-
- private:
-  /// A group of rows, which tiles or vectors multiply.
-  struct Group {
-    const BlockMatrix* matrix;
-    std::int64_t first, rows;  ///< in x and y
-    std::int64_t place;        ///< of its first row in Inputs
-    bool tiles;
-  };
-  /// Rows as the kernels read them (GemmArgs), in the calling thread's scratch.
-  struct Inputs {
-    std::byte* x;
-    std::int64_t row_bytes;
-    std::int16_t* sums;
-    float* row_scale;
-  };
-
-  void multiply_groups(std::span<const ProductGroup> products, const float* x, float* y, std::int64_t y_stride) const {
+  void multiply_groups(std::span<const ProductGroup> products, const float* x, float* y,
+                       std::int64_t y_stride) const override {
+    const auto is_alike = [&](const ProductGroup& product) {
+      const auto* const block = dynamic_cast<const BlockMatrix*>(product.matrix);
+      return block != nullptr && block->weights().type == weights().type;
+    };
+    if (!std::ranges::all_of(products, is_alike)) return PackedMatrix::multiply_groups(products, x, y, y_stride);
     const std::span<const Group> groups = place(products);
     const Inputs inputs = store_inputs(x, groups);
     const PackedWeights& w = weights();
@@ -92,6 +75,25 @@ class BlockMatrix final : public PackedMatrix {
     });
   }
 
+  static std::int64_t input_bytes(WeightType type) { return type == WeightType::kBf16 ? 2 : 1; }
+  static std::int64_t steps_of(const PackedWeights& w) { return divide_up(w.in * input_bytes(w.type), kStepBytes); }
+
+ private:
+  /// A group of rows, which tiles or vectors multiply.
+  struct Group {
+    const BlockMatrix* matrix;
+    std::int64_t first, rows;  ///< in x and y
+    std::int64_t place;        ///< of its first row in Inputs
+    bool tiles;
+  };
+  /// Rows as the kernels read them (GemmArgs), in the calling thread's scratch.
+  struct Inputs {
+    std::byte* x;
+    std::int64_t row_bytes;
+    std::int16_t* sums;
+    float* row_scale;
+  };
+
   /// Computes a block of outputs of some of a group's rows.
   void multiply_block(const Group& group, const Inputs& inputs, std::int64_t block, std::int64_t first,
                       std::int64_t rows, float* y, std::int64_t y_stride) const {
@@ -113,7 +115,7 @@ class BlockMatrix final : public PackedMatrix {
          .y_stride = y_stride});
   }
 
-  /// In the calling thread's scratch.
+  /// Returns the groups with their places in Inputs, in the calling thread's scratch.
   std::span<const Group> place(std::span<const ProductGroup> groups) const {
     auto* const placed = scratch<Group>(Scratch::kGroups, std::ssize(groups));
     const bool q4 = weights().type == WeightType::kQ4;

@@ -160,14 +160,13 @@ void Linear::forward(Matrix<const float> x, Matrix<float> y) const {
 
 void Linear::forward_groups(std::span<const Group> groups, Matrix<const float> x, Matrix<float> y) {
   if (groups.empty() || groups[0].linear->matrix_ == nullptr) return;
-  const PackedMatrix& first = *groups[0].linear->matrix_;
-  DCHECK(x.stride(0) == first.weights().in && y.stride(0) == first.weights().out && x.size(0) == y.size(0));
-  std::vector<ProductGroup> rows;
-  for (const auto& [linear, count] : groups) {
-    DCHECK(linear->type_ == first.weights().type && linear->shards_ == nullptr);
-    rows.push_back({linear->matrix_.get(), count});
+  DCHECK(x.stride(0) == x.size(1) && x.size(0) == y.size(0));
+  std::vector<ProductGroup> products;
+  for (const auto& [linear, rows] : groups) {
+    DCHECK(linear->in_features_ == x.size(1) && linear->out_features_ == y.size(1) && linear->shards_ == nullptr);
+    products.push_back({linear->matrix_.get(), rows});
   }
-  first.multiply_groups(rows, x.data(), y.data());
+  products[0].matrix->multiply_groups(products, x.data(), y.data(), y.stride(0));
 }
 
 std::size_t Linear::weight_bytes() const {

@@ -99,7 +99,8 @@ class Linear {
     std::int64_t rows;  ///< >= 1
   };
   /// Grouped GEMM: forward() of each group, with the same bits, as one job of the team where possible.
-  /// @param groups  of matrices of one type and shape, not split(), in the order of their rows in x and y
+  /// @param groups  of matrices of one shape, not split(), in the order of their rows in x and y. A file may have
+  ///                experts of several types, whose products are jobs of their own
   /// @param x [rows of all groups, in_features], y [rows of all groups, out_features], both contiguous; storage for
   ///          kGemmHeight rows more.
   static void forward_groups(std::span<const Group> groups, Matrix<const float> x, Matrix<float> y);

@@ -65,13 +65,13 @@ class PackedMatrix {
   /// y [rows, out], rows y_stride apart, = x [rows, in] W^T, rows >= 1, with the storage required by Linear::forward. A
   /// row's result is the same, bit for bit, whatever the other rows are.
   virtual void multiply(const float* x, std::int64_t rows, float* y, std::int64_t y_stride) const = 0;
-  /// multiply() of each group, in this order. Groups follow each other in x and y, which has no gaps between rows.
-  /// @param groups  of matrices of this one's implementation, type and shape
-  virtual void multiply_groups(std::span<const ProductGroup> groups, const float* x, float* y) const {
-    const std::int64_t in = weights_.in, out = weights_.out;
+  /// multiply() of each group. The groups' rows follow each other in x and in y.
+  /// @param groups  of matrices of one shape; this is the first
+  virtual void multiply_groups(std::span<const ProductGroup> groups, const float* x, float* y,
+                               std::int64_t y_stride) const {
     for (const ProductGroup& group : groups) {
-      group.matrix->multiply(x, group.rows, y, out);
-      x += group.rows * in, y += group.rows * out;
+      group.matrix->multiply(x, group.rows, y, y_stride);
+      x += group.rows * weights_.in, y += group.rows * y_stride;
     }
   }
   /// Returns true if an output has the same bits in a matrix of some of the outputs. False: must be tested.

@@ -45,7 +45,7 @@ enum class DType : std::uint8_t {
   kIQ3_S,
   kMXFP4,
   kF8_E4M3,  ///< one byte: no block type
-  // Nothing here reads these.
+  // Files may have these; decode() does not know them.
   kF8_E5M2,
   kF8_E8M0,
   kF64,

@@ -39,7 +39,8 @@ std::size_t value_bytes(std::uint32_t type) {
   return kBytes[type];
 }
 
-/// Names of tensor types by their number in the file; "" if unassigned. Supported are those that parse_dtype() knows.
+/// Names of tensor types by their number in the file; "" if unassigned. Those that parse_dtype() does not know are
+/// refused.
 constexpr std::array kTensorTypes = {
     "F32",   "F16",    "Q4_0",  "Q4_1", "",     "",        "Q5_0",   "Q5_1",    "Q8_0",  "Q8_1",   "Q2_K",
     "Q3_K",  "Q4_K",   "Q5_K",  "Q6_K", "Q8_K", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S",

@@ -295,7 +295,7 @@ class Translator {
   Result<json> full_rope(double theta) const {
     constexpr const char* kName = "rope_freqs.weight";
     const TensorEntry* const tensor = model_.find(kName);
-    // ik_llama.cpp's converter leaves out what every published assistant has.
+    // ik_llama.cpp's converter omits rope_freqs.weight; every published assistant has 0.25.
     if (tensor == nullptr && prefix_ == "gemma4_mtp.")
       return json{{"rope_type", "proportional"}, {"rope_theta", theta}, {"partial_rotary_factor", 0.25}};
     const std::int64_t pairs = *full_head_dim_ / 2;

@@ -291,15 +291,16 @@ Result<std::optional<TensorEntry>> coded_entry(std::string name, GroupedCodes m)
   }
   const std::vector<std::int64_t>& shape = m.scales->shape;
   const std::int64_t count = m.scales->element_count();
-  const bool floats = m.packing == CodePacking::kF8 || m.packing == CodePacking::kF4;
-  const bool numbers = (is_decodable(m.scales->dtype) && block_elements(m.scales->dtype) == 1) ||
-                       (m.scales->dtype == DType::kU8 && floats);
   const std::int64_t groups = shape.size() == 2 ? shape[m.transposed ? 0 : 1] : 1,
                      blocks = shape.size() == 2 ? shape[m.transposed ? 1 : 0] : count;
   const std::int64_t group = part_size(m.in, groups, m.group_sizes),
                      block = part_size(rows, blocks / stack, m.block_sizes);
+  const bool floats = m.packing == CodePacking::kF8 || m.packing == CodePacking::kF4;
+  constexpr std::int64_t kMxGroup = 32;
+  const bool numbers = (is_decodable(m.scales->dtype) && block_elements(m.scales->dtype) == 1) ||
+                       (m.scales->dtype == DType::kU8 && floats && group == kMxGroup);
   const bool in_blocks = m.packing == CodePacking::kF8 && shape.size() == 2;
-  // No block of outputs or word of zeros may have those of two matrices.
+  // No block of outputs or word of zeros may span two matrices.
   const bool apart = !stacked || (block != 0 && rows % block == 0 && (m.zeros == nullptr || rows % per_word == 0));
   const bool whole = (blocks == m.out || (blocks == 1 && !m.transposed) || in_blocks) && apart;
   if (!numbers || shape.size() > 2 || group == 0 || block == 0 || !whole)

@@ -25,7 +25,7 @@ static QuantizedFormat make_gptq(const JsonFields& config, int zero_bias) {
     m.zero_bias = zero_bias;
     m.transposed = true;
     m.out = tensor.shape.size() == 2 ? tensor.shape[1] : 0;
-    // Of mixed widths the configuration has one; a row of zeros has as many words as the width gives.
+    // In a file of mixed widths the configuration states one; the words in a row of zeros show the real one.
     const auto fits = [&](int width) {
       return m.zeros->shape.size() == 2 && m.zeros->shape[1] == (m.out - 1) / (32 / width) + 1;
     };

@@ -104,7 +104,7 @@ class CheckpointWeights final : public WeightSource {
       ASSIGN_OR_RETURN(const TensorEntry* entry, numbers(part.name, shape));
       if (keeps_ && kept != WeightType::kBf16 && !is_on_q4_grid(*entry))
         kept = entry->coded || block_elements(entry->dtype) > 1 ? WeightType::kInt8 : WeightType::kBf16;
-      if (entry->coded) RETURN_IF_ERROR(entry->coded->check_scales());
+      if (entry->coded && part.slice == 0) RETURN_IF_ERROR(entry->coded->check_scales());  // those of all slices
       std::atomic<std::int64_t>& bad_row = bad_rows[entries.size()];
       bad_row = -1;
       rows.push_back({part.rows, [=, first = part.slice * part.rows, &bad_row](std::int64_t r, std::span<float> out) {
