@@ -5,6 +5,7 @@
 
 #include "common/wire/messages/messages.h"
 #include "server/generation_task.h"
+#include "server/http_message.h"
 
 namespace outrider {
 
