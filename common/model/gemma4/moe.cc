@@ -159,8 +159,8 @@ Result<Moe> Moe::load(const WeightReader& weights, const TextConfig& model) {
                    weights.vector("post_feedforward_layernorm_2.weight", model.hidden_size));
   ASSIGN_OR_RETURN(moe.router_, Router::load(weights.under("router"), model));
   // Early exports of Model Optimizer have the experts, and not the router, under "moe".
-  const char* const experts = weights.has("moe.experts.0.gate_proj.weight") ? "moe.experts" : "experts";
-  ASSIGN_OR_RETURN(moe.experts_, Experts::load(weights.under(experts), model));
+  const bool moved = !weights.has("experts.gate_up_proj") && weights.has("moe.experts.0.gate_proj.weight");
+  ASSIGN_OR_RETURN(moe.experts_, Experts::load(weights.under(moved ? "moe.experts" : "experts"), model));
   return moe;
 }
 
