@@ -58,10 +58,10 @@ void checkpoint(const json& input) {
   if (!decode_quantized(folder / "config.json", *tensors)) return;
   for (const TensorEntry& tensor : *tensors) {
     if (!tensor.coded) continue;
-    CHECK(tensor.shape.size() == 2 && !tensor.type_name().empty());
+    CHECK(rows_of(tensor) > 0 && !tensor.type_name().empty());
     (void)is_on_q4_grid(tensor);
-    std::vector<float> row(static_cast<std::size_t>(tensor.shape[1]));
-    for (std::int64_t i = 0; i < std::min<std::int64_t>(tensor.shape[0], 256); ++i) tensor.read_row(i, row);
+    std::vector<float> row(static_cast<std::size_t>(tensor.shape.back()));
+    for (std::int64_t i = 0; i < std::min<std::int64_t>(rows_of(tensor), 256); ++i) tensor.read_row(i, row);
   }
 }
 
