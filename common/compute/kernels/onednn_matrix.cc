@@ -304,9 +304,9 @@ std::shared_ptr<const Plan> make_plan(const Shape& shape) {
   return make_plan(shape, *layout, desc, random, !in_blocks);
 }
 
-/// Null if oneDNN is not to be used: for integers, without an optimised implementation on the active ISA, a
-/// batch-invariant one (AVX2 sgemm, bfloat16 with an odd number of inputs), or one whose weights a WeightLayout
-/// describes.
+/// Null if oneDNN is not to be used: for integers, for deep and narrow matrices, without an optimised implementation on
+/// the active ISA, a batch-invariant one (AVX2 sgemm, bfloat16 with an odd number of inputs), or one whose weights a
+/// WeightLayout describes.
 std::shared_ptr<const Plan> plan_for(const Shape& shape) {
   const bool floats = shape.type == WeightType::kF32 || shape.type == WeightType::kBf16;
   if (!floats || active_isa() == Isa::kScalar) return nullptr;
