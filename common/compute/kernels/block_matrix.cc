@@ -55,21 +55,21 @@ class BlockMatrix final : public PackedMatrix {
     if (!std::ranges::all_of(products, is_alike)) return PackedMatrix::multiply_groups(products, x, y, y_stride);
     const std::span<const Group> groups = place(products);
     const Inputs inputs = store_inputs(x, groups);
-    const PackedWeights& w = weights();
-    const std::int64_t blocks = divide_up(w.out, kBlockOutputs), block_bytes = std::ssize(w.bytes) / blocks;
+    const std::int64_t blocks = this->blocks();
     const auto multiply = [&](const Group& group, std::int64_t block, std::int64_t first, std::int64_t rows) {
       group.matrix->multiply_block(group, inputs, block, first, rows, y + group.first * y_stride, y_stride);
     };
     if (groups.size() == 1) {
       const Group& all = groups[0];
-      const std::int64_t unit = w.type == WeightType::kQ4 ? kQ4TileWalkRows : all.tiles ? 2 * kTileRows : kWalkRows;
-      return share_product(blocks, block_bytes, all.rows, unit,
+      const bool q4 = weights().type == WeightType::kQ4;
+      const std::int64_t unit = q4 ? kQ4TileWalkRows : all.tiles ? 2 * kTileRows : kWalkRows;
+      return share_product(blocks, block_bytes(), all.rows, unit,
                            [&](std::int64_t block, std::int64_t first, std::int64_t rows) {
                              multiply(all, block, first, rows);
                            });
     }
     const std::int64_t rows_each = (groups.back().first + groups.back().rows) / std::ssize(groups);
-    team_for(std::ssize(groups) * blocks, product_grain(block_bytes, rows_each), [&](std::int64_t piece) {
+    team_for(std::ssize(groups) * blocks, product_grain(block_bytes(), rows_each), [&](std::int64_t piece) {
       const Group& group = groups[static_cast<std::size_t>(piece / blocks)];
       multiply(group, piece % blocks, 0, group.rows);
     });
@@ -94,15 +94,18 @@ class BlockMatrix final : public PackedMatrix {
     float* row_scale;
   };
 
+  std::int64_t blocks() const { return divide_up(weights().out, kBlockOutputs); }
+  std::int64_t block_bytes() const { return std::ssize(weights().bytes) / blocks(); }
+
   /// Computes a block of outputs of some of a group's rows.
   void multiply_block(const Group& group, const Inputs& inputs, std::int64_t block, std::int64_t first,
                       std::int64_t rows, float* y, std::int64_t y_stride) const {
     const PackedWeights& w = weights();
-    const std::int64_t steps = steps_of(w), block_bytes = std::ssize(w.bytes) / divide_up(w.out, kBlockOutputs);
+    const std::int64_t steps = steps_of(w);
     const std::int64_t output = block * kBlockOutputs, input = group.place + first;
     const bool expands = group.tiles && w.type == WeightType::kInt4;
     (group.tiles ? kernels_.tiles : kernels_.vectors)(
-        {.weights = w.bytes.data() + block * block_bytes,
+        {.weights = w.bytes.data() + block * block_bytes(),
          .steps = steps,
          .x = inputs.x + input * inputs.row_bytes,
          .sums = group.tiles || inputs.sums == nullptr ? nullptr : inputs.sums + input * steps * 2,

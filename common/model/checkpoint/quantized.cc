@@ -122,8 +122,7 @@ class GroupedMatrix final : public CodedMatrix {
   }
 
   std::string name() const override {
-    const bool floats = codes_.packing == CodePacking::kF8 || codes_.packing == CodePacking::kF4;
-    const char* const kind = !floats                              ? "int"
+    const char* const kind = !codes_.floats()                     ? "int"
                              : scales_.dtype == DType::kU8        ? "mxfp"
                              : codes_.packing == CodePacking::kF4 ? "nvfp"
                                                                   : "fp";
@@ -295,10 +294,9 @@ Result<std::optional<TensorEntry>> coded_entry(std::string name, GroupedCodes m)
                      blocks = shape.size() == 2 ? shape[m.transposed ? 1 : 0] : count;
   const std::int64_t group = part_size(m.in, groups, m.group_sizes),
                      block = part_size(rows, blocks / stack, m.block_sizes);
-  const bool floats = m.packing == CodePacking::kF8 || m.packing == CodePacking::kF4;
   constexpr std::int64_t kMxGroup = 32;
   const bool numbers = (is_decodable(m.scales->dtype) && block_elements(m.scales->dtype) == 1) ||
-                       (m.scales->dtype == DType::kU8 && floats && group == kMxGroup);
+                       (m.scales->dtype == DType::kU8 && m.floats() && group == kMxGroup);
   const bool in_blocks = m.packing == CodePacking::kF8 && shape.size() == 2;
   // No block of outputs or word of zeros may span two matrices.
   const bool apart = !stacked || (block != 0 && rows % block == 0 && (m.zeros == nullptr || rows % per_word == 0));

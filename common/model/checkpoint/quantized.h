@@ -60,6 +60,9 @@ struct GroupedCodes {
   /// number of scales counts. Without candidates the parts are equal.
   std::vector<std::int64_t> group_sizes = {}, block_sizes = {};
   std::vector<std::int64_t> group_of = {};  ///< per input; empty: in order
+
+  /// Returns true for codes of floats, which are signed and have no zeros.
+  bool floats() const { return packing == CodePacking::kF8 || packing == CodePacking::kF4; }
 };
 
 /// Makes such a matrix's entry. @return kMalformed if the sizes or types of its tensors do not fit each other

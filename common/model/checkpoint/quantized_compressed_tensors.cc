@@ -83,7 +83,7 @@ class CompressedTensors {
       m.bits = 8;
       m.in = tensor.shape[1];
     }
-    if (m.packing == CodePacking::kF8 || m.packing == CodePacking::kF4) m.zeros = nullptr;  // floats are signed
+    if (m.floats()) m.zeros = nullptr;
     ASSIGN_OR_RETURN(m.group_of, group_order(tensors, name + "_g_idx"));
     return coded_entry(name, m);
   }
